@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -29,6 +29,7 @@ from mlx_tools.backends import (
     ServerBackend,
     StrategyChoice,
     StyleChoice,
+    UpstreamPool,
     VendorBackend,
     find_openblas,
     has_logprobs,
@@ -97,8 +98,13 @@ async def check_all(
     if chosen.backend.kind == "native":
         checks = [await check_vendor(chosen.backend), check_model(chosen)]
         return [*checks, check_folder("transcripts", sessions)]
-    server, client = await check_server(chosen.backend)
-    checks = [server, check_model(chosen), check_chat_format(chosen.files, chat_format)]
+    client: CompletionsBackend | None
+    if isinstance(chosen.backend, UpstreamPool):
+        servers, client = await check_upstreams(chosen.backend)
+    else:
+        server, client = await check_server(chosen.backend)
+        servers = [server]
+    checks = [*servers, check_model(chosen), check_chat_format(chosen.files, chat_format)]
     if client is not None:
         checks.append(await check_completion(client))
         checks.append(await check_control_tokens(client, control_tokens))
@@ -126,6 +132,19 @@ async def check_server(
     if health.status in ("unreachable", "loading"):
         return Check("server", "fail", health.detail, "start it, or wait until it is ready"), None
     return Check("server", "ok", f"{client.address} answers ({health.detail})"), client
+
+
+async def check_upstreams(pool: UpstreamPool) -> tuple[list[Check], CompletionsBackend]:
+    """Return of each server of a pool whether it answers, and serves the model; and the client of
+    the one that is asked first."""
+    checks = []
+    for one in pool.upstreams:
+        check, _ = await check_server(one.backend)
+        checks.append(check if check.status == "ok" else replace(check, status="warn"))
+    for one in pool.others:
+        detail = f"{one.address} answers, and serves other models than {pool.model}"
+        checks.append(Check("server", "warn", detail, "it is asked for those alone"))
+    return checks, pool.current
 
 
 async def check_vendor(backend: VendorBackend) -> Check:

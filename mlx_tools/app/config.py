@@ -387,7 +387,7 @@ def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
         flag, scale = row.setting.flag or key, row.setting.scale
         try:
             if isinstance(value, str):
-                if not value.strip() and not row.is_a("array"):
+                if not value.strip() and not row.may_be_empty:
                     raise ValueError  # a variable of the shell that is not set, most likely
                 values[key] = row.read(value, scale=scale)
             else:

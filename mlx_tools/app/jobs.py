@@ -48,6 +48,8 @@ def lasting(configuration: Configuration) -> dict[str, str]:
             continue
         if key == "model.name" and Path(value).expanduser().is_dir():
             value = str(Path(value).expanduser().resolve())
+        if isinstance(value, tuple):
+            value = ",".join(value)
         scale = row.setting.scale
         found[key] = str(value) if scale == 1 else f"{value / scale:.9g}"
     return found

@@ -116,10 +116,20 @@ RATE_TABLE = Checked(
     f"rates by tool, each tool {_TOOL}, each rate {RATES}",
     lambda value: checked_rates(value, "rates"),
 )
-ADDRESS = Checked("an address such as http://127.0.0.1:8080", parse_address)
+ADDRESSES = Checked(
+    "an address such as http://127.0.0.1:8080, or a list of several",
+    lambda value: [parse_address(url) for url in addresses(value)],
+)
 DOMAINS = Checked("a list of domains such as example.org; each means all names below it", _domains)
 
 Names = tuple[str, ...]
+
+
+def addresses(value: str | Names | None) -> Names:
+    """The addresses that ``backend.url`` names."""
+    return (value,) if isinstance(value, str) else value or ()
+
+
 Name = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,500}$")]
 Text = Annotated[str, StringConstraints(max_length=100_000)]
 Key = Annotated[str, StringConstraints(pattern=r"^[\x21-\x7e]{1,4000}$")]
@@ -307,17 +317,17 @@ class BackendSettings(Section):
         option="--backend KIND",
         group="backend",
     )
-    url: str | None = setting(
+    url: str | Names | None = setting(
         "never",
         "The server's address, with or without /v1; anthropic:URL and ollama:URL for servers "
-        "that speak these interfaces",
-        check=ADDRESS,
+        "that speak these interfaces; of several the next is asked where one does not answer",
+        check=ADDRESSES,
         option="--url URL",
         group="backend",
     )
     api_key: Key | None = setting(
         "never",
-        "Sent to that address as a bearer token",
+        "Sent to these addresses as a bearer token",
         repr=False,
         allowed="a key without spaces",
         secret=True,
@@ -535,6 +545,11 @@ class SettingRow:
         """The words it may be, empty where it is no choice."""
         return tuple(word for part in self._parts for word in part.get("enum", ()))
 
+    @property
+    def may_be_empty(self) -> bool:
+        """Return whether an empty text is a value of it: a list, of which a lone item is none."""
+        return self.is_a("array") and not self.is_a("string")
+
     def is_a(self, kind: str) -> bool:
         """Return whether its values may be of this type of JSON Schema's."""
         return any(part["type"] == kind for part in self._parts)
@@ -569,9 +584,9 @@ class SettingRow:
         """
         if self.is_a("object"):
             return self.check(_pairs(text))
-        if self.is_a("array"):
-            return self.check([item for part in text.split(",") if (item := part.strip())])
         text = text.strip()
+        if self.is_a("array") and (text or self.may_be_empty):
+            return self.check([item for part in text.split(",") if (item := part.strip())])
         if not text and self.optional:
             return None
         if self.is_a("boolean"):

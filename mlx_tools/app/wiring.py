@@ -5,15 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.jobs import jobs_of
+from mlx_tools.app.settings import addresses
 from mlx_tools.backends import (
     Backend,
+    Breaker,
     Chosen,
     ModelMissing,
     NativeVerdict,
@@ -48,7 +50,8 @@ Note = Callable[[str], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """The options of an application that asks a model: the settings that hold, and what is asked
-    once. ``person``: a person reads what is noted, not a program."""
+    once. ``person``: a person reads what is noted, not a program. ``spread`` and ``breakers`` are
+    for several servers (`mlx_tools.backends.pool`)."""
 
     configuration: Configuration
     tool_choice: str = "auto"
@@ -56,6 +59,8 @@ class RunOptions:
     output_schema: Mapping[str, Any] | None = None
     model: str | None = None
     person: bool = False
+    spread: bool = False
+    breakers: dict[str, Breaker] = field(default_factory=dict)
 
     @property
     def model_name(self) -> str | None:
@@ -163,29 +168,28 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
     """The backend that the settings ask for. What a person should know is told to ``note``."""
     configuration = options.configuration
     own = configuration.settings.backend
-    url = own.url
+    urls = addresses(own.url)
     if (
         own.kind in ("server", "local")
         and configuration.origins["backend.kind"][-1].kind == "option"
     ):
-        named_here = url is not None and configuration.named_by("backend.url") == "--url"
-        url = url if named_here else None
-    if (
-        configuration.settings.policy.local_only
-        and url is not None
-        and not parse_address(url).loopback
-    ):
-        raise UsageError(
-            f"{configuration.named_by('policy.local_only')}: {url} is not on this machine",
-            hint="name a loopback address, or leave local-only mode",
-        )
+        urls = urls if urls and configuration.named_by("backend.url") == "--url" else ()
+    if configuration.settings.policy.local_only:
+        for url in urls:
+            if not parse_address(url).loopback:
+                raise UsageError(
+                    f"{configuration.named_by('policy.local_only')}: {url} is not on this machine",
+                    hint="name a loopback address, or leave local-only mode",
+                )
     try:
         chosen = await choose_backend(
             kind=own.kind,
-            url=url,
+            url=urls or None,
             model=options.model_name,
-            api_key=own.api_key if url is not None else None,
+            api_key=own.api_key if urls else None,
             note=note,
+            spread=options.spread,
+            breakers=options.breakers,
         )
     except ModelMissing as error:
         if options.model_name is not None or own.kind != "auto":

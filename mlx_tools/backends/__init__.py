@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.models.tokens import TokenCounter
     from mlx_tools.backends.native_probe import probe_native
     from mlx_tools.backends.openblas import find_openblas
+    from mlx_tools.backends.pool import Breaker, UpstreamPool
     from mlx_tools.backends.router import (
         Route,
         RouteChoice,
@@ -113,6 +114,7 @@ __getattr__, __dir__ = names_of(
         "models.tokens": ("TokenCounter",),
         "native_probe": ("probe_native",),
         "openblas": ("find_openblas",),
+        "pool": ("Breaker", "UpstreamPool"),
         "router": (
             "Route",
             "RouteChoice",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -34,6 +34,7 @@ from mlx_tools.messages import Style
 from mlx_tools.process import clean
 
 if TYPE_CHECKING:
+    from mlx_tools.backends.pool import Breaker, UpstreamPool
     from mlx_tools.backends.vendors import VendorBackend
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
@@ -82,7 +83,7 @@ class Chosen:
     the server does not say; ``files`` is what its files say, where they are on this machine.
     """
 
-    backend: CompletionsBackend | ServerBackend | LocalBackend | VendorBackend
+    backend: CompletionsBackend | UpstreamPool | ServerBackend | LocalBackend | VendorBackend
     how: Literal["named", "found", "embedded", "started", "loaded"]
     note: str = ""
     suggestion: str = ""
@@ -93,7 +94,9 @@ class Chosen:
     def described(self) -> dict[str, str]:
         """The backend as a session's header has it."""
         found: dict[str, str] = {"kind": self.backend.kind, "how": self.how}
-        if self.backend.kind in ("completions", "native"):
+        if self.backend.kind == "completions":
+            found["url"] = ",".join(address.url for address in self.backend.addresses)
+        elif self.backend.kind == "native":
             found["url"] = self.backend.address.url
         return found
 
@@ -106,22 +109,25 @@ class Chosen:
 async def choose_backend(
     *,
     kind: Kind = "auto",
-    url: str | None = None,
+    url: str | Sequence[str] | None = None,
     model: str | None = None,
     api_key: str | None = None,
     usual: str = USUAL,
     note: Callable[[str], None] | None = None,
+    spread: bool = False,
+    breakers: dict[str, Breaker] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Chosen:
-    """Choose by what was asked for; an address that was named never falls back to another.
+    """Choose by what was asked for; an address that was named never falls back to one that was not.
 
-    ``auto`` takes the address ``url``; without one, a server that answers at ``usual``; without
-    that, a server of our own with ``model`` or the embedded one. ``native`` takes ``url`` or that
-    server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
-    ``server`` and ``local`` take one of these two models, in a server of our own and in this
-    process. A model's own markers of calls are forbidden, where their ids are known and the server
-    is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what a server of our own has to say
-    later. Nothing is started yet.
+    ``auto`` takes the address ``url``, or the servers at several as one backend (what ``spread``
+    and ``breakers`` are stands at `mlx_tools.backends.pool`); without one, a server that answers at
+    ``usual``; without that, a server of our own with ``model`` or the embedded one. ``native``
+    takes ``url`` or that server, to be asked by its own chat interface
+    (`mlx_tools.backends.router.find_route`). ``server`` and ``local`` take one of these two models,
+    in a server of our own and in this process. A model's own markers of calls are forbidden, where
+    their ids are known and the server is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what
+    a server of our own has to say later. Nothing is started yet.
 
     Raises:
         UsageError: the options contradict each other, or name what is not there; a model that the
@@ -131,11 +137,19 @@ async def choose_backend(
     """
     if kind not in get_args(Kind):
         raise UsageError(f"the backend {kind} is unknown", hint=f"use {', '.join(get_args(Kind))}")
-    if kind in ("server", "local") and url is not None:
+    if kind in ("server", "local") and url:
         what = (
             "starts a server of its own" if kind == "server" else "runs the model in this process"
         )
         raise UsageError(f"the backend {kind} {what}", hint="leave the address out")
+    urls = () if url is None else (url,) if isinstance(url, str) else tuple(dict.fromkeys(url))
+    if len(urls) > 1:
+        from mlx_tools.backends.pool import choose_pool
+
+        return await choose_pool(
+            urls, model, api_key=api_key, spread=spread, breakers=breakers, environ=environ
+        )
+    url = urls[0] if urls else None
     if url is not None and (vendor := parse_address(url)).interface:
         if kind == "completions":
             raise UsageError(
@@ -262,7 +276,7 @@ async def _served(
     if name is not None:
         entry = await _settled(backend, name, health, listed, environ)
     else:
-        entry, doubt = _which(listed, mlx_lm=health.is_mlx_lm)
+        entry, doubt = which_runs(listed, mlx_lm=health.is_mlx_lm)
         if not listed and health.is_mlx_lm:
             entry = await _recognised(backend)
         backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
@@ -310,7 +324,7 @@ async def _settled(
 
 
 def meant_by(
-    name: str, listed: tuple[str, ...], environ: Mapping[str, str], *, loopback: bool
+    name: str, listed: Sequence[str], environ: Mapping[str, str], *, loopback: bool
 ) -> str | None:
     """What a server lists that is meant by the name that a person gives: the same, that of the same
     model, or the one whose last part it is."""
@@ -354,7 +368,7 @@ async def _recognised(backend: CompletionsBackend) -> str | None:
     return None
 
 
-def _which(listed: tuple[str, ...], *, mlx_lm: bool) -> tuple[str | None, str]:
+def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]:
     """Which of the listed models is the one in use, and a line where that is in doubt.
 
     mlx-lm's server lists the whole Hugging Face cache, and last the folder it was started with.

@@ -159,6 +159,11 @@ class CompletionsBackend:
         self._scores = ScoreReader()
         self._grammar_option: GrammarOption | None = None
 
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The one address: a pool of servers has several."""
+        return (self.address,)
+
     def __repr__(self) -> str:
         return f"CompletionsBackend({str(self.address)!r}, {self.model!r})"
 
@@ -451,7 +456,7 @@ class CompletionsBackend:
         listed = () if self.model is None else await self.models()
         if not listed or self.model in listed:
             return error
-        return BackendRefused(
+        return type(error)(
             f"{error.message}; it lists the models {some(listed)}",
             hint="name one of these with --model, or leave it out",
         )

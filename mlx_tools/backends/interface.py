@@ -38,6 +38,9 @@ class CompletionRequest:
     interface has them, ``tool_choice`` (``auto``, ``none``, ``required`` or a tool's name). What
     comes is the turn as text, its calls as lines of the protocol. They say the same as ``prompt``,
     by which a backend that only completes text goes.
+
+    ``conversation`` is what all requests of a conversation have in common, and few others; empty:
+    the beginning of the prompt. Where there are several servers it says which one.
     """
 
     prompt: str
@@ -53,6 +56,7 @@ class CompletionRequest:
     messages: Sequence[Mapping[str, Any]] | None = None
     tools: Sequence[Mapping[str, Any]] = ()
     tool_choice: str = "auto"
+    conversation: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,10 @@ class NothingCame(BackendBroken):
     """The server began an answer and ended it without a byte: mlx-lm's, for a prompt it caches."""
 
 
+class NotHere(BackendRefused):
+    """The server is busy, or has no such model: another one may take the request."""
+
+
 class ServerFailed(BackendRefused):
     """The server says that it failed, with a status from 500 on."""
 
@@ -295,7 +299,8 @@ def refused(
         hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):
         hint = "the server is busy or still loading its model; ask again in a while"
-    return (ServerFailed if status >= 500 else BackendRefused)(message, hint=hint)
+    kind = NotHere if status in (404, 429) else BackendRefused
+    return (ServerFailed if status >= 500 else kind)(message, hint=hint)
 
 
 def words_of(body: bytes) -> str:

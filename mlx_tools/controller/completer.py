@@ -322,6 +322,7 @@ def request_for(
         grammar=grammar,
         sampling=sampling,
         logit_bias={int(token): bias for token, bias in biases.items()},
+        conversation=session.began,
     )
 
 

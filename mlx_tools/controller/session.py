@@ -164,10 +164,11 @@ class Session:
     Raises `TranscriptError` where the records cannot be those of a session.
 
     ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
-    record of that completion. ``filling``: four fifths of the context were used, and nothing has
-    been summed up since. ``result`` is the tool whose call is the answer, where that has to fit a
-    schema: the model knows it as it knows the others, and nobody else does. ``history`` is what
-    happened so far, ``run_history`` the part of it since the last question.
+    record of that completion, ``began`` what the user said first. ``filling``: four fifths of the
+    context were used, and nothing has been summed up since. ``result`` is the tool whose call is
+    the answer, where that has to fit a schema: the model knows it as it knows the others, and
+    nobody else does. ``history`` is what happened so far, ``run_history`` the part of it since the
+    last question.
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
     with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
     ``consents`` are those of the session that this one runs within. What the tools were when a
@@ -289,6 +290,8 @@ class Session:
         self.header = header
         self.policy = Policy.from_json(header.policy)
         self.limits = Limits.from_json(header.limits)
+        asked = (said.get("content", "") for said in header.history if said.get("role") == "user")
+        self.began = next(asked, "")
         self.chat_format = ChatFormat.from_json(header.chat_format)
         self.neutraliser = Neutraliser(self.chat_format.control_tokens)
         own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
@@ -330,6 +333,7 @@ class Session:
         if record.piped and calls_in(foreign := record.content[-record.piped :]):
             self.observations.append(foreign)
         self.question = record.content
+        self.began = self.began or record.content
         self.run_history = RunHistory()
         self.state = State.COMPLETING
 

@@ -87,7 +87,7 @@ class ServedModels:
         return rows
 
     async def _open(self, name: str | None) -> Speaker:
-        options = replace(self.options, model=name)
+        options = replace(self.options, model=name, spread=True)
         chosen, settings = await self._stack.enter_async_context(found(options, self.note))
         decided = await decide_for(chosen.backend, settings)
         chat_format = settings.chat_format or await format_of(chosen.backend, decided.style)

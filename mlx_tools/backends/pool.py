@@ -1,0 +1,419 @@
+"""Several servers as one backend: who of them is asked, and who instead while that one is out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from mlx_tools.backends.choose import (
+    CALL_MARKERS,
+    QUICK,
+    Chosen,
+    look_at,
+    meant_by,
+    which_runs,
+)
+from mlx_tools.backends.completions import CompletionsBackend, Health
+from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.transport import (
+    MORE_TIME_HINT,
+    START_HINT,
+    Address,
+    Clock,
+    Dropped,
+    NotHere,
+    Retry,
+    ServerFailed,
+    now,
+    parse_address,
+)
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnreachable,
+    MlxToolsError,
+    UsageError,
+)
+from mlx_tools.process import clean
+
+if TYPE_CHECKING:
+    import anyio
+
+PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds after which a server that is out is looked at again: first, and at most."""
+
+FAILURES: Final = 3
+"""So many failures in a row put out a server that can be reached."""
+
+KEY_CHARS: Final = 4096
+"""Characters of a prompt that say which conversation it is, where nothing else does."""
+
+_PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, NotHere)
+"""After these another server may do what one did not. A request that took all of its time is not
+asked again, and what one refuses another would."""
+
+_PASSING: Final = (Dropped, ServerFailed)
+"""What may work where it is sent once more, to the same server too."""
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Whether something is worth asking, by how it did. ``problem`` is why it is out."""
+
+    clock: Clock = now
+    problem: str = ""
+    _failures: int = 0
+    _pause: float = PAUSE
+    _until: float = -math.inf
+
+    @property
+    def is_out(self) -> bool:
+        """True while it is not asked: until it was looked at again, and is well."""
+        return bool(self.problem)
+
+    @property
+    def is_due(self) -> bool:
+        """True unless it is out, and its pause is not over."""
+        return not self.is_out or self.clock() >= self._until
+
+    def succeed(self) -> None:
+        """It did well."""
+        self.problem, self._failures, self._pause = "", 0, PAUSE
+
+    def fail(self, problem: str, *, at_once: bool = True) -> None:
+        """It failed so, and is out: ``at_once``, or after some failures; longer each time."""
+        self._failures += 1
+        if at_once or self.is_out or self._failures >= FAILURES:
+            self.problem = problem
+            self._until = self.clock() + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+@dataclass(slots=True)
+class Upstream:
+    """A server of a pool. ``server`` is how it is, for all pools that it is in; ``member`` whether
+    it serves the model of this one. ``checking`` is set once whoever looks at it is done."""
+
+    backend: CompletionsBackend
+    server: Breaker
+    member: Breaker
+    checking: anyio.Event | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it is."""
+        return str(self.backend.address)
+
+    @property
+    def is_out(self) -> bool:
+        """True while it is not asked."""
+        return self.server.is_out or self.member.is_out
+
+    @property
+    def is_due(self) -> bool:
+        """True where it may be looked at again."""
+        return self.server.is_due and self.member.is_due
+
+    @property
+    def problem(self) -> str:
+        """Why it is out."""
+        return self.server.problem or self.member.problem
+
+    def note(self, error: BackendError) -> None:
+        """Hold a failure against the server, unless it is the request's own, or it is busy."""
+        if not isinstance(error, BackendRefused) or isinstance(error, ServerFailed):
+            gone = isinstance(error, BackendUnreachable | BackendDead)
+            self.server.fail(error.message, at_once=gone)
+
+
+class UpstreamPool:
+    """The ``upstreams`` that serve one model, as one backend.
+
+    A request goes to the first that is not out: in the order in which they stand or, with
+    ``spread``, in one that its conversation decides (rendezvous hashing), so that every request of
+    a conversation goes to the server that has its beginning in its cache, from whichever process it
+    comes, and none but those of a server that is out are moved. Where one fails before anything of
+    its answer has come the next is asked; after the last all of them again, as ``retry`` says.
+
+    ``model`` is the name by which they know it, None where none says one. ``others`` are servers
+    that serve other models alone. What else is asked of the pool (its health, what it can) the
+    server answers that would be asked first.
+    """
+
+    kind: Literal["completions"] = "completions"
+
+    def __init__(
+        self,
+        upstreams: Sequence[Upstream],
+        *,
+        model: str | None = None,
+        others: Sequence[Upstream] = (),
+        spread: bool = False,
+        retry: Retry | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self.upstreams, self.others = tuple(upstreams), tuple(others)
+        self.model = model
+        self._spread = spread
+        self._retry = retry or Retry()
+        self._forbid: Collection[str] = CALL_MARKERS
+        self._environ = environ
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.current, name)
+
+    @property
+    def current(self) -> CompletionsBackend:
+        """The first server that is not out; the first of all where all are."""
+        ready = (one for one in self.upstreams if not one.is_out)
+        return next(ready, self.upstreams[0]).backend
+
+    @property
+    def address(self) -> Address:
+        """That of `current`."""
+        return self.current.address
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Those of all servers that were named, in their order."""
+        return tuple(one.backend.address for one in (*self.upstreams, *self.others))
+
+    @property
+    def forbidden_tokens(self) -> tuple[int, ...]:
+        """Token ids that the model shall not write; to set them is to set those of every server."""
+        return self.current.forbidden_tokens
+
+    @forbidden_tokens.setter
+    def forbidden_tokens(self, ids: Sequence[int]) -> None:
+        self._forbid = CALL_MARKERS if ids else ()
+        for one in self.upstreams:
+            one.backend.forbidden_tokens = tuple(ids)
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
+        """Complete by the server whose turn it is, or by another before the first byte has come.
+
+        Raises:
+            UsageError: the request cannot be sent.
+            BackendError: what the last one that was asked raised, or `BackendUnreachable` where
+                none can be.
+        """
+        end = self._retry.clock() + request.timeout
+        problem: BackendError | None = None
+        for tries in range(self._retry.times + 1):
+            passed_over: list[Upstream] = []
+            for upstream in chain(self.order(request), passed_over):  # those where no other could
+                last = upstream in passed_over
+                if not await self._may_be_asked(upstream, last=last):
+                    passed_over += [] if last else [upstream]
+                    continue
+                begun, left = False, end - self._retry.clock()
+                if left <= 0:
+                    raise problem or _too_late(request)
+                chunks = upstream.backend.complete(replace(request, timeout=left))
+                try:
+                    async with aclosing(chunks):
+                        async for chunk in chunks:
+                            if not begun:
+                                upstream.server.succeed()
+                            begun = True
+                            yield chunk
+                    return
+                except BackendError as error:
+                    upstream.note(error)
+                    if begun or not isinstance(error, _PASSED_ON):
+                        raise
+                    problem = error
+            delay = self._retry.delay(tries)
+            over = tries == self._retry.times or self._retry.clock() + delay >= end
+            if over or not isinstance(problem, _PASSING):
+                break
+            await self._retry.sleep(delay)
+        raise problem or all_out(self.upstreams)
+
+    async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
+        """The models of all the servers, each once."""
+        every = (*self.upstreams, *self.others)
+        well = (one.backend for one in every if not one.server.is_out)
+        listed = await _each([backend.models(timeout) for backend in well])
+        return tuple(dict.fromkeys(name for names in listed for name in names))
+
+    async def aclose(self) -> None:
+        """Close the connections to all of them."""
+        for one in (*self.upstreams, *self.others):
+            await one.backend.aclose()
+
+    # --- who is asked -------------------------------------------------------------------------
+
+    def order(self, request: CompletionRequest) -> list[Upstream]:
+        """The servers in the order in which this request tries them."""
+        if not self._spread:
+            return [*self.upstreams]
+        key = (request.conversation or request.prompt[:KEY_CHARS]).encode("utf-8", "replace")
+
+        def weight(one: Upstream) -> bytes:
+            return hashlib.blake2b(one.address.encode() + b"\0" + key, digest_size=8).digest()
+
+        return sorted(self.upstreams, key=weight, reverse=True)
+
+    async def _may_be_asked(self, upstream: Upstream, *, last: bool) -> bool:
+        """Whether a server is not out. One that is is looked at first, if its pause is over and
+        nobody does already, or it is the ``last`` hope."""
+        if upstream.is_out and (last or (upstream.checking is None and upstream.is_due)):
+            await self._look_again(upstream)
+        return not upstream.is_out
+
+    async def _look_again(self, upstream: Upstream) -> None:
+        """Look whether a server is well again. One does, all others wait for what it finds."""
+        import anyio
+
+        if upstream.checking is not None:
+            await upstream.checking.wait()
+            return
+        done = upstream.checking = anyio.Event()
+        try:
+            with anyio.move_on_after(QUICK) as scope:
+                await self._settle(upstream)
+            if scope.cancelled_caught:
+                upstream.server.fail(f"{upstream.address} did not answer in time")
+        except MlxToolsError as error:
+            upstream.member.fail(error.message)
+        finally:
+            upstream.checking = None
+            done.set()
+
+    async def _settle(self, upstream: Upstream) -> None:
+        """Find out whether a server is well, and what it calls the model. Raises `MlxToolsError`
+        where it does not serve it."""
+        backend = upstream.backend
+        health = await backend.health(QUICK)
+        if not health.ok:
+            upstream.server.fail(health.detail)
+            return
+        upstream.server.succeed()
+        if self.model is not None and not await serves(backend, self.model, health, self._environ):
+            raise BackendRefused(f"{upstream.address} does not serve {clean(self.model, 100)}")
+        backend.model = self.model
+        await look_at(backend, forbid=self._forbid, environ=self._environ)
+        upstream.member.succeed()
+
+
+def all_out(upstreams: Sequence[Upstream]) -> BackendUnreachable:
+    """The error for servers of which none can be asked."""
+    why = "; ".join(one.problem for one in upstreams)
+    said = f"none of {len(upstreams)} servers can be asked: {why}"
+    return BackendUnreachable(said, hint=START_HINT)
+
+
+def _too_late(request: CompletionRequest) -> BackendTimeout:
+    said = f"no server began to answer within {request.timeout:g} s"
+    return BackendTimeout(said, hint=MORE_TIME_HINT)
+
+
+async def _each(asked: Sequence[Any]) -> list[Any]:
+    """What they all give, asked at the same time."""
+    import anyio
+
+    given: list[Any] = [None] * len(asked)
+
+    async def one(place: int) -> None:
+        given[place] = await asked[place]
+
+    async with anyio.create_task_group() as group:
+        for place in range(len(asked)):
+            group.start_soon(one, place)
+    return given
+
+
+# --- which servers serve a model ----------------------------------------------------------------
+
+
+async def serves(
+    backend: CompletionsBackend, name: str, health: Health, environ: Mapping[str, str]
+) -> bool:
+    """Whether a server has the model of this name: it lists it and, mlx-lm's, does not run another;
+    or it lists nothing."""
+    listed, loopback = await backend.models(QUICK), backend.address.loopback
+    runs, _ = which_runs(listed, mlx_lm=health.is_mlx_lm)
+    having = (runs,) if health.is_mlx_lm and runs is not None else listed
+    return not listed or meant_by(name, having, environ, loopback=loopback) is not None
+
+
+async def choose_pool(
+    urls: Sequence[str],
+    model: str | None,
+    *,
+    api_key: str | None,
+    spread: bool,
+    breakers: dict[str, Breaker] | None,
+    environ: Mapping[str, str],
+) -> Chosen:
+    """The pool of the servers at ``urls`` that serve ``model``: without one, the model of the first
+    that answers.
+
+    Those that do not answer belong to it, and are asked once they do, if they serve it. With
+    ``breakers``, by address, what other pools of this process found out is known to this one.
+
+    Raises:
+        BackendUnreachable: none answers.
+        UsageError: none of those that answer serves the model, or one is no completions server.
+    """
+    every = _upstreams(urls, api_key, {} if breakers is None else breakers)
+    healths = await _each([one.backend.health() for one in every])
+    well = {one.address: health for one, health in zip(every, healths, strict=True) if health.ok}
+    for one, health in zip(every, healths, strict=True):
+        if health.ok:
+            one.server.succeed()
+        else:
+            one.server.fail(health.detail)
+            one.member.fail(health.detail)
+    answering = [one for one in every if one.address in well]
+    if not answering:
+        raise all_out(every)
+    name = model or (await look_at(answering[0].backend, environ=environ)).model
+    serving = answering
+    if name is not None:
+        told = [serves(one.backend, name, well[one.address], environ) for one in answering]
+        serving = [one for one, does in zip(answering, await _each(told), strict=True) if does]
+    if not serving:
+        raise UsageError(
+            f"none of the servers that answer serves the model {clean(name or '', 100)}",
+            hint="name one of theirs with --model, or leave it out",
+        )
+    looked = []
+    for one in serving:
+        one.backend.model = name
+        looked.append(await look_at(one.backend, environ=environ))
+    others = [one for one in answering if one not in serving]
+    members = [one for one in every if one not in others]
+    pool = UpstreamPool(members, model=name, others=others, spread=spread, environ=environ)
+    silent = [f"{one.address} does not answer" for one in every if one not in answering]
+    note = "; ".join(filter(None, (looked[0].note, *silent)))
+    return replace(looked[0], backend=pool, note=note, model=name)
+
+
+def _upstreams(
+    urls: Sequence[str], api_key: str | None, breakers: dict[str, Breaker]
+) -> list[Upstream]:
+    made = []
+    for url in urls:
+        if parse_address(url).interface:
+            raise UsageError(
+                f"{url} is no completions server", hint="name it alone, or none but such servers"
+            )
+        # The pool itself asks again: another server first.
+        backend = CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))
+        server = breakers.setdefault(str(backend.address), Breaker())
+        made.append(Upstream(backend, server, Breaker(server.clock)))
+    return made
