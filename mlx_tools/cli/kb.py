@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -35,7 +34,6 @@ from mlx_tools.toolbox import (
     Corpus,
     Hit,
     KnowledgeBase,
-    Skipped,
 )
 
 app = typer.Typer(add_completion=False)
@@ -62,7 +60,7 @@ def add(
         complain("what was taken in is kept; adding again goes on", kind="interrupted")
         raise Interrupted from None
     named = {str(Path(one).resolve()) for one in given}
-    told = _rare_first([one for one in done.skipped if one.reason != BINARY or one.path in named])
+    told = [one for one in done.skipped if one.reason != BINARY or one.path in named]
     binary = sum(1 for one in done.skipped if one.reason == BINARY)
     if as_json:
         print_json(asdict(done))
@@ -71,9 +69,7 @@ def add(
     for one in told[:_TOLD]:
         complain(f"{one.path}: {one.reason}", kind="skipped")
     if len(told) > _TOLD:
-        why = Counter(one.reason for one in told[_TOLD:])
-        rest = "; ".join(f"{count} because {reason}" for reason, count in why.most_common(5))
-        complain(f"{len(told) - _TOLD} more: {rest}", kind="skipped")
+        complain(f"{len(told) - _TOLD} more (--json names them)", kind="skipped")
 
 
 @app.command()
@@ -128,12 +124,6 @@ def remove(
     with progress_bar("removing") as report:
         removed = KnowledgeBase().remove(corpus, on_progress=lambda n, total, _: report(n, total))
     print_text(f"{corpus}: {counted(removed, 'file')} removed from the knowledge base")
-
-
-def _rare_first(skipped: list[Skipped]) -> list[Skipped]:
-    """Those whose reason few others have first: a folder of archives hides none of them."""
-    counts = Counter(one.reason for one in skipped)
-    return sorted(skipped, key=lambda one: counts[one.reason])
 
 
 def _as_json(hit: Hit, number: int) -> dict[str, object]:

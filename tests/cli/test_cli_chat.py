@@ -181,31 +181,6 @@ def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> Non
         assert screen.end() == 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "options", "told"),
-    [
-        ("scripted", (), 1),
-        ("scripted", ("--chat-format", "plain"), 0),
-        ("Qwen2.5-7B-Instruct", (), 0),
-    ],
-)
-def test_at_a_terminal_a_guessed_chat_format_is_told_once(
-    terminal: Talk, model: str, options: tuple[str, ...], told: int
-) -> None:
-    with ScriptedServer(answer("One."), answer("Two."), model=model) as server:
-        screen = terminal("chat", "--url", server.url, *options)
-        seen = screen.until("> ")
-        screen.type("first?\r")
-        seen += screen.until(r"One\.") + screen.until("> ")
-        screen.type("second?\r")
-        seen += screen.until(r"Two\.") + screen.until("> ")
-        screen.type("\x04")
-        assert screen.end() == 0
-    said = " ".join(seen.split())
-    assert said.count("is a guess") == said.count("--chat-format") == told
-
-
 @pytest.mark.parametrize(
     ("typed", "code", "status"), [("y", 0, "ok"), ("ntoo risky\r", 0, "denied")]
 )

@@ -110,14 +110,6 @@ def test_a_file_that_was_named_and_holds_no_text_is_told_of(run: Any, docs: Path
     assert done.error.endswith("image.png: it is binary")
 
 
-def test_what_few_files_lack_is_told_before_what_many_do(run: Any, docs: Path) -> None:
-    for number in range(20):
-        (docs / f"a{number}.odt").write_bytes(b"PK\x03\x04")
-    (docs / "letter.docx").write_bytes(b"PK\x03\x04")
-    lines = run("kb", "add", "docs").err.splitlines()
-    assert "letter.docx" in lines[0] and lines[-1].count("11 more: 11 because") == 1
-
-
 def test_a_name_of_several_lines_stays_on_one(run: Any, docs: Path) -> None:
     (docs / "odd\nname.md").write_text("# Kiwis\n\nKiwis cannot fly.\n")
     run("kb", "add", "docs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import anyio
 import pytest
@@ -13,7 +13,6 @@ from mlx_tools.app import config
 from mlx_tools.app.wiring import RunOptions, choose, run_settings
 from mlx_tools.backends import VerdictStore
 from mlx_tools.backends.models.listing import folder_identity
-from mlx_tools.backends.wire import GrammarOption
 from mlx_tools.evaluate.probe import load_questions
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.core.test_verdicts import verdict
@@ -88,26 +87,6 @@ def test_a_probe_without_time_keeps_nothing(run: Any, home: Path) -> None:
     probe = result.json["probe"]
     assert not probe["complete"] and probe["verdict"] is None and probe["stored"] is None
     assert not kept(home)
-
-
-def test_the_time_of_a_probe_bounds_what_is_asked_before_its_questions(
-    run: Any, home: Path
-) -> None:
-    asked, ways = [], len(get_args(GrammarOption))
-
-    def slow_at_last(prompt: str) -> Completion:
-        """Slow once the doctor's own checks have asked for a grammar in every way."""
-        asked.append(prompt.endswith(" The sky is"))
-        return Completion("The sea. " * 9, delay=0.5 if sum(asked) > ways else 0.0)
-
-    with ScriptedServer(*[slow_at_last] * 99, model="oracle") as server:
-        options = ("--probe", "--within", "1", "--url", server.url, *CHATML, "--json")
-        result = run("doctor", *options)
-    assert result.code == 3 and not kept(home)
-    assert sum(asked) == ways + 1 and asked[-1]  # no question was asked
-    (check,) = [one for one in result.json["checks"] if one["name"] == "probe"]
-    assert check["status"] == "fail" and "in the 1 s that there were" in check["detail"]
-    assert "--within" in check["hint"]
 
 
 @pytest.mark.parametrize("within", ["0", "-1", "nan", "soon"])

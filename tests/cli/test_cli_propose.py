@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
-from tests.cli.terminal import Terminal
 
 TOOLS = [
     {
@@ -76,24 +73,6 @@ def test_a_proposal_that_is_wrong_is_no_second_turn(
     )
     assert result.code == code and len(server.bodies) == 1
     assert (result.json["error"] or {}).get("code") == error
-
-
-def test_of_many_tools_a_shortlist_is_shown_and_each_may_be_proposed(run: Any, write: Any) -> None:
-    kinds = ("city", "river", "lake", "hill", "road", "farm", "wood", "moor", "port", "park")
-    deeds = ("paint", "measure", "rename", "flood", "visit", "sell", "map", "fence", "name", "buy")
-    many = [
-        {"name": f"{deed}_{kind}", "description": f"To {deed} a {kind} of that number, " * 3}
-        for deed in deeds
-        for kind in kinds
-    ]
-    tools = write("tools.json", many)
-    for name, arguments in (("tool_search", {"query": "visit a wood"}), ("visit_wood", {})):
-        options = ("Please paint the lake.", "--tools", tools)
-        result, server = propose(run, call(name, **arguments), options=options)
-        assert result.code == 0 and result.json["messages"][0]["name"] == name
-        (prompt,) = server.prompts
-        assert "\nTools:\npaint_lake(" in prompt and "\ntool_search(" in prompt
-        assert "visit_wood(" not in prompt and "more tools are not listed here" in prompt
 
 
 def test_a_batch_gives_one_result_a_line_in_order(run: Any, write: Any) -> None:
@@ -232,21 +211,3 @@ def test_the_timeout_bounds_finding_out_what_the_server_serves(
             result = run(*command, "--url", server.url, "--timeout", "0.5")
             assert result.code == 3 and "in the 0.5 s that there were" in result.error
     assert server.bodies == []
-
-
-@pytest.mark.slow
-def test_a_line_begins_where_the_bar_was(home: Path) -> None:
-    lines = "".join(
-        json.dumps({"id": str(number), "question": "Six?", "tools": []}) + "\n" for number in (1, 2)
-    )
-    Path("batch.jsonl").write_text(lines)
-    with ScriptedServer(answer("Six."), answer("Six.")) as server:
-        terminal = Terminal("propose", "--batch", "batch.jsonl", "--url", server.url)
-        try:
-            shown = terminal.until('"id":"1"') + terminal.until('"id":"2"')
-            assert terminal.end() == 0
-        finally:
-            terminal.close()
-    assert "proposing" in shown
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
-    assert re.findall(r'(.)\{"id"', plain, re.DOTALL) in (["\r", "\r"], ["\n", "\n"])

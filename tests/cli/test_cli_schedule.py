@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.backends import VerdictStore
 from mlx_tools.paths import data_dir, state_dir
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
-from tests.cli.test_cli_probe import verdict
 from tests.forked import forks
 
 NOTE = call("notes_create", title="Bread", content="Buy flour.")
@@ -164,26 +162,6 @@ def test_a_job_that_is_due_runs_once_in_a_session_of_its_own(run: Any) -> None:
     assert value["state"] == "scheduled" and value["runs"][0]["session"] == ended["session"]
     sessions = run("sessions", "list", "--json").lines
     assert [one["session"] for one in sessions] == [ended["session"]]
-
-
-def test_what_a_run_notes_is_told(run: Any, home: Path) -> None:
-    VerdictStore(home / "state" / "verdicts").put(verdict("scripted")).write_text("{")
-    with ScriptedServer(answer("At last.")) as server:
-        added(run, server)
-        make_due()
-        result = run("schedule", "run")
-    assert result.code == 0 and "At last." in result.out
-    assert "note: " in result.error and "passed over" in result.error
-
-
-def test_a_person_reads_the_answer_and_where_it_came_from(run: Any) -> None:
-    with ScriptedServer(answer("All is well.")) as server:
-        job = added(run, server)
-        make_due()
-        result = run("schedule", "run")
-    lines = result.out.splitlines()
-    assert lines[0].startswith(f"{job['id']}  answered  session ") and lines[1] == "All is well."
-    assert "last answered in session" in run("schedule", "list").out
 
 
 def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mlx_tools.golden.plugin import is_golden
 
@@ -72,12 +69,3 @@ def test_of_a_huge_file_only_the_beginning_is_read(tmp_path: Path) -> None:
             file.write(start)
             file.truncate(1 << 40)
         assert not is_golden(path)
-
-
-@given(st.lists(st.recursive(st.text() | st.integers(), st.lists), max_size=3), st.binary())
-def test_nothing_that_a_file_can_hold_is_a_fault(values: list[object], rest: bytes) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as folder:
-        lines = "".join(json.dumps(value) + "\n" for value in values).encode()
-        assert not is_one(Path(folder), lines + rest)
