@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +25,7 @@ from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, total_usage
 from mlx_tools.prompt import Neutraliser, neutral
 from mlx_tools.protocol import (
+    DEFAULT_REASONING_MARKERS,
     AnswerDelta,
     ArgumentsDelta,
     CallStarted,
@@ -24,6 +33,8 @@ from mlx_tools.protocol import (
     Reading,
     ResultText,
     ResultTool,
+    may_look_like_call,
+    writable,
 )
 from mlx_tools.tools import to_openai
 from mlx_tools.transcript import CompletionRecord, MendRecord, events
@@ -41,6 +52,9 @@ CHARS_OF_TOKEN: Final = 6
 
 ALTERNATIVES: Final = 11
 """How many alternatives for a token are asked for: the most that mlx-lm's server gives."""
+
+TAIL: Final = 200
+"""Characters in which a call's name and its bracket stand, if they stand in two pieces."""
 
 WARM: Final = 0.7
 """The least temperature of what is drawn again."""
@@ -105,6 +119,47 @@ class Written:
         )
 
 
+class Speech:
+    """What a model says by way of its server's chat interface, told as it comes.
+
+    There an answer is plain text. What may yet turn out to be a call, and white space at the end,
+    is held back; once it may, nothing more is told before all of it is read.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+        self._parts: Sequence[str] | None = None
+        self._taken = 0
+        self._held = ""
+        self._told: list[str] = []
+        self._over = False
+
+    def more(self, parts: Sequence[str] | None) -> str:
+        """What can be told now of a turn of which this is prose."""
+        if self._over or parts is None:
+            return ""
+        self._parts = parts if self._parts is None else self._parts
+        text = self._held + writable("".join(parts[self._taken :]))
+        before = "".join(self._told[-TAIL:])[-TAIL:]
+        if parts is not self._parts or may_look_like_call(before + text, self._names):
+            self._over = True
+            return ""
+        self._taken = len(parts)
+        text = text if self._told else text.lstrip()
+        told = text.rstrip()
+        self._held = text[len(told) :]
+        if told:
+            self._told.append(told)
+        return told
+
+    def rest(self, reading: Reading) -> str:
+        """What is left of the answer, as it was read."""
+        whole = reading.messages[0] if reading.bare_text else None
+        content = whole.content if isinstance(whole, FinalAnswer) else ""
+        told = "".join(self._told)
+        return content[len(told) :] if content.startswith(told) else ""
+
+
 @dataclass(repr=False, eq=False)
 class Completer:
     """Asks a backend for the completions of a session.
@@ -141,13 +196,14 @@ class Completer:
         turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
         self._turn = turn
         show = None if emit is None else self._teller(step, emit)
+        speech = self._speech(step)
         while (ask := turn.due) is not None:
             if isinstance(ask, Score):
                 deltas = turn.scored(*await self._likeliest(prompt + ask.text, written))
                 if show is not None:
                     show(deltas, turn.tool)
             else:
-                await self._draw(prompt, ask, step, turn, written, show)
+                await self._draw(prompt, ask, step, turn, written, show, speech)
         self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
@@ -159,7 +215,21 @@ class Completer:
         written.reading = self._session.settled(written.reading, written)
         if isinstance(show, _ResultTeller):
             show.end(written.reading)
+        if speech is not None and show is not None and (rest := speech.rest(written.reading)):
+            show([AnswerDelta(rest)], "")
         return written
+
+    def _speech(self, step: Complete) -> Speech | None:
+        """What tells of an answer in plain text; None where none can be."""
+        plain = step.messages is not None and self._session.result is None
+        return Speech(step.tools) if plain else None
+
+    def _prose(self, turn: HeldTurn) -> Sequence[str] | None:
+        """What of the turn is prose, and no thought: a model whose thought its template opens may
+        have a server that leaves it in the text, or one that told of it first."""
+        opens = self._session.chat_format.opens_thought
+        parted = not opens or turn.text.startswith(DEFAULT_REASONING_MARKERS[0][0])
+        return turn.prose if parted else None
 
     def _teller(self, step: Complete, emit: Emit) -> _Show:
         result = self._session.result
@@ -176,6 +246,7 @@ class Completer:
         turn: HeldTurn,
         written: Written,
         show: _Show | None,
+        speech: Speech | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
         put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
@@ -199,6 +270,8 @@ class Completer:
                 if chunk.text:
                     deltas = turn.feed(chunk.text.removeprefix(again))
                     again = ""
+                    if speech is not None and (more := speech.more(self._prose(turn))):
+                        deltas = [AnswerDelta(more), *deltas]
                     if show is not None:
                         show(deltas, turn.tool)
                 if turn.due is not ask:

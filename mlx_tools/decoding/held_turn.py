@@ -213,6 +213,11 @@ class HeldTurn:
         return self._whole[self._prefix :]
 
     @property
+    def prose(self) -> Sequence[str] | None:
+        """The text so far, in parts, where it is and stays prose; None elsewhere."""
+        return None if self.mends else self._reader.prose
+
+    @property
     def mended(self) -> tuple[int, ...]:
         """The messages that needed a mend of more than what stands around their arguments."""
         unclean = {mend.message for mend in self.mends[self._left :] if not mend.clean}

@@ -114,6 +114,7 @@ class _Taking:
         self._tell = emit
         self._stops = StopTexts(request.stop)
         self._text: list[str] = []  # what was told of the answer
+        self._kept = 0  # how many of these an attempt before this one told
         self._turned: list[tuple[Record, Reading | None]] = []
         self._usages: list[Usage] = []
         limits = replace(
@@ -160,9 +161,24 @@ class _Taking:
             done, problem = self._ended(step, written)
             if done is not None:
                 return done
-            if self._text or self._session.state is State.IDLE:
-                break  # what the client has seen cannot be taken back; or the model means it so
+            if self._text[self._kept :] and step.messages is None:
+                break  # what the client has seen cannot be taken back
+            if self._session.state is State.IDLE:
+                break  # the model means it so
+            self._begin_anew()
         raise ApiError(502, "model_output_invalid", f"the model wrote no turn that fits: {problem}")
+
+    def _begin_anew(self) -> None:
+        """What was said stands, and what the model says now stands behind it."""
+        if self._text[self._kept :]:
+            self._text.append("\n\n")
+            self._tell(TextPiece("\n\n"))
+        self._kept = len(self._text)
+
+    @property
+    def _said(self) -> str:
+        """What was said in this attempt, told or held."""
+        return "".join(self._text[self._kept :]) + self._stops.held
 
     def _within(self, step: Complete) -> Complete:
         """The step with as many tokens as the client and the context allow."""
@@ -224,8 +240,7 @@ class _Taking:
 
     def _answered(self, answer: AnswerRecord) -> TurnDone:
         try:
-            told = "".join(self._text) + self._stops.held
-            self._say(answer.content.removeprefix(told), ended=True)
+            self._say(answer.content.removeprefix(self._said), ended=True)
         except _Stopped:
             return self._done("stop")
         return self._done("length" if answer.truncated else "stop")
@@ -235,7 +250,7 @@ class _Taking:
     ) -> TurnDone:
         if reading.commentary:
             try:
-                self._say(reading.commentary, ended=True)
+                self._say(reading.commentary.removeprefix(self._said), ended=True)
             except _Stopped:
                 return self._done("stop")
         calls = tuple(

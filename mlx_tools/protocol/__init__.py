@@ -25,7 +25,9 @@ from mlx_tools.protocol.reading import (
     Reading,
     ReadingRules,
     Style,
+    may_look_like_call,
     with_mended,
+    writable,
 )
 from mlx_tools.protocol.result import ResultText, ResultTool, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, REPAIRS, ObjectScanner

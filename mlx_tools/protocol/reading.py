@@ -173,6 +173,20 @@ def looks_like_call(prose: str, names: Collection[str]) -> bool:
     return any(loose_name(name) in known for name in found) or _is_called(text, known)
 
 
+_CALL_BEGUN: Final = re.compile(
+    rf"(?<![A-Za-z0-9_.-])({_NAME})\(|^[ \t]*+Action:|"
+    rf"[\"'](?:name|tool|tool_name|function|action)[\"']?[ \t\r\n]*+:",
+    re.MULTILINE,
+)
+
+
+def may_look_like_call(prose: str, names: Collection[str]) -> bool:
+    """Return whether what is said so far may go on to look like a call (`looks_like_call`)."""
+    known = {loose_name(name) for name in names}
+    found = _CALL_BEGUN.finditer(prose)
+    return any(one[1] is None or loose_name(one[1]) in known for one in found)
+
+
 def _is_called(text: str, known: Collection[str]) -> bool:
     opened: list[bool] = []
     for found in _BRACKETS.finditer(text):

@@ -9,6 +9,7 @@ length.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -102,6 +103,15 @@ class Reader:
         if self._open is None or self._open.place.inline:
             return None
         return "".join(self._open.parts) + self._cursor.text[self._cursor.pos :]
+
+    @property
+    def prose(self) -> Sequence[str] | None:
+        """The text so far, in parts, where it is prose and no call can begin in it any more; None
+        elsewhere."""
+        draft = self._draft
+        stands = self._spoken and not (self._lead or self._in_run or self._open or self.done)
+        other = draft.messages or draft.aliases or draft.forged or draft.quoted or draft.error
+        return draft.kept if stands and not other else None
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
+import anyio
 import pytest
 
 from mlx_tools import Answered, CompletionsBackend, Controller, Policy, tool
@@ -191,3 +192,54 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
     texts = [one.text for one in records if isinstance(one, CompletionRecord)]
     assert texts[0].startswith("Let me look.\n")
     assert session.calls_made == 1
+
+
+def pieces(*script: Any, **settings: Any) -> list[str]:
+    """What is told of the answer as it comes."""
+    with scripted(*script, **settings) as (_, server):
+
+        @tool(effects={"read"})
+        def weather(city: str) -> str:
+            """The weather in a city."""
+            return "sunny"
+
+        controller = Controller(
+            backend=CompletionsBackend(server.url),
+            tools=[weather],
+            policy=Policy(allow=["weather"]),
+            settings=RunSettings(route={"path": "native"}, **settings),
+        )
+
+        async def told() -> list[str]:
+            from mlx_tools.transcript import events
+
+            async with aclosing(controller.stream("Is it sunny?")) as happens:
+                return [one.text async for one in happens if isinstance(one, events.AnswerPiece)]
+
+        return list(anyio.run(told))
+
+
+def test_an_answer_in_plain_text_is_told_as_it_comes() -> None:
+    text = 'It is sunny, (22 degrees).\n\n- warm\n- `weather` says so: {"x": 1}\n'
+    told = pieces(Completion(text, size=3))
+    assert "".join(told) == text.strip() and len(told) > 8
+
+
+def test_of_what_may_be_a_call_nothing_more_is_told_until_it_is_read() -> None:
+    first = Completion('Let me look.\nweather(city="Paris")', size=4)
+    told = "".join(pieces(first, call("weather", city="Paris"), ANSWER))
+    assert told.startswith("Let me look.") and "(city" not in told
+    assert told.endswith("It is sunny.")
+
+
+def test_what_may_be_a_thought_is_not_told_as_an_answer() -> None:
+    from dataclasses import replace
+
+    from mlx_tools.prompt import NAMED_FORMATS
+
+    marks = ("<think>", "</think>")
+    opens = replace(NAMED_FORMATS["chatml"], opens_thought=True, reasoning=marks)
+    told = pieces(Completion("So. It is\n</think>\nIt is sunny.", size=4), chat_format=opens)
+    assert "So." not in "".join(told)
+    parted = Completion("It is sunny.", reasoning="So.", size=4)
+    assert len(pieces(parted, chat_format=opens)) > 1  # its server told the two apart

@@ -81,3 +81,17 @@ def test_what_is_no_call_though_one_is_required_is_corrected_by_the_prompt(
         (response,) = asks(serving, server, body)
         assert [c["function"]["name"] for c in message(response)["tool_calls"]] == ["get_weather"]
         assert (len(server.chats), len(server.prompts)) == (1, 1)
+
+
+def test_words_are_told_as_they_come_and_stand_before_what_is_corrected(serving: Any) -> None:
+    first = Completion('I will look.\nget_weather(city="Rome")', size=4)
+    rest = '{"type":"tool_call","name":"get_weather","arguments":{"city":"Rome"}}'
+    body = {"messages": ASKED, "tools": [WEATHER], "stream": True}
+    with ScriptedServer(first, rest, chat=True) as server:
+        (response,) = asks(serving, server, body)
+    lines = [line for line in response.text.split("\n\n") if line.startswith("data: {")]
+    deltas = [json.loads(line[6:])["choices"][0]["delta"] for line in lines]
+    told = [delta["content"] for delta in deltas if delta.get("content")]
+    assert len(told) > 2 and "".join(told).startswith("I will look.")
+    assert "(city" not in "".join(told)
+    assert any(delta.get("tool_calls") for delta in deltas)
