@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ def web_search(
             hint=f"some of {', '.join(ENGINES)}",
         )
     words = words_of("web_search")
-    ask = search or EngineSearch(tuple(engines))
+    ask = search or functools.partial(ask_engines, tuple(engines), ask_script)
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
         limit = _time_for("web_search", seconds)
@@ -162,40 +163,32 @@ def missing() -> str | None:
 AskScript = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSearch:
-    """Asks these engines in turn by way of the package ``ddgs``, each in a process of its own. The
-    next one hears of a query only where those before it found nothing or failed."""
-
-    engines: tuple[str, ...]
-    ask: AskScript = ask_script
-
-    async def __call__(self, query: str, most: int, seconds: float) -> list[Mapping[str, Any]]:
-        share = min(seconds / max(1, len(self.engines)), _ENGINE_SECONDS)
-        faults: dict[str, list[str]] = {}  # engines by what was wrong with them
-        for engine in self.engines:
-            question = {"query": query, "engine": engine, "most": most, "seconds": share}
-            bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, most=1_000_000)
-            try:
-                found = await self.ask("search_script", "ddgs", question, bounds)
-            except WorkerFailed as error:
-                faults.setdefault(_SLOW if error.beyond else "failed", []).append(engine)
-                continue
-            hits = found.get("hits")
-            if isinstance(hits, list) and hits:
-                return [hit for hit in hits if isinstance(hit, dict)]
-            if "error" in found:
-                faults.setdefault(_fault(str(found["error"])), []).append(engine)
-        if sum(map(len, faults.values())) == len(self.engines):
-            listed = (f"{', '.join(engines)}: {why}" for why, engines in faults.items())
-            raise ToolError(f"no search engine answered: {'; '.join(listed)}")
-        return []
-
-
-def _fault(said: str) -> str:
-    """The failure that the library named, in plain words where it is a known one."""
-    known = (plain for sign, plain in _FAULTS.items() if sign in said)
-    return next(known, clean(said, 80))
+async def ask_engines(
+    engines: Sequence[str], ask: AskScript, query: str, most: int, seconds: float
+) -> list[Mapping[str, Any]]:
+    """The hits of the first of these engines that has any, each asked by way of the package
+    ``ddgs`` in a process of its own. The next one hears of a query only where those before it found
+    nothing or failed."""
+    share = min(seconds / len(engines), _ENGINE_SECONDS)
+    bounds = Bounds(share, _CPU_SECONDS, _MEMORY_MB, most=1_000_000)
+    faults: dict[str, list[str]] = {}  # engines by what was wrong with them
+    for engine in engines:
+        question = {"query": query, "engine": engine, "most": most, "seconds": share}
+        try:
+            found = await ask("search_script", "ddgs", question, bounds)
+        except WorkerFailed as error:
+            found = {"error": _SLOW if error.beyond else "failed"}
+        hits = found.get("hits")
+        if isinstance(hits, list) and hits:
+            return [hit for hit in hits if isinstance(hit, dict)]
+        if "error" in found:
+            said = str(found["error"])
+            known = (plain for sign, plain in _FAULTS.items() if sign in said)
+            faults.setdefault(next(known, clean(said, 80)), []).append(engine)
+    if sum(map(len, faults.values())) == len(engines):
+        listed = (f"{', '.join(failed)}: {why}" for why, failed in faults.items())
+        raise ToolError(f"no search engine answered: {'; '.join(listed)}")
+    return []
 
 
 def sources_of(found: Iterable[Mapping[str, Any]], most: int) -> tuple[Source, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from mlx_tools import Controller, Policy, Registry
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.web_tools import ENGINES, EngineSearch, Search, sources_of, web_search
+from mlx_tools.toolbox.web_tools import ENGINES, Search, ask_engines, sources_of, web_search
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
 from mlx_tools.tools import ToolError, ToolResult, execute
 
@@ -116,7 +117,7 @@ def test_an_engine_that_does_not_exist_is_the_callers_fault(engines: tuple[str, 
 Answer = dict[str, Any] | Exception
 
 
-def engines(*names: str, **answers: Answer) -> tuple[EngineSearch, list[str]]:
+def engines(*names: str, **answers: Answer) -> tuple[Search, list[str]]:
     asked: list[str] = []
 
     async def ask(script: str, package: str, question: dict[str, Any], bounds: Bounds) -> Any:
@@ -127,7 +128,7 @@ def engines(*names: str, **answers: Answer) -> tuple[EngineSearch, list[str]]:
             raise answer
         return answer
 
-    return EngineSearch(names, ask), asked
+    return functools.partial(ask_engines, names, ask), asked
 
 
 def test_the_next_engine_hears_of_a_query_only_where_those_before_found_nothing() -> None:
