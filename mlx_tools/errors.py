@@ -131,8 +131,8 @@ class TranscriptError(MlxToolsError):
 
 
 class StorageError(TranscriptError):
-    """What a run must keep cannot be written: the disk is full. The run broke off there, and goes
-    on where it can be."""
+    """Something that a run must keep cannot be written: the disk is full. The run broke off there,
+    and goes on where it can be."""
 
 
 class ScheduleError(MlxToolsError):

@@ -69,7 +69,7 @@ Message = ToolCall | FinalAnswer
 
 @dataclass(frozen=True, slots=True)
 class ToolObservation:
-    """What the host answers to a call: the tool's output, or an error. One of the two is None."""
+    """The host's answer to a call: the tool's output, or an error. One of the two is None."""
 
     name: str
     content: str | None = None
@@ -166,7 +166,7 @@ class ToolSpec:
             )
 
     def effects_of(self, arguments: Mapping[str, Any]) -> Effects:
-        """What a call with these arguments may do."""
+        """The effects that a call with these arguments may have."""
         if not callable(self.effects):
             return self.effects
         try:
@@ -176,13 +176,13 @@ class ToolSpec:
         return effects if effects <= ALL_EFFECTS else ALL_EFFECTS
 
     def mutates(self, arguments: Mapping[str, Any]) -> bool:
-        """Whether a call with these arguments can write or execute (reading rule 9)."""
+        """Return whether a call with these arguments can write or execute (reading rule 9)."""
         return not MUTATING.isdisjoint(self.effects_of(arguments))
 
     @property
     def possible_effects(self) -> Effects:
-        """What a call may do at most: where the effects depend on the arguments, what their
-        function names in its attribute ``possible``, or all effects where it has none."""
+        """The effects that a call may have at most: where the effects depend on the arguments, what
+        their function names in its attribute ``possible``, or all effects where it has none."""
         if not callable(self.effects):
             return self.effects
         possible: Effects = getattr(self.effects, "possible", ALL_EFFECTS)

@@ -73,7 +73,7 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """What was decided. ``approved`` is None where nobody decided: the run then pauses.
+    """A decision about a call. ``approved`` is None where nobody decided: the run then pauses.
 
     ``arguments`` are those that the call is to have instead: they are validated and decided about
     anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
@@ -151,7 +151,7 @@ class CallApprovals:
     # --- asking in place ---
 
     async def ask(self, calls: Sequence[CallRecord]) -> None:
-        """Asks about calls; those that nobody decides about leave the run paused."""
+        """Ask about calls; those that nobody decides about leave the run paused."""
         seen = await self.pause(calls)
         asked = [one for one in seen if one.call not in self._undecided]
         for _ in range(_EDITS):
@@ -170,7 +170,7 @@ class CallApprovals:
     async def pause(
         self, calls: Sequence[CallRecord], within: Sequence[PendingCall] = ()
     ) -> list[ApprovalRequest]:
-        """Writes down what is asked, here and in runs within calls, and returns what is to be
+        """Write down what is asked, here and in runs within calls, and return what is to be
         shown here."""
         now = self._conversation.now()
         expires = _text(now + APPROVAL_HOLDS)
@@ -189,7 +189,7 @@ class CallApprovals:
         return seal(self._conversation.secret, "pause", to_json(record))
 
     async def _take(self, one: ApprovalRequest, answer: ApprovalAnswer) -> None:
-        """Writes down an answer. Raises `UsageError` for arguments that the call cannot have."""
+        """Write down an answer. Raises `UsageError` for arguments that the call cannot have."""
         if answer.approved is None:
             self._undecided.add(one.call)
             return
@@ -276,7 +276,7 @@ class CallApprovals:
             raise UsageError("what was shown was changed in the transcript", hint="start again")
 
     def decide_again(self) -> None:
-        """Holds calls that have not run yet to the policy in force now."""
+        """Hold calls that have not run yet to the policy in force now."""
         session = self._session
         for state in tuple(session.current.open_calls.values()):
             last, approval = state.decision, state.approval
@@ -290,7 +290,7 @@ class CallApprovals:
                 self._conversation.append(decision)
 
     async def take(self, answers: Answers, pause: PauseRecord | None) -> None:
-        """Writes down answers to what was asked in ``pause``.
+        """Write down answers to what was asked in ``pause``.
 
         An approval holds for what was shown then. Where that has changed, or expired, it is asked
         anew and `UsageError` raised; a denial always holds.
@@ -368,7 +368,7 @@ class CallApprovals:
         )
 
     async def preview(self, call: CallRecord) -> Preview:
-        """What the tool tells of the call."""
+        """The tool's own preview of the call."""
         if call.name not in self._session.specs:
             return Preview("", "")
         tool = self._conversation.registry.get(call.name)
@@ -377,7 +377,7 @@ class CallApprovals:
         )
 
     def _in_time(self, since: str, until: str) -> bool:
-        """Whether it is neither too late nor, by a clock that was set back, too early."""
+        """Return whether it is neither too late nor, by a clock that was set back, too early."""
         try:
             begin, end = datetime.fromisoformat(since), datetime.fromisoformat(until)
             return begin - _SLACK <= self._conversation.now() <= end
@@ -397,7 +397,7 @@ def approval_request(
     expires_at: str = "",
     in_doubt: bool = False,
 ) -> ApprovalRequest:
-    """What is shown of a call, with the digest that an approval of it binds to."""
+    """The request that is shown of a call, with the digest that an approval of it binds to."""
     shown = {
         "session": session,
         "call": call.call,
@@ -423,7 +423,7 @@ def approval_request(
 
 
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:
-    """What shows that a person said what the record says."""
+    """The seal that shows that a person said what the record says."""
     return seal(secret, "approval", to_json(record))
 
 

@@ -67,7 +67,7 @@ _Show = Callable[[Iterable[Delta], str], None]
 
 @dataclass(slots=True)
 class Written:
-    """What the model wrote, and how it was read.
+    """A turn that the model wrote, and how it was read.
 
     ``thought`` came before the forced prefix. ``usages`` are what the requests cost: a stream that
     was closed reports nothing, and what one did not report is not known of them all. ``requests``
@@ -362,7 +362,7 @@ class Completer:
         return step.prompt + thought.opening + written.thought + closing
 
     def _grammar(self, step: Complete) -> Grammar:
-        """What the completion may be: the calls and the answer that are open to the model now."""
+        """The grammar of the completion: the calls and the answer that are open to the model."""
         from mlx_tools.decoding import grammar_for
 
         return grammar_for(
@@ -381,7 +381,7 @@ def request_for(
     grammar: GrammarText | None = None,
     attempt: int = 0,
 ) -> CompletionRequest:
-    """What to ask for; a later ``attempt`` draws at random, and otherwise than before."""
+    """The request to be sent; a later ``attempt`` draws at random, and otherwise than before."""
     sampling, limits = dict(session.header.sampling), session.limits
     temperature, seed = sampling.pop("temperature", 0.0), sampling.pop("seed", None)
     biases = sampling.pop("logit_bias", {})
@@ -475,7 +475,7 @@ def _token(score: TokenScore) -> str:
 
 
 def misfits(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
-    """What stood of the turn at each of its mends, and what stood there that did not fit."""
+    """The text of the turn that stood at each of its mends, and the text there that did not fit."""
     stood = ""
     for mend in mends:
         text = stood + "".join(mend.drawn)

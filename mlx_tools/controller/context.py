@@ -84,8 +84,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What is sent: ``step`` with as many tokens as there is room for, its prompt of ``used``
-    tokens, None where nobody has counted them. ``filling``: a person is to be told that it
+    """The step that is sent: ``step`` with as many tokens as there is room for, its prompt of
+    ``used`` tokens, None where nobody has counted them. ``filling``: a person is to be told that it
     fills."""
 
     step: Complete
@@ -119,7 +119,7 @@ class ContextWindow:
         self._tried = False
 
     async def fit(self, step: Complete) -> Fitted | CompactedRecord | StoppedRecord:
-        """What is to be sent, what must be written down first so that it fits, or the end of a run
+        """The step to be sent, what must be written down first so that it fits, or the end of a run
         that no longer does. Raises `TranscriptError` where an artifact cannot be kept."""
         size = self._session.header.context
         if size is None or _is_small(step, size):
@@ -190,7 +190,7 @@ class ContextWindow:
         return math.ceil(self._more * self._counter.count(text))
 
     def _fits(self, prompt: str, tokens: int) -> bool:
-        """Whether a prompt of its own, and what is written then, fits into the context."""
+        """Return whether a prompt of its own, and what is written then, fits into the context."""
         size = self._session.header.context
         return size is None or self._tokens(prompt) + tokens <= size
 
@@ -268,7 +268,7 @@ class ContextWindow:
         return self._counted(record, render)
 
     def _stand(self, summary: str = "") -> Placeholders:
-        """What would stand in place of what leaves."""
+        """The texts that would stand in place of what leaves."""
         return Placeholders(
             self._session.words, self._store is not None and self._outputs.can_read, summary
         )
@@ -295,7 +295,7 @@ class ContextWindow:
     async def summarise(
         self, call: CallRecord, text: str, tell: Callable[[float], None] = lambda done: None
     ) -> SummaryRecord:
-        """What the model says of the middle of ``text``, an output that is too long to be shown.
+        """The model's summary of the middle of ``text``, an output that is too long to be shown.
 
         The record has no parts where there is no room for a summary. A backend that fails ends it:
         what there is by then is kept, and ``problem`` says why there is no more. ``tell`` is told
@@ -337,7 +337,7 @@ class ContextWindow:
         return MAX_SUMMED_CHARS if size is None else min(MAX_SUMMED_CHARS, size * 3 // 8)
 
     async def _summaries(self, text: str) -> tuple[str, list[Usage]]:
-        """What the model says of ``text``, a conversation, and the usage of each request.
+        """The model's summary of ``text``, a conversation, and the usage of each request.
 
         The summary is empty where the context holds no part of it beside the question. Raises
         `BackendError`.
@@ -361,7 +361,7 @@ class ContextWindow:
         return " ".join(summary for summary, _ in said if summary), [usage for _, usage in said]
 
     async def _said(self, prompt: str, room: int) -> tuple[str, Usage]:
-        """What the model says, in at most ``room`` characters."""
+        """The model's answer, in at most ``room`` characters."""
         session = self._session
         request = request_for(session, prompt, _tokens(room))
         text, usage, most = "", Usage(), request.max_tokens * CHARS_PER_TOKEN
@@ -389,8 +389,8 @@ class ContextWindow:
 
 
 def _is_small(step: Complete, size: int) -> bool:
-    """Whether a prompt needs no counting: a token has a byte at least, and even so it neither fills
-    the context nor leaves too little."""
+    """Return whether a prompt needs no counting: a token has a byte at least, and even so it
+    neither fills the context nor leaves too little."""
     around = step.thought
     most = len(step.prompt.encode("utf-8", "surrogatepass"))
     most += 0 if around is None else len(around.opening + around.closing) + around.budget
@@ -441,7 +441,7 @@ def _chosen(parts: list[Part], most: int, question: str) -> list[Part]:
 
 
 def _tokens(chars: int) -> int:
-    """How many tokens a summary of so many characters is given."""
+    """The tokens that a summary of so many characters is given."""
     return max(chars // _CHARS_PER_TOKEN, 16)
 
 
@@ -458,7 +458,8 @@ def _cut(text: str, begin: int, end: int, size: int) -> list[Part]:
 
 
 def is_said(text: str) -> bool:
-    """Whether what follows adds nothing: a paragraph is over, or a sentence came a second time."""
+    """Return whether what follows adds nothing: a paragraph is over, or a sentence came a second
+    time."""
     sentences = _sentences(text)
     return "\n\n" in text.lstrip() or len({*sentences[:-1]}) < len(sentences) - 1
 

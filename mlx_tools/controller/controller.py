@@ -87,7 +87,7 @@ _HERE: Final = frozenset(("backend", "reasoning", "roots"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """How a run speaks with its model. All of it stands in the transcript's header.
+    """The way in which a run speaks with its model. All of it stands in the transcript's header.
 
     ``chat_format`` None is found out by what the backend serves (`mlx_tools.backends.router`), and
     so is ``verdict`` None: what was measured of that model. It decides a ``style`` and a
@@ -190,7 +190,8 @@ def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, A
 
 
 def _number(value: Any, least: float = -math.inf, kinds: Any = int) -> bool:
-    """Whether the value is a number from ``least`` on, and a whole one where ``kinds`` is int."""
+    """Return whether the value is a number from ``least`` on, and a whole one where ``kinds`` is
+    int."""
     if isinstance(value, bool) or not isinstance(value, kinds):
         return False
     return (isinstance(value, int) or math.isfinite(value)) and bool(value >= least)
@@ -280,7 +281,7 @@ class Controller:
         tool_choice: str | None = None,
         history: Sequence[Mapping[str, str]] = (),
     ) -> Outcome:
-        """Answers one question.
+        """Answer one question.
 
         ``history`` are earlier messages, each ``{"role": "user" | "assistant", "content": text}``.
         Returns `Answered`, `Paused` or `Stopped`. Raises `UsageError` for what cannot be, and
@@ -328,7 +329,7 @@ class Controller:
     async def conversation(
         self, *, history: Sequence[Mapping[str, str]] = (), spent: float = 0.0
     ) -> Conversation:
-        """Opens a session for any number of questions. Close it, or use it with ``async with``.
+        """Open a session for any number of questions. Close it, or use it with ``async with``.
 
         Its header is written with its first question, by which a shortlist of tools is chosen.
         ``spent`` is how many seconds of the first question's total time are gone already; what it
@@ -357,7 +358,7 @@ class Controller:
     async def resume(
         self, session: str | os.PathLike[str], *, approvals: Approvals = None
     ) -> Outcome:
-        """Goes on with a session that is paused, or that a crash broke off.
+        """Go on with a session that is paused, or that a crash broke off.
 
         ``session`` is its id or the path of its transcript. ``approvals`` says what was decided of
         the calls that wait, by their ids: ``{"c1": True}``, or an `ApprovalAnswer` each; True
@@ -373,7 +374,7 @@ class Controller:
             return await conversation.resume(approvals)
 
     def reopen(self, session: str | os.PathLike[str]) -> Conversation:
-        """Opens a session again, for `Conversation.resume`. Raises what `resume` raises."""
+        """Open a session again, for `Conversation.resume`. Raises what `resume` raises."""
         opens = getattr(self._store, "open", None)
         if opens is None:
             raise UsageError("this store cannot open a session again")
@@ -473,7 +474,7 @@ class Controller:
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
     def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
-        """What makes the beginnings of sessions: the same as long as nothing changes here."""
+        """The maker of the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, load_words()
         specs = self.registry.specs()
         key = (words, settings, style, chat_format, self.policy)

@@ -56,7 +56,7 @@ Status = Literal["ok", "error", "denied", "pending", "dry_run"]
 
 @dataclass(frozen=True, slots=True)
 class DirectCall:
-    """How a call without a model ended.
+    """The end of a call without a model.
 
     ``name`` and ``arguments`` are those that were decided about, after ``repairs``. ``result`` is
     None where the tool did not run; ``error`` then says why, and is None for a call that waits for
@@ -167,7 +167,7 @@ async def _answer(
     record: Callable[[Record], None],
     now: Callable[[], str],
 ) -> ApprovalAnswer:
-    """What a person says of the call; other arguments are no."""
+    """The answer of a person to the call; other arguments are no."""
     (answer,) = await (approver or NobodyThere()).decide([request])
     if answer.approved is None:
         return answer
@@ -187,7 +187,7 @@ async def _answer(
 
 
 def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:
-    """What the limits and the policy say."""
+    """The decision of the limits and the policy."""
     if arguments_size(call.arguments) > limits.max_argument_bytes:
         reason = f"the arguments are larger than {limits.max_argument_bytes} bytes"
         return Decision("deny", "max_argument_bytes", reason, "payload_too_large")

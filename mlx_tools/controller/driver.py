@@ -578,7 +578,7 @@ class Conversation:
 
 
 async def _streamed(answer: Callable[[Emit], Awaitable[Outcome]]) -> AsyncGenerator[events.Event]:
-    """What happens while ``answer`` works; closing the generator cancels it."""
+    """The events while ``answer`` works; closing the generator cancels it."""
     queue: asyncio.Queue[events.Event | None] = asyncio.Queue()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""What becomes of a tool's output: what of it the model is shown, and whether the whole is kept."""
+"""Outputs of tools: what of them the model is shown, and whether the whole is kept."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What is to be written of how a call ended.
+    """The observation to be written of how a call ended.
 
     ``sources`` are those that the content shows, as a record keeps them. ``problem`` is why the
     whole could not be kept. The call has run, and that must be written down before anybody is told
@@ -103,8 +103,8 @@ class Outputs:
         return Observation(content, None, artifact, problem)
 
     def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
-        """What `take` will have to cut, where a summary can say what is left out: text that did not
-        come out of an artifact page by page, and no sources, which are ranked."""
+        """The text that `take` will have to cut, where a summary can say what is left out: text
+        that did not come out of an artifact page by page, and no sources, which are ranked."""
         if result.content is None or result.sources is not None:
             return None
         if is_reader(self._session.specs.get(call.name)):
@@ -202,7 +202,7 @@ class Outputs:
 
     @property
     def can_read(self) -> bool:
-        """Whether the model may call the tool that reads artifacts."""
+        """Return whether the model may call the tool that reads artifacts."""
         spec = self._session.specs.get(READER)
         usable = is_reader(spec) and READER not in self._session.disabled
         return usable and spec is not None and permitted(self._session.policy, spec)

@@ -79,7 +79,7 @@ _BEGINS_CALLING: Final = ("execution_started", "paused")
 
 @dataclass(frozen=True, slots=True)
 class Thought:
-    """How a thinking model is let think before the prefix: within ``budget`` tokens.
+    """A thinking model's thought before the prefix: within ``budget`` tokens.
 
     ``opening`` goes on from the prompt, the model's thought follows, ``closing`` ends it.
     """
@@ -154,7 +154,7 @@ class _Completed(Protocol):
 
 
 def fills(size: int | None, used: int | None) -> bool:
-    """Whether so much of a context is used that a person is told: four fifths."""
+    """Return whether so much of a context is used that a person is told: four fifths."""
     return size is not None and used is not None and 5 * used >= 4 * size
 
 
@@ -248,8 +248,8 @@ class Session:
                 raise TranscriptError(f"a {record.type} record takes away what is no whole turn")
 
     def _begins_calling(self, record: Record) -> bool:
-        """Whether the record says that the decisions of a turn are all there, though today there
-        would be more of them: a tool or the policy was another one then."""
+        """Return whether the record says that the decisions of a turn are all there, though today
+        there would be more of them: a tool or the policy was another one then."""
         at_end = self.state is State.READING and record.type in _BEGINS_CALLING
         return at_end and bool(self.current.open_calls)
 
@@ -401,7 +401,7 @@ class Session:
     # --- the next step ---
 
     def next_step(self) -> Step:
-        """What must happen next. It follows from the records alone."""
+        """The next step. It follows from the records alone."""
         if self.state is State.COMPLETING:
             return self._completion_step()
         if self.state is State.READING:
@@ -534,7 +534,7 @@ class Session:
         )
 
     def _rules(self, prefix: str) -> ReadingRules:
-        """How a turn is read that begins with ``prefix``, written by the host."""
+        """The rules by which a turn is read that begins with ``prefix``, written by the host."""
         choice = self.choice
         native = self._asks_natively(choice)
         is_one = choice in self.specs or choice == self._result_name

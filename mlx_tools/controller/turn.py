@@ -1,4 +1,4 @@
-"""What follows from one completion: its calls, the decisions on them, its answer or its fault.
+"""A turn: the calls of one completion, the decisions on them, its answer or its fault.
 
 Pure, and the same each time it is worked out: a crash between two of these records loses nothing.
 """
@@ -45,7 +45,7 @@ OF_A_CALL: Final = (
 
 @dataclass(slots=True)
 class CallState:
-    """How far one call has come.
+    """The state of one call.
 
     ``decision`` is the last one, ``approval`` what a person said, where that still holds,
     ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
@@ -80,7 +80,7 @@ class Turn:
 
     @property
     def unwritten(self) -> tuple[Record, ...]:
-        """What follows from the completion and is not in the transcript yet. Nothing does about a
+        """The records that follow from the completion and are not written yet. None does about a
         call that has ended: tools were others when it did."""
         if self.noted >= len(self.records):
             return ()
@@ -136,7 +136,7 @@ class Turn:
         return self.calls[key].record
 
     def waits(self, key: str) -> bool:
-        """Whether a person must decide about this call."""
+        """Return whether a person must decide about this call."""
         state = self.open_calls.get(key)
         return state is not None and not state.may_run and state.approval is None
 
@@ -222,7 +222,7 @@ def decision_on(
     made: RateCounts | None = None,
     at: str | None = None,
 ) -> DecisionRecord:
-    """What policy, that of the session or another, says of a call that was read, edited, or comes
+    """The decision of a policy, the session's or another, on a call that was read, edited, or comes
     from before a pause.
 
     ``made`` are the calls that were let through before it, ``at`` is when it was read; without

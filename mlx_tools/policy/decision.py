@@ -1,4 +1,4 @@
-"""Whether a call may run: allow, ask or deny, by which rule, and why.
+"""The decision whether a call may run: allow, ask or deny, by which rule, and why.
 
 Pure: the same policy, tool, call and facts always give the same decision. Everything that is not
 allowed is denied, and what denies comes before what allows.
@@ -30,7 +30,7 @@ _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What policy says of a call.
+    """The decision of policy on a call.
 
     ``rule`` names the rule that decided, ``reason`` says it in words. ``code`` is the error that a
     denied call ends in, ``requires_confirmation`` for one that asks, None for one that is allowed.
@@ -44,7 +44,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of one call beside its name and its arguments.
+    """The facts of one call beside its name and its arguments.
 
     ``consented`` are the effects that a person allowed this tool for the rest of the session, None
     where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
@@ -74,7 +74,7 @@ def decide(
     disabled_reason: str | None = None,
     facts: Facts = _NOTHING_KNOWN,
 ) -> Decision:
-    """Decides about one call whose arguments were validated.
+    """Decide about one call whose arguments were validated.
 
     ``spec`` is the tool's, None where no tool has the name. ``runs`` and ``echoed`` are what
     reading found (reading rules 9 and 12); ``disabled_reason`` says why the tool is switched off or
@@ -300,7 +300,7 @@ class FoundSecret(Protocol):
 
 
 class SecretFinder(Protocol):
-    """What looks through a text: for secrets of known kinds, and for what stands in the place of
+    """A search of a text: for secrets of known kinds, and for what stands in the place of
     one that was taken out. Pure."""
 
     def find_secrets(self, text: str, /) -> Sequence[FoundSecret]: ...

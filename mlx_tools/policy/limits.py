@@ -35,7 +35,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one run may use at most. Reaching a limit is never an exception.
+    """The most that one run may use. Reaching a limit is never an exception.
 
     ``max_iterations``        completions; then the model is told to finish
     ``max_format_errors``     unreadable completions in a row before the run stops

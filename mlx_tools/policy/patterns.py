@@ -1,4 +1,4 @@
-"""How a policy names tools: exactly, by a glob where one is written, or by the plugin.
+"""Patterns, by which a policy names tools: exact, a glob where one is written, or a plugin.
 
     calculator            this tool and no other
     notes_*               a glob, because ``*``, ``?`` or ``[`` is written

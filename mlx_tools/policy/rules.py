@@ -85,7 +85,7 @@ DEFAULT_PRESET: Final = "readonly_basic"
 def check_presets(
     specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = tuple(PRESETS.values())
 ) -> None:
-    """Holds the presets to the tools that are registered; a program starts with this.
+    """Hold the presets to the tools that are registered; a program starts with this.
 
     ``specs`` are all registered tools, disabled ones too. Raises ToolDefinitionError where a preset
     names a tool that is not registered or belongs to a plugin, or a tool that always has effects
@@ -137,7 +137,7 @@ _LATER: Final[Mapping[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What may be called. The empty policy allows nothing.
+    """The rules of what may be called. The empty policy allows nothing.
 
     ``allow``, ``deny`` and ``ask`` list names, globs and plugins (`mlx_tools.policy.patterns`);
     ``ask`` adds an approval to calls that are allowed. ``ask_effects`` are the effects (write,

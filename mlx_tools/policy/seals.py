@@ -1,4 +1,4 @@
-"""What shows that a record is as it was written: keyed digests.
+"""Keyed digests, which show that a record is as it was written.
 
 The key is kept outside the transcript, so nobody who can only write transcripts can forge an
 approval, or give a session another policy. Pure.

@@ -1,5 +1,5 @@
-"""What a session keeps besides its transcript: whole outputs of tools, and what its calls replaced
-or deleted. Files that expire and are bounded in size, readable by their owner alone."""
+"""Files that a session keeps besides its transcript: whole outputs of tools, and what its calls
+replaced or deleted. Files that expire and are bounded in size, readable by their owner alone."""
 
 from __future__ import annotations
 

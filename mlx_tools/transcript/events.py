@@ -1,4 +1,4 @@
-"""What a run tells while it goes on: an event for each record that says something, and deltas.
+"""Events, which a run tells while it goes on: one for each record that says something, and deltas.
 
 `event_of` makes the events of records, live or of a transcript that is read again; all others are
 of the moment. The last one is `Finished`.
@@ -80,7 +80,7 @@ class Mended(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatBroken(Event):
-    """What the model wrote could not be read; it is told so."""
+    """A turn could not be read; the model is told so."""
 
     turn: int
     error: ErrorInfo
@@ -98,7 +98,7 @@ class CallRead(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallDecided(Event):
-    """What policy says of a call."""
+    """Policy has decided about a call."""
 
     call: str
     name: str
@@ -249,7 +249,7 @@ class ContextFilling(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProgress(Event):
-    """How far a tool has come; ``fraction`` from 0 to 1 where it is known."""
+    """A tool tells how far it has come; ``fraction`` from 0 to 1 where it is known."""
 
     call: str
     name: str

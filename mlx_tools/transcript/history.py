@@ -1,4 +1,4 @@
-"""What happened before in a run and in its session, as far as it decides about later calls."""
+"""The history of a run and of its session, as far as it decides about later calls."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunHistory:
 
 @dataclass(slots=True)
 class SessionHistory:
-    """What has happened in a session that decides about its later calls, over all its questions.
+    """The history of a session that decides about its later calls, over all its questions.
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
     answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source

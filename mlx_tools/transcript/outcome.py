@@ -1,4 +1,4 @@
-"""How a run ended, and what it took: readings of its records."""
+"""Outcomes of runs, and what these took: readings of their records."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _sum(one: Any, other: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCounters(_Sums):
-    """What became of the calls of one tool.
+    """Counts of what became of the calls of one tool.
 
     ``picked`` counts the calls that were read. Of these ``ran`` were started: ``ok`` ended with an
     output, ``failed`` with an error, and nobody knows the end of the others. ``refused`` ended with
@@ -94,7 +94,7 @@ class ToolCounters(_Sums):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters(_Sums):
-    """What happened in one run, or in many.
+    """Counts of what happened in one run, or in many.
 
     ``questions`` were put, answered with so many ``completions``; for these, and for summaries, the
     model was asked in so many ``requests``. ``corrections`` are the lines that could not be read,
@@ -147,7 +147,7 @@ _REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
 
 @dataclass(slots=True)
 class _Call:
-    """What became of a call. ``in_doubt``: it was started, can change things, and has no end."""
+    """The course of a call. ``in_doubt``: it was started, can change things, and has no end."""
 
     record: CallRecord
     arguments: Mapping[str, Any]
@@ -238,7 +238,7 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What every ending has in common. Numbers the server did not report are None.
+    """The ending of a run. Numbers the server did not report are None.
 
     ``records`` are those of the run.
     """
@@ -259,7 +259,7 @@ class Outcome:
 
     @property
     def counters(self) -> Counters:
-        """What became of the calls, tool by tool."""
+        """Counts of what became of the calls, tool by tool."""
         return count(self.records)
 
     @property

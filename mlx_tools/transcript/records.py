@@ -86,7 +86,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenRecord:
-    """What makes a transcript a golden one: it stands right behind the header.
+    """The mark of a golden transcript: it stands right behind the header.
 
     ``source`` says who wrote the completions. ``known`` are tools that the run could see and its
     catalog does not hold, ``disabled`` those that could not run, with the reason; ``effects`` what
@@ -198,13 +198,14 @@ class MendRecord:
 
     @property
     def clean(self) -> bool:
-        """Whether only white space, punctuation, or what stands around arguments was mended."""
+        """Return whether only white space, punctuation, or what stands around arguments was
+        mended."""
         closes = bool(self.put) and not self.put.strip("}] \n")
         return self.kind in ("envelope", "quote") or (self.kind == "bracket" and closes)
 
 
 def dropped(mends: Iterable[MendRecord]) -> str:
-    """What the model wrote and the last of these mends, all of one turn so far, took away."""
+    """The text that the last of these mends, all of one turn so far, took away from the model's."""
     gone = text = ""
     for mend in mends:
         text += "".join(mend.drawn)
@@ -238,7 +239,7 @@ class RepairRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """What policy said of a call, by which rule, and why."""
+    """The decision of policy on a call, by which rule, and why."""
 
     type: ClassVar[str] = "decision"
     call: str
@@ -295,7 +296,7 @@ class EditRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalRecord:
-    """What a person said of a call that policy asked about; binds to ``digest``.
+    """A person's answer about a call that policy asked about; binds to ``digest``.
 
     ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds.
     ``scope`` ``session`` covers later calls too, of the tool with the digest ``tool``, with no more
@@ -349,7 +350,7 @@ class NestedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRecord:
-    """What the model wrote of an output that is too long to be shown; its observation follows.
+    """The model's summary of an output that is too long to be shown; its observation follows.
 
     ``parts`` are those of the output that it read, in order: each with its ``offset`` in characters
     and its ``summary``. ``problem`` is why there are fewer than there could be. ``usage`` adds up
@@ -394,7 +395,7 @@ class CompactedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservationRecord:
-    """How a call ended. ``content`` is what the model sees; the whole stands in ``artifact``, and
+    """The end of a call. ``content`` is what the model sees; the whole stands in ``artifact``, and
     in ``whole`` where a golden transcript keeps it.
 
     ``nested`` is how many completions runs within the call took: they count against the run's.

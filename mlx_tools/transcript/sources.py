@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a tool that finds things returns, the best first.
+    """The result of a tool that finds things, the best first.
 
     ``note`` is the tool's own words, said after them, or in their place where nothing was found.
     """
@@ -203,7 +203,7 @@ def _quoted(text: str) -> Iterator[str]:
 
 
 def _that_fit(heads: Sequence[str], room: int) -> int:
-    """How many sources can be shown at least by their first line: one in any case."""
+    """The number of sources that can be shown at least by their first line: one in any case."""
     used = 0
     for number, head in enumerate(heads):
         used += len(head) + len(_CUT) + 1
@@ -213,7 +213,8 @@ def _that_fit(heads: Sequence[str], room: int) -> int:
 
 
 def _shares(sizes: Sequence[int], room: int) -> list[int]:
-    """How much of ``room`` each gets: all that it needs, or as much as the others that lack."""
+    """The part of ``room`` that each gets: all that it needs, or as much as the others that
+    lack."""
     shares = [0] * len(sizes)
     left = room
     order = sorted(range(len(sizes)), key=sizes.__getitem__)
