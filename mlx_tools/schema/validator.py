@@ -61,7 +61,7 @@ def bounded() -> Iterator[None]:
 
 def faults(validator: Any, value: Any, most: int) -> list[Any]:
     """The first ``most`` faults of ``value``. Raises `TooMuch` or RecursionError."""
-    if _fits_plainly(value, validator.schema):
+    if fits_plainly(value, validator.schema):
         return []
     return list(islice(validator.iter_errors(value), most))
 
@@ -77,7 +77,7 @@ _PLAIN_KEYWORDS: Final = frozenset(
 )
 
 
-def _fits_plainly(value: Any, schema: Any) -> bool:
+def fits_plainly(value: Any, schema: Any) -> bool:
     """Return whether ``value`` fits a schema of nothing but types and members, as most are, in far
     less time than jsonschema takes; False says nothing."""
     if not isinstance(schema, dict) or not _PLAIN_KEYWORDS.issuperset(schema):
@@ -91,7 +91,7 @@ def _fits_plainly(value: Any, schema: Any) -> bool:
         return True
     known = schema.get("properties", {})
     return all(name in value for name in schema.get("required", ())) and all(
-        _fits_plainly(item, known[name])
+        fits_plainly(item, known[name])
         if name in known
         else schema.get("additionalProperties", True) is True
         for name, item in value.items()

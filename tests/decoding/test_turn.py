@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -402,6 +403,29 @@ def test_whatever_a_model_writes_calls_are_valid_and_the_turn_has_bounds(
             assert validate_arguments(spec, call.arguments)[2] is None
     assert found.requests <= 2 + 2 * MAX_MENDS
     assert max(kept.prompts.count(prompt) for prompt in kept.prompts) <= MAX_SENT
+
+
+@given(tools(), st.data())
+def test_a_line_in_one_piece_comes_to_what_it_comes_to_in_two(
+    made: tuple[ToolSpec, dict[str, Any]], data: st.DataObject
+) -> None:
+    spec, arguments = made
+    line = json.dumps({"type": "tool_call", "name": spec.name, "arguments": arguments})
+    at, put = data.draw(st.integers(1, len(line) - 1)), data.draw(st.sampled_from(["", "1", '"']))
+    line = line[:at] + put + line[at:]  # which it seldom is then
+    rules = ReadingRules(max_calls=8, catalog={spec.name: spec.parameters})
+    found = []
+    for pieces in ([line], [line[:at], line[at:]]):
+        held = HeldTurn(rules, {spec.name: spec})
+        draw = held.due
+        for piece in pieces:
+            if held.due is draw:
+                held.feed(piece)
+        if held.due is draw:
+            held.end("stop")
+        mends = [(one.kind, one.kept, one.put) for one in held.mends]
+        found.append((held.text, held.reading, mends, held.unfilled))
+    assert found[0] == found[1]
 
 
 class Kept:

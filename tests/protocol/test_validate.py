@@ -22,6 +22,7 @@ from mlx_tools.protocol import (
     write_call,
 )
 from mlx_tools.schema.resolve import check_parameters
+from mlx_tools.schema.validator import bounded, fits_plainly, validator_for
 from tests.protocol.texts import CALL, json_values
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
@@ -222,6 +223,14 @@ def test_what_validation_gives_back_validates_as_it_is(parameters: Any, value: A
     else:
         assert (result, coercions) == ({"v": value}, ())
         assert len(error.message) <= 500
+
+
+@given(_SCHEMAS, json_values)
+def test_what_is_known_to_fit_at_a_glance_has_no_fault(parameters: Any, value: Any) -> None:
+    whole, given = schema("v", v=parameters), {"v": value}
+    if fits_plainly(given, whole):
+        with bounded():
+            assert list(validator_for(whole).iter_errors(given)) == []
 
 
 # --- bounds -----------------------------------------------------------------------------------
