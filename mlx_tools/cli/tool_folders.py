@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mlx_tools.app import Configuration, tools_of
+from mlx_tools.app import tools_of
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import ShownLine, as_name, exact, in_words, wrapped
 from mlx_tools.cli.inputs import agreed
@@ -63,7 +63,7 @@ def new(
     folder: Annotated[Path, option("--folder DIR", "Where its folder is made.")] = Path(),
 ) -> None:
     """Write a new tool to begin with: a folder that works, with a test."""
-    _refuse_taken(name, tools_of(options.load({})).all_specs())
+    _refuse_taken(name, _tools().all_specs())
     made = write_template(folder, name)
     print_text(str(made))
     near = quote(str(folder / name))
@@ -75,11 +75,11 @@ def add(
     yes: Yes = False,
 ) -> int:
     """Add the tool in a folder, or each in it: its files are copied and trusted."""
-    loaded, collection = _loaded()
+    collection = ToolCollection()
     if folder.is_file():
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
     found = [read_folder(one) for one in folders_in(folder.absolute())]
-    taken = tools_of(loaded).all_specs()
+    taken = _tools().all_specs()
     for one in found:
         _refuse_taken(one.spec.name, taken)
     for name, times in Counter(one.spec.name for one in found).items():
@@ -88,8 +88,8 @@ def add(
     added: list[str] = []
     try:
         for one in found:
-            name, place = one.spec.name, collection.path_of(one.spec.name)
-            verb = "Replace" if place.exists() else "Add"
+            name = one.spec.name
+            verb = "Replace" if (collection.folder / name).exists() else "Add"
             if _agreed(one, f"{verb} {name} in {collection.folder}?", yes):
                 print_text(str(collection.add(one).path))
                 added.append(name)
@@ -100,10 +100,7 @@ def add(
 
 def trust(name: Named, yes: Yes = False) -> int:
     """Trust the files of a tool in the tools folder as they are now."""
-    loaded, collection = _loaded()
-    _refuse_foreign(
-        name, loaded, collection, "only tools that are folders are trusted by their files"
-    )
+    collection = _collection_of(name, "only tools that are folders are trusted by their files")
     found = collection.read(name)
     if not _agreed(found, f"Trust {name} as it is?", yes):
         return EXIT_STOPPED
@@ -126,8 +123,7 @@ def disable(name: Named) -> None:
 
 def remove(name: Named, yes: Yes = False) -> int:
     """Delete a tool from the tools folder."""
-    loaded, collection = _loaded()
-    _refuse_foreign(name, loaded, collection, f"mlx-tools tools disable {name}")
+    collection = _collection_of(name, f"mlx-tools tools disable {name}")
     if not _asked(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED
     collection.remove(name)
@@ -135,22 +131,20 @@ def remove(name: Named, yes: Yes = False) -> int:
     return EXIT_OK
 
 
-def _loaded() -> tuple[Configuration, ToolCollection]:
-    loaded = options.load({})
-    return loaded, ToolCollection()
+def _tools() -> Registry:
+    return tools_of(options.load({}))
 
 
 def _switch(name: str, on: bool) -> None:
-    loaded, collection = _loaded()
-    registry = tools_of(loaded)
+    registry = _tools()
     name = registry.named(name)
     spec = registry.all_specs().get(name)
-    if spec is None and registry.lacks(name, loaded.policy()) == NO_SUCH:
+    if spec is None and registry.lacks(name, Policy()) == NO_SUCH:
         raise UsageError(
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
     own = spec is None or spec.plugin == PLUGIN
-    collection.switch(name, on if own or not on else None)
+    ToolCollection().switch(name, on if own or not on else None)
 
 
 def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
@@ -163,23 +157,22 @@ def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
             )
 
 
-def _refuse_foreign(
-    name: str, loaded: Configuration, collection: ToolCollection, hint: str
-) -> None:
-    """Raises UsageError where the tool of this name comes from elsewhere than the tools folder."""
-    registry = tools_of(loaded)
+def _collection_of(name: str, hint: str) -> ToolCollection:
+    """The tools folder. Raises UsageError where the tool of this name comes from elsewhere."""
+    collection, registry = ToolCollection(), _tools()
     spec = registry.all_specs().get(registry.named(name))
     if spec is not None and spec.plugin != PLUGIN:
         raise UsageError(
             f"{name} is not in {collection.folder} ({_origin(spec.plugin)})", hint=hint
         )
+    return collection
 
 
 def _tell(names: Sequence[str]) -> None:
-    """Return whether each of these tools can be called now, or what still keeps it from that."""
+    """Tell of each of these tools that it can be called now, or what still keeps it from that."""
     if not names:
         return
-    loaded, _ = _loaded()
+    loaded = options.load({})
     registry, policy = tools_of(loaded), loaded.policy()
     for name in names:
         lacks = lacking(name, registry, policy)

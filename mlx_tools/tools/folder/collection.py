@@ -113,10 +113,6 @@ class ToolCollection:
             return CollectedTool(name, found, MISSING.format(packages=", ".join(found.missing)))
         return CollectedTool(name, found)
 
-    def path_of(self, name: str) -> Path:
-        """Return where the folder of a tool is, or would be."""
-        return self.folder / name
-
     def read(self, name: str) -> ToolFolder:
         """The tool of this name in the folder, trusted or not. Raises UsageError where there is
         none, ToolDefinitionError where it cannot be one."""
@@ -133,7 +129,7 @@ class ToolCollection:
     def must_have(self, name: str) -> Path:
         """Return where the folder of this tool is, whatever is in it. Raises UsageError where there
         is none."""
-        path = self.path_of(name)
+        path = self.folder / name
         if not TOOL_NAME.fullmatch(name) or name.startswith(".") or not os.path.lexists(path):
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
         return path
@@ -142,7 +138,7 @@ class ToolCollection:
         """Copies a tool's files into the folder, in place of those it may have had, and trusts
         them. What is copied and trusted is what was read: the files may have changed since. Where
         it fails, what was there before is there again. Raises UsageError."""
-        name, path = found.spec.name, self.path_of(found.spec.name)
+        name, path = found.spec.name, self.folder / found.spec.name
         check_folder_name(name)
         private_dir(self.folder)
         draft = self._beside(name, "draft")
