@@ -99,11 +99,12 @@ class Manner:
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.
 
-        Without tools nothing of ours stands in the prompt: the model answers as it does.
+        Where there are neither tools nor a schema for the answer, nothing of ours stands in the
+        prompt: the model answers as it does.
         """
         system = "\n\n".join(m.content for m in _preamble(request.messages) if m.content)
         said = system
-        plain = not request.tools
+        plain = request.is_plain
         chat_format, style = self.chat_format, self.style
         tools: tuple[Mapping[str, Any], ...] = ()
         examples: tuple[Mapping[str, str], ...] = ()
@@ -120,6 +121,7 @@ class Manner:
                 response_mode="",
                 persona=system or None,
                 catalog_budget=NO_BUDGET,
+                output_schema=request.schema,
             )
             openings = Openings(frame, lambda: None)
             opening = openings.opening("")
@@ -141,6 +143,7 @@ class Manner:
             tools=tools,
             policy=_POLICY.to_json(),
             limits=limits.to_json(),
+            output_schema=request.schema,
         )
 
 
@@ -258,7 +261,12 @@ def _written(message: ClientMessage, session: Session) -> Turned:
         text = "\n".join(filter(None, (message.content, *lines)))
         reading = Reading(messages=tuple(calls), counted=text, clean=True)
     else:
-        text = write_answer(message.content, style)
+        result = session.result
+        given = None if result is None else result.said(message.content)
+        if result is None or given is None:
+            text = write_answer(message.content, style)
+        else:
+            text = write_call(result.spec.name, given, style=style)
         reading = Reading(messages=(FinalAnswer(message.content),), counted=text, clean=True)
     completion = CompletionRecord(turn=turn, text=text, counted=text, finish_reason="stop")
     records: list[tuple[Record, Reading | None]] = [(completion, reading)]

@@ -67,6 +67,11 @@ class TurnRequest:
     max_tokens: int | None = None
     left_out: tuple[str, ...] = ()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model may write as it does: nothing is called, and no form is held to."""
+        return not self.tools and self.schema is None
+
 
 # --- what comes of it -----------------------------------------------------------------------------
 

@@ -142,13 +142,14 @@ class _Taking:
         assert isinstance(step, Complete)
         if self._request.allowed is not None:
             rules = step.rules
-            catalog = {n: s for n, s in rules.catalog.items() if n in self._request.allowed}
+            callable_now = self._request.allowed | {rules.result}
+            catalog = {n: s for n, s in rules.catalog.items() if n in callable_now}
             tools = {n: s for n, s in step.tools.items() if n in catalog}
             step = replace(step, tools=tools, rules=replace(rules, catalog=catalog))
         return step
 
     async def take(self) -> TurnDone:
-        if not self._request.tools:
+        if self._request.is_plain:
             return await self._take_plain()
         completer = Completer(Guarded(self._speaker.backend), self._session)
         problem = ""

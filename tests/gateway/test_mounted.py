@@ -110,6 +110,81 @@ def test_what_the_specifications_acceptance_tests_ask_is_answered(serving: Any, 
     assert [item["type"] for item in told["output"]] == [kind]
 
 
+TRIP = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+HELD = {"text": {"format": {"type": "json_schema", "name": "trip", "schema": TRIP}}}
+GIVEN = call("final_result", city="Rome", days=3)
+
+
+def text_of(response: Any) -> str:
+    assert response.status_code == 200, response.text
+    return str(response.json()["output"][0]["content"][0]["text"])
+
+
+@pytest.mark.parametrize(
+    ("script", "asked"),
+    [
+        (GIVEN, {}),
+        (GIVEN, {"tools": [WEATHER]}),
+        ('{"city":"Rome","days":"3"}', {"tools": [WEATHER]}),
+        (GIVEN, {"tools": [WEATHER], "tool_choice": "none"}),
+        (
+            GIVEN,
+            {
+                "tools": [WEATHER],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "tools": [{"type": "function", "name": "get_weather"}],
+                },
+            },
+        ),
+    ],
+)
+def test_an_answer_fits_its_schema_with_tools_and_without(
+    serving: Any, script: str, asked: dict[str, Any]
+) -> None:
+    assert json.loads(text_of(respond(serving(script), **HELD, **asked))) == {
+        "city": "Rome",
+        "days": 3,
+    }
+
+
+def test_beside_an_answer_that_must_fit_tools_are_called(serving: Any) -> None:
+    told = respond(serving(ROME), **HELD, tools=[WEATHER]).json()
+    assert [item["name"] for item in told["output"]] == ["get_weather"]
+
+
+def test_an_answer_that_does_not_fit_is_an_error_and_no_answer(serving: Any) -> None:
+    response = respond(serving(*["Rome, I guess."] * 9), **HELD)
+    assert response.json()["error"]["code"] == "model_output_invalid"
+
+
+def test_answers_of_earlier_turns_stand_in_the_form_that_is_asked_for(serving: Any) -> None:
+    one = serving(GIVEN)
+    earlier = {"role": "assistant", "content": '{"city":"Oslo","days":1}'}
+    asked = [{"role": "user", "content": "Oslo?"}, earlier, {"role": "user", "content": "Rome?"}]
+    text_of(respond(one, **HELD, input=asked))
+    assert '"name":"final_result","arguments":{"city":"Oslo","days":1}' in one.backend.prompts[0]
+
+
+def test_a_message_fits_its_schema(serving: Any) -> None:
+    held = {"format": {"type": "json_schema", "schema": TRIP}}
+    told = message(serving(GIVEN), output_config=held).json()
+    assert json.loads(told["content"][0]["text"]) == {"city": "Rome", "days": 3}
+
+
+def test_a_chats_answer_fits_its_schema(serving: Any) -> None:
+    held = {"type": "json_schema", "json_schema": {"name": "trip", "schema": TRIP}}
+    body = {"model": "scripted", "messages": [{"role": "user", "content": "Rome?"}]}
+    told = send(
+        serving(GIVEN), "POST", "/v1/chat/completions", {**body, "response_format": held}
+    ).json()
+    assert json.loads(told["choices"][0]["message"]["content"]) == {"city": "Rome", "days": 3}
+
+
 def test_a_kept_response_goes_on_and_is_found_and_forgotten(serving: Any) -> None:
     one = serving("Rain.", "Still rain.")
     id_ = respond(one, store=True).json()["id"]
