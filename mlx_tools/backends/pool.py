@@ -91,7 +91,10 @@ class Breaker:
         self.problem, self._failures, self._pause = "", 0, PAUSE
 
     def fail(self, problem: str, *, at_once: bool = True) -> None:
-        """It failed so, and is out: ``at_once``, or after some failures; longer each time."""
+        """It failed so, and is out: ``at_once``, or after some failures; longer each time that it
+        was looked at, whatever else was under way there."""
+        if not self.is_due:
+            return
         self._failures += 1
         if at_once or self.is_out or self._failures >= FAILURES:
             self.problem = problem

@@ -145,7 +145,8 @@ def test_a_server_that_is_gone_is_looked_at_after_a_pause_that_grows() -> None:
     clock = Clock()
     breaker, pauses = Breaker(clock), []
     for _ in range(10):
-        breaker.fail("gone")
+        for _ in range(20):  # as many requests were under way
+            breaker.fail("gone")
         assert breaker.is_out and not breaker.is_due
         before = clock.now
         while not breaker.is_due:
