@@ -332,7 +332,11 @@ class Conversation:
                 case Complete() as step:
                     await self._complete(step)
                 case Execute(calls):
-                    await self._execute(calls)
+                    self._waiting_for = "tool"
+                    await (self._call(calls[0]) if len(calls) == 1 else self._call_all(calls))
+                    self._waiting_for = ""
+                    if self._nested is not None and (within := self._nested.waiting()):
+                        await self._approvals.pause(self.folded.current.asked(), within)
                 case Ask():
                     self._waiting_for = ""
                     self._approvals.decide_again()  # a consent may cover them by now
@@ -452,16 +456,6 @@ class Conversation:
 
     # --- calls ---
 
-    async def _execute(self, calls: Sequence[CallRecord]) -> None:
-        self._waiting_for = "tool"
-        if len(calls) == 1:
-            await self._call(calls[0])
-        else:
-            await self._call_all(calls)
-        self._waiting_for = ""
-        if self._nested is not None and (within := self._nested.waiting()):
-            await self._approvals.pause(self.folded.current.asked(), within)
-
     async def _call_all(self, calls: Sequence[CallRecord]) -> None:
         """Make several calls in parallel. The first exception ends the others and is raised; where
         something cannot be written down, what runs meanwhile may come to its end."""
@@ -493,7 +487,7 @@ class Conversation:
                 expected = await self._approvals.binding(call, approval)
             except Changed:
                 return
-        denied = self.files.access.check(session.header.session, tool.spec)
+        denied = self.files.access.check(tool.spec)
         if denied is not None:
             decision = recorded(call.call, denied)
             self._write([decision, refusal_by(decision, call, session)])

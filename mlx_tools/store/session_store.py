@@ -58,7 +58,6 @@ class Access:
 
     path: Path | None = None
     watched: Mapping[str, str] = field(default_factory=dict)
-    _session: str = field(default="", init=False)
     _tools: Mapping[str, str] | None = field(default=None, init=False)
     _written: bytes = field(default=b"", init=False)
 
@@ -83,20 +82,18 @@ class Access:
                     f"the access list {self.path} cannot be written: {error.strerror}",
                     hint="check the folder's permissions and free space",
                 ) from None
-        self._session, self._tools = session, tools
+        self._tools = tools
 
-    def check(self, session: str, spec: ToolSpec) -> Decision | None:
+    def check(self, spec: ToolSpec) -> Decision | None:
         """The reason why a call of this tool may not run now, None where it may. Raises nothing."""
-        reason = self._refusal(session, spec)
+        reason = self._refusal(spec)
         return Decision("deny", "access_list", reason, "not_allowed") if reason else None
 
-    def _refusal(self, session: str, spec: ToolSpec) -> str:
+    def _refusal(self, spec: ToolSpec) -> str:
         if self._tools is None:
             return "there is no access list: no run has begun, or it has ended"
         if self.path is not None and (fault := self._fault(self.path)):
             return fault
-        if self._session != session:
-            return "the access list is that of another session"
         if spec.name not in self._tools:
             return f"{spec.name} was no tool of this run when it began"
         if self._tools[spec.name] != spec.digest():
