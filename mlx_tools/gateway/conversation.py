@@ -38,8 +38,11 @@ NO_BUDGET: Final = 10**9
 """Tokens that a client's tools may take: all of them are told, or they do not fit the context."""
 
 _POLICY: Final = Policy(allow=["*"], ask_effects=())
-_MOST_REMEMBERED: Final = 32 << 20
-"""Characters of turns that are remembered."""
+_MOST_REMEMBERED: Final = 16 << 20
+"""About how many bytes of turns are remembered: some thousands of them."""
+
+_OF_A_RECORD: Final = 1500
+"""About how many bytes a record takes besides its text."""
 
 Turned = tuple[tuple[Record, Reading | None], ...]
 """The records that one request brought, each completion with how it was read."""
@@ -57,7 +60,8 @@ class TurnMemory:
     def keep(self, key: str, turned: Turned) -> None:
         """Remember the turn that ends the conversation of this key."""
         texts = [r.text for r, _ in turned if isinstance(r, CompletionRecord)]
-        size = sum(map(len, texts)) + 500 * len(turned)
+        size = sum(map(len, texts)) + _OF_A_RECORD * len(turned)
+        turned = tuple((_without_prompt(record), reading) for record, reading in turned)
         _, gone = self._kept.pop(key, ((), 0))
         self._kept[key] = turned, size
         self._size += size - gone
@@ -70,6 +74,11 @@ class TurnMemory:
             return None
         self._kept.move_to_end(key)
         return self._kept[key][0]
+
+
+def _without_prompt(record: Record) -> Record:
+    """The prompt is made again of the conversation."""
+    return replace(record, prompt=None) if isinstance(record, CompletionRecord) else record
 
 
 class _NoRepeats(RunHistory):

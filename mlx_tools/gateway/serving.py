@@ -17,6 +17,10 @@ from mlx_tools.gateway.server import Gateway, application
 GRACE_SECONDS: Final = 30
 """How long requests may take to end once the gateway is told to."""
 
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long an idle connection stays open: longer than clients keep theirs, who would else now and
+then write into one that is just being closed."""
+
 
 async def serve(options: RunOptions, key: str, note: Note) -> None:
     """Serve as the settings say; clients must bear ``key`` where it is not empty.
@@ -36,6 +40,7 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     with _listen(own.host, own.port) as listening:

@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.errors import BackendBroken, BackendUnreachable
 from mlx_tools.gateway.chat_completions import read_chat_completion
+from mlx_tools.gateway.conversation import TurnMemory
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.testing import Script, answer, call
+from mlx_tools.transcript import CompletionRecord
 from tests.gateway.conftest import WEATHER
 
 HI = [{"role": "user", "content": "What is the weather in Rome?"}]
@@ -389,3 +391,13 @@ def test_a_body_of_any_shape_is_read_or_refused(body: dict[str, Any]) -> None:
         read_chat_completion(body, new_id=lambda: "1", now=lambda: 0.0)
     except ApiError as error:
         assert 400 <= error.status < 500
+
+
+def test_what_is_remembered_has_a_bound_and_the_oldest_goes_first() -> None:
+    turned = ((CompletionRecord(turn=1, text="x" * 1000, prompt="p" * 100_000), None),)
+    memory = TurnMemory(most=10_000)
+    for number in range(10):
+        memory.keep(str(number), turned)
+    known = [number for number in range(10) if memory.get(str(number)) is not None]
+    assert known == [6, 7, 8, 9]
+    assert all(record.prompt is None for record, _ in memory.get("9") or ())

@@ -1,0 +1,314 @@
+"""What the gateway adds to each request under load, beside LiteLLM's proxy in the same run.
+
+``python benchmarks/gateway_load.py`` starts a scripted model server, the gateway before it and
+LiteLLM's proxy before it, each one process on loopback, and asks each with the same clients, who
+stream. Added is what a client waits longer than at the scripted server itself. Then the gateway
+alone: its memory over many requests, and its slots after clients that go away at random.
+
+LiteLLM is installed into an environment of its own, ``benchmarks/.venv-gateway``, at the version of
+gateway_peers.txt. The figures go to ``benchmarks/gateway_load.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import re
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+ENVIRONMENT = HERE / ".venv-gateway"
+PEERS = HERE / "gateway_peers.txt"
+RESULTS = HERE / "gateway_load.json"
+
+TOKENS = 50
+PACE = 0.02
+"""Seconds from token to token."""
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+def upstream(port: int) -> None:
+    """The scripted model server: streams words, by either interface."""
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.responses import JSONResponse, StreamingResponse
+    from starlette.routing import Route
+
+    def event(value: Any) -> str:
+        return f"data: {json.dumps(value)}\n\n"
+
+    async def complete(request: Any) -> Any:
+        body = await request.json()
+        chat = "messages" in body
+        told = "final_answer" in (body.get("prompt") or "")
+        before, after = ('{"type":"final_answer","content":"', '"}') if told else ("", "")
+        words = [
+            *filter(None, (before,)),
+            *["word "] * min(TOKENS, body["max_tokens"]),
+            *filter(None, (after,)),
+        ]
+        same = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+
+        async def stream() -> Any:
+            for word in words:
+                await asyncio.sleep(PACE)
+                one = {"index": 0, "finish_reason": None}
+                choice = one | ({"delta": {"content": word}} if chat else {"text": word})
+                yield event(same | {"choices": [choice]})
+            last = {"index": 0, "finish_reason": "stop"}
+            choice = last | ({"delta": {}} if chat else {"text": ""})
+            yield event(same | {"choices": [choice]})
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def models(request: Any) -> Any:
+        return JSONResponse({"object": "list", "data": [{"id": "m-chatml", "object": "model"}]})
+
+    async def health(request: Any) -> Any:
+        return JSONResponse({"status": "ok"})
+
+    post = ["POST"]
+    app = Starlette(
+        routes=[
+            Route("/v1/completions", complete, methods=post),
+            Route("/v1/chat/completions", complete, methods=post),
+            Route("/v1/models", models),
+            Route("/health", health),
+        ]
+    )
+    uvicorn.run(app, port=port, log_level="warning")
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
+
+
+@contextlib.contextmanager
+def process(
+    command: list[str], url: str, environ: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    with tempfile.TemporaryFile() as log:
+        one = subprocess.Popen(command, env=os.environ | environ, stdout=log, stderr=log)
+        try:
+            for _ in range(600):
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(url, timeout=1).close()
+                    break
+                if one.poll() is not None:
+                    log.seek(0)
+                    raise SystemExit(log.read().decode()[-2000:])
+                time.sleep(0.1)
+            yield one
+        finally:
+            one.terminate()
+            one.wait()
+
+
+@contextlib.contextmanager
+def gateway(url: str, folder: Path) -> Iterator[tuple[str, int]]:
+    port = free_port()
+    environ = {
+        "MLX_TOOLS_GATEWAY_CONCURRENCY": "1000",
+        **{f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")},
+    }
+    command = [sys.executable, "-P", "-m", "mlx_tools", "serve", "--port", str(port)]
+    command += ["--url", url, "--chat-format", "chatml"]
+    at = f"http://127.0.0.1:{port}"
+    with process(command, f"{at}/health", environ) as one:
+        yield at, one.pid
+
+
+@contextlib.contextmanager
+def litellm(url: str, folder: Path) -> Iterator[tuple[str, int]]:
+    port = free_port()
+    config = folder / "litellm.yaml"
+    model = {"model": "openai/m-chatml", "api_base": f"{url}/v1", "api_key": "none"}
+    config.write_text(
+        json.dumps({"model_list": [{"model_name": "default", "litellm_params": model}]})
+    )
+    program = ENVIRONMENT / "bin" / "litellm"
+    command = [str(program), "--config", str(config), "--port", str(port), "--host", "127.0.0.1"]
+    at = f"http://127.0.0.1:{port}"
+    quiet = {
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
+    with process(command, f"{at}/health/liveliness", quiet) as one:
+        yield at, one.pid
+
+
+def peers() -> None:
+    """Make the peers' environment, where it is missing."""
+    if not (ENVIRONMENT / "bin" / "litellm").exists():
+        venv.create(ENVIRONMENT, clear=True, with_pip=True)
+        pip = [str(ENVIRONMENT / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*pip, "--requirement", str(PEERS)], check=True)
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r'"content": ?"[^"]')
+
+
+async def ask(client: httpx.AsyncClient, url: str, number: int, tools: bool) -> list[float]:
+    """When each token came, in seconds from the request on."""
+    body: dict[str, Any] = {
+        "model": "default",
+        "stream": True,
+        "max_tokens": 500,
+        "messages": [{"role": "user", "content": f"Say something, {number}."}],
+    }
+    if tools:
+        body["tools"] = [WEATHER]
+    began, came = time.perf_counter(), list[float]()
+    headers = {"authorization": "Bearer none"}
+    async with client.stream(
+        "POST", f"{url}/v1/chat/completions", json=body, headers=headers
+    ) as response:
+        if response.status_code != 200:
+            raise SystemExit(f"{url}: {response.status_code} {(await response.aread())[:300]!r}")
+        came += [
+            time.perf_counter() - began
+            async for line in response.aiter_lines()
+            if _TOKEN.search(line)
+        ]
+    return came
+
+
+async def crowd(url: str, clients: int, tools: bool) -> dict[str, float]:
+    """So many clients at once, one after the other within a second; medians in milliseconds."""
+
+    async def later(number: int) -> list[float]:
+        await asyncio.sleep(number / clients)
+        return await ask(client, url, number, tools)
+
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=300) as client:
+        await ask(client, url, -1, tools)
+        came = await asyncio.gather(*(later(number) for number in range(clients)))
+    assert all(len(one) == TOKENS for one in came), {len(one) for one in came}
+    first = statistics.median(one[0] for one in came)
+    token = statistics.median((one[-1] - one[0]) / (len(one) - 1) for one in came)
+    return {"first_ms": round(first * 1000, 1), "token_ms": round(token * 1000, 2)}
+
+
+async def many(url: str, requests: int, pid: int) -> list[dict[str, int]]:
+    """The gateway's memory, ten times over so many requests, 50 at once."""
+    rows: list[dict[str, int]] = []
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=300) as client:
+
+        async def worker(numbers: Iterator[int]) -> None:
+            for number in numbers:
+                message = {"role": "user", "content": f"Say something, {number}. {'x' * 200}"}
+                body = {"messages": [message], "tools": [WEATHER], "max_tokens": 2}
+                (await client.post(f"{url}/v1/chat/completions", json=body)).raise_for_status()
+
+        for tenth in range(10):
+            size = requests // 10
+            numbers = iter(range(tenth * size, (tenth + 1) * size))
+            await asyncio.gather(*(worker(numbers) for _ in range(50)))
+            rows.append({"requests": (tenth + 1) * size, "rss_kb": memory(pid)})
+    return rows
+
+
+async def leaving(url: str, clients: int) -> dict[str, Any]:
+    """Clients that go away at random; what the gateway still does a second after the last."""
+    chance = random.Random(7)
+
+    async def come(client: httpx.AsyncClient, number: int) -> None:
+        await asyncio.sleep(number / 400)
+        with contextlib.suppress(asyncio.TimeoutError, httpx.HTTPError):
+            async with asyncio.timeout(chance.uniform(0.001, 1.0)):
+                await ask(client, url, number, tools=number % 2 == 0)
+
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=300) as client:
+        await asyncio.gather(*(come(client, number) for number in range(clients)))
+        await asyncio.sleep(1)
+        text = (await client.get(f"{url}/metrics")).text
+        left = {
+            name: int(value) for name, value in re.findall(r"mlx_tools_(\w+) (\d+)$", text, re.M)
+        }
+    return {"clients": clients, "left": left}
+
+
+def memory(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--leaving", type=int, default=2_000)
+    parser.add_argument("--upstream", type=int, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.upstream:
+        upstream(given.upstream)
+        return
+    peers()
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, __file__, "--upstream", str(port)]
+    found: dict[str, Any] = {"machine": f"{platform.machine()}, {os.cpu_count()} cores"}
+    with tempfile.TemporaryDirectory() as name, process(command, f"{url}/health", {}):
+        folder = Path(name)
+        with gateway(url, folder) as (ours, pid), litellm(url, folder) as (theirs, _):
+            for clients in (1, given.clients):
+                row = {"direct": asyncio.run(crowd(url, clients, tools=False))}
+                row["gateway"] = asyncio.run(crowd(ours, clients, tools=False))
+                row["gateway, with a tool"] = asyncio.run(crowd(ours, clients, tools=True))
+                row["litellm"] = asyncio.run(crowd(theirs, clients, tools=False))
+                found[f"{clients} clients"] = row
+                print(json.dumps(row), flush=True)
+        with gateway(url, folder) as (ours, pid):
+            found["clients that leave"] = asyncio.run(leaving(ours, given.leaving))
+            print(json.dumps(found["clients that leave"]), flush=True)
+        with gateway(url, folder) as (ours, pid):
+            found["memory"] = asyncio.run(many(ours, given.requests, pid))
+            print(json.dumps(found["memory"]), flush=True)
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
