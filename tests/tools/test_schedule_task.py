@@ -123,7 +123,10 @@ def test_a_time_that_means_another_by_now_is_not_what_was_approved(desk: Desk, w
 
 @pytest.mark.parametrize(
     "when",
-    ["in 2 hours", "IN  2 hours", "2 hours from now", "@daily", "2026-04-01 9:00"],
+    [
+        *("in 2 hours", "IN  2 hours", "2 hours from now", "@daily", "2026-04-01 9:00"),
+        "every 2 days at 9:00 from 2026-04-01",
+    ],
 )
 def test_a_time_that_means_the_same_is_what_was_approved(desk: Desk, when: str) -> None:
     expected = desk.state(when)

@@ -3,12 +3,11 @@
 Once: an ISO date and time, ``in 2 hours``, ``tomorrow 9:00``, ``monday at 18:00``, ``at 17:30``.
 Again and again: five fields of cron, ``@daily`` and its kin, ``every weekday at 8:30``, ``every 15
 minutes``, ``every 2 weeks on monday at 9:00``. Any of them may end in the zone that is meant. What
-may mean two times is refused. docs/scheduler.md has all of it.
+may mean two times is refused, with both. docs/scheduler.md has all of it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -108,18 +107,28 @@ _IN_ZONE: Final = re.compile(
 _SPELLINGS: Final = tuple(
     (re.compile(pattern, re.ASCII), instead)
     for pattern, instead in (
-        *((rf"\b{word}\b", str(number)) for number, word in enumerate(_NUMBERS) if word),
         (r"\b([ap])\.m\b\.?", r"\1m"),
+        (r"\b(?:at )?(\d\d?) ?o'?clock\b", r"at \1"),
+        (r"(?:(?<=\bat )(\d\d?)\.(\d\d)\b|\b(\d\d?)\.(\d\d)(?= ?[ap]m\b))", r"\1\3:\2\4"),
+        (r"\b(\d{4})/(\d\d)/(\d\d)\b", r"\1-\2-\3"),
+        (r"\bmidday\b", "noon"),
         (r"\beach\b", "every"),
         (r"\bhourly\b", "every hour"),
-        (r"\b(?:daily|once a day)\b", "every day"),
-        (r"\bevery (?:other|second) (hour|day|week)s?\b", r"every 2 \1s"),
+        (r"\b(?:daily|once a day|every single day)\b", "every day"),
+        (r"\bhalf(?: an)? hour\b", "30 minutes"),
+        (r"\bevery (?:third|3rd) (day|week)\b", r"every 3 \1s"),
+        (r"\bevery (?:other|second|2nd) (hour|day|week)s?\b", r"every 2 \1s"),
         (rf"\bevery other ({_WEEKDAY})\b", r"every 2 weeks on \1"),
+        (rf"\b(?:fortnightly|every fortnight),? on ({_WEEKDAY})\b", r"every 2 weeks on \1"),
+        (r"\bevery 60 minutes\b", "every hour"),
         (r"\b(?:on )?week(day|end)s\b", r"every week\1"),
-        (rf"(?:\bon )?\b({'|'.join(_WEEK)})s\b", r"every \1"),
+        (r"\bfirst(?= of every month| day of every month)", "1st"),
+        (r"\b(?:monthly|every month),? on (?:the )?(\d\d?(?:st|nd|rd|th))", r"\1 of every month"),
+        (rf"\b(?:weekly|every week),? on ({_WEEKDAY})s?\b", r"every \1"),
+        (r"\bthis (?=mon|tue|wed|thu|fri|sat|sun)", ""),
     )
 )
-"""Words that are said otherwise, in this order."""
+"""Words that are said otherwise, in this order, once numbers stand in digits."""
 
 _ISO: Final = re.compile(
     rf"({_DATE})[t ](\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?)(?: ?(z|[+-]\d\d(?::?\d\d)?))?", re.ASCII
@@ -145,15 +154,56 @@ _TIMED: Final = tuple(
 )
 """A day and a time of day, in either order."""
 
+_PART: Final = re.compile(
+    r"(?P<day>every|this|tomorrow|\w+day)? ?(?:\b(?:in the|at) )?"
+    r"\b(?P<part>morning|afternoon|evening|night|tonight)\b",
+    re.ASCII,
+)
+_HOURS: Final = {
+    "morning": range(1, 12),
+    "afternoon": range(12, 19),
+    "evening": range(16, 24),
+    "night": range(17, 24),
+}
+"""The hours that are called so."""
+
+_FROM: Final = re.compile(
+    rf"(?P<before>.+?),? (?:from|start(?:ing|s)?(?: on| from)?) "
+    rf"(?P<start>{_DATE}|today|tomorrow|{_WEEKDAY})(?P<after>(?:,? .+)?)",
+    re.ASCII,
+)
 _COUNTED: Final = re.compile(
     rf"every (?P<number>\d{{1,3}}) (?:days?|(?P<weeks>weeks?)(?:,? on (?P<on>{_WEEKDAY}))?)",
     re.ASCII,
 )
-_SPAN: Final = re.compile(rf"({_WEEKDAY})(?:(?: to | through | ?- ?)({_WEEKDAY}))?", re.ASCII)
-_DAYS: Final = {"every day": "*", "every weekday": "1-5", "every weekend": "0,6"}
-_TWO_DATES: Final = re.compile(
-    r".*(?<![\w:])(?:\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{1,2}/\d{1,2})\b.*", re.ASCII
+_MONTHLY: Final = re.compile(
+    r"(?:on )?(?:the )?(?P<day>\d\d?)(?:st|nd|rd|th)(?: day)? of every month", re.ASCII
 )
+_AHEAD: Final = re.compile(
+    r"(?:in )?(?P<number>\d{1,3}|an?) (?P<unit>day|week)s?(?: from (?:now|today))?", re.ASCII
+)
+_MONTH: Final = "|".join(rf"{name[:3]}(?:{name[3:]})?\.?" for name in cron.MONTHS[1:])
+_NTH: Final = r"\d\d?(?=(?:st|nd|rd|th)?\b)"
+_DATED: Final = re.compile(
+    rf"(?:the )?(?:(?P<day>{_NTH})[a-z]*(?: of)? (?P<month>{_MONTH})"
+    rf"|(?P<month2>{_MONTH}) (?:the )?(?P<day2>{_NTH})[a-z]*)(?:,? (?P<year>\d{{4}}))?",
+    re.ASCII,
+)
+_DAYS: Final = {"every day": "*", "every weekday": "1-5", "every weekend": "0,6"}
+
+_REFUSED: Final = {
+    r".*\bnext\b.*": ("may mean several days", "write the date, such as 2030-01-31 17:00"),
+    r"every (?:\d+ )?(?:month|year).*|(?:monthly|yearly)\b.*"
+    rf"|.*(?:first|second|third|last|\d(?:st|nd|rd|th)) (?:day|{_WEEKDAY}) (?:of|in) .*": (
+        "cannot be counted out",
+        "write cron's five fields: 0 9 1 * * is each first of a month at 9:00",
+    ),
+    r".*(?<![\w:])(?:\d{1,4}[./]\d{1,2}[./]\d{1,4}|\d{1,2}/\d{1,2})\b.*": (
+        "is a date that is read in two ways",
+        "write dates as 2030-01-31",
+    ),
+}
+"""What is near to a time that is read, why it is none, and what to write instead."""
 
 
 def parse_when(text: str, zone: str, now: datetime) -> When:
@@ -173,25 +223,18 @@ def parse_when(text: str, zone: str, now: datetime) -> When:
         raise _wrong(text, "is no date and time that there is") from None
     if when is None:
         raise _wrong(text, *_near_miss(said, local))
-    first = when.interval.start if when.interval is not None else when.at
-    if first is not None and first.year > LAST_YEAR:
-        raise _wrong(text, "is too far ahead")
-    if when.at is None:
-        return when
-    at = when.at + timedelta(microseconds=-when.at.microsecond % 1_000_000)  # never early
-    if at <= now:
-        raise UsageError(f"{text[:100]!r} is past: it is {local:%Y-%m-%d %H:%M} in {local.tzinfo}")
-    return When(when.zone, at=at)
+    return _to_come(text, when, local)
 
 
 def plain(text: str) -> str:
     """The text in small letters, with one space between its words."""
-    return " ".join(text.split()).casefold().removesuffix(".").rstrip()
+    return " ".join(text.replace("\u2019", "'").split()).casefold().removesuffix(".").rstrip()
 
 
 def counts_from_now(text: str) -> bool:
-    """True where a text means another time whenever it is said: *in 2 hours*."""
-    return _LATER.fullmatch(_apart(plain(text))[0]) is not None
+    """Whether a text means another time whenever it is said: *in 2 hours*."""
+    said = _spelled(_apart(plain(text))[0])
+    return _LATER.fullmatch(said) is not None and _timed(said) is None
 
 
 def _apart(said: str) -> tuple[str, str]:
@@ -201,71 +244,157 @@ def _apart(said: str) -> tuple[str, str]:
     return found["time"] or found["said"], found["marked"] or found["zone"]
 
 
+def _to_come(text: str, when: When, now: datetime) -> When:
+    """The same, in whole seconds where it is once, never early. Raises `UsageError` where it is
+    past, or too far ahead."""
+    first = when.interval.start if when.interval is not None else when.at
+    if first is not None and first.year > LAST_YEAR:
+        raise _wrong(text, "is too far ahead")
+    if when.at is None:
+        return when
+    at = when.at + timedelta(microseconds=-when.at.microsecond % 1_000_000)
+    if at <= now:
+        raise UsageError(f"{text[:100]!r} is past: it is {now:%Y-%m-%d %H:%M} in {now.tzinfo}")
+    return When(when.zone, at=at)
+
+
 def _wrong(text: str, why: str, hint: str = EXAMPLES) -> UsageError:
     return UsageError(f"{text[:100]!r} {why}", hint=hint)
 
 
 def _near_miss(said: str, now: datetime) -> tuple[str, str]:
-    """The fault of a text that means nothing, and what to write instead."""
-    with contextlib.suppress(ValueError, OverflowError, UsageError):
-        if said and _read(f"{said} at 9:00", now) is not None:
-            return "says no time of day", f"write {said} at 9:00"
-    if _TWO_DATES.fullmatch(said):
-        return "is a date that is read in two ways", "write dates as 2030-01-31"
-    return "is not understood as a time", EXAMPLES
+    """What a text lacks that means nothing, and what to write instead."""
+
+    def means(other: str) -> bool:
+        try:
+            return _read(other, now) is not None
+        except (ValueError, OverflowError, UsageError):
+            return False
+
+    for time in ("9:00", "15:00", "20:00"):
+        if said and means(f"{said} at {time}"):
+            return "says no time of day", f"write {said} at {time}"
+    near = (told for pattern, told in _REFUSED.items() if re.fullmatch(pattern, said, re.ASCII))
+    return next(near, ("is not understood as a time", EXAMPLES))
 
 
 # --- reading it ---------------------------------------------------------------------------------
 
 
 def _read(said: str, now: datetime) -> When | None:
-    """The time that a text means, None for one that means nothing. ``now`` is in the zone that is
-    meant. Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
+    """What a text means, None for one that means nothing. ``now`` is in the zone that is meant.
+    Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
     zone = str(now.tzinfo)
     if cron.looks_like_cron(said):
         return When(zone, cron.checked(said))
-    for pattern, instead in _SPELLINGS:
-        said = pattern.sub(instead, said)
+    said = _spelled(said)
     if often := _OFTEN.fullmatch(said):
         return When(zone, _so_often(int(often["number"] or 1), hours=often["unit"][0] == "h"))
     if iso := _ISO.fullmatch(said):
         read = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
         return When(zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC))
-    if later := _LATER.fullmatch(said):
-        at = _later(later["ahead"] or later["now"], now)
+    if (interval := _interval(said, now)) is not None:
+        return When(zone, interval=interval)
+    timed = _timed(said)
+    if timed is None:
+        later = _LATER.fullmatch(said)
+        at = _later(later["ahead"] or later["now"], now) if later else None
         return None if at is None else When(zone, at=at)
-    found = next((found for form in _TIMED if (found := form.fullmatch(said))), None)
-    if found is None:
-        return None
-    day = found["day"].removeprefix("on ")
-    time = _clock_time(found, day)
-    if counted := _COUNTED.fullmatch(day):
-        return When(zone, interval=_interval(counted, time, now))
+    day, clock = timed
     if (days := _cron_days(day)) is not None:
+        time = clock.meant(day, now)
         return When(zone, f"{time.minute} {time.hour} {days}")
-    at = _once(day, time, now)
+    at = _once(day, clock, now)
     return None if at is None else When(zone, at=at)
 
 
-def _clock_time(found: re.Match[str], day: str) -> clock_time:
-    """The time of day that was said. Raises ValueError for one that there is not, `UsageError` for
-    what may be two."""
-    if found["name"]:
-        if found["name"] == "midnight" and day and not day.startswith("every"):
+def _spelled(said: str) -> str:
+    """The same with one spelling for what has several."""
+    said = re.sub(
+        rf"\b(?:{'|'.join(filter(None, _NUMBERS))})\b", lambda m: str(_NUMBERS.index(m[0])), said
+    )
+    for pattern, instead in _SPELLINGS:
+        said = pattern.sub(instead, said)
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """A time of day as it was said: an hour and minute, what says which half of the day is meant
+    (``am``, ``pm``, or a part of the day), and whether none does and it may be either."""
+
+    text: str
+    hour: int
+    minute: int
+    half: str = ""
+    part: str = ""
+    either: bool = False
+
+    def meant(self, day: str, now: datetime) -> clock_time:
+        """The time of day that is meant on a day. Raises ValueError for one that there is not,
+        `UsageError` for what may be two, or cannot be."""
+        if self.half and not 1 <= self.hour <= 12:
+            raise ValueError(self.text)
+        if self.part:
+            return self._in_part()
+        if self.half:
+            return clock_time(self.hour % 12 + 12 * (self.half == "pm"), self.minute)
+        if not self.either or not 1 <= self.hour <= 12:
+            return clock_time(self.hour, self.minute)
+        early, late = (clock_time(self.hour % 12 + more, self.minute) for more in (0, 12))
+        plain = late if self.hour == 12 else early
+        ahead = [one for one in (early, late) if one > now.time()]
+        if day == "today" and len(ahead) == 1:
+            return ahead[0]
+        # an hour by itself is that of a clock of 24 where that comes first; never one of the night
+        first = (ahead or [early])[0] == plain
+        if self.hour >= 6 and day != "today" and (day or first):
+            return plain
+        faces = f"{early.hour}:{early.minute:02} or {late.hour}:{late.minute:02}"
+        raise UsageError(f"{self.text!r} may mean {faces}", hint=f"write {faces}")
+
+    def _in_part(self) -> clock_time:
+        hours = {"am": [self.hour % 12], "pm": [self.hour % 12 + 12]}.get(self.half)
+        if hours is None:
+            hours = [self.hour, self.hour + 12] if 1 <= self.hour < 12 else [self.hour]
+        fit = [hour for hour in hours if hour in _HOURS[self.part]]
+        if not fit:
             raise UsageError(
-                f"{found[0][:100]!r} may be where the day begins or where it ends",
-                hint="write 0:00, and the day that begins then",
+                f"{self.text!r} is not in the {self.part}, or in one of two",
+                hint="write the day, and the time as 9:00 or 21:00",
             )
-        return clock_time(12 if found["name"] == "noon" else 0)
-    hour = int(found["hour"] or found["whole"] or found["bare"])
-    if half := found["half"] or found["half2"]:
-        if not 1 <= hour <= 12:
-            raise ValueError(found[0])
-        hour = hour % 12 + 12 * (half == "pm")
-    elif found["bare"] and 1 <= hour <= 12 and (hour < 6 or day in ("", "today")):
-        faces = f"{hour % 12}:00 or {hour % 12 + 12}:00"
-        raise UsageError(f"{found[0][:100]!r} may mean {faces}", hint=f"write {faces}")
-    return clock_time(hour, int(found["minute"] or 0))
+        return clock_time(fit[0], self.minute)
+
+
+def _timed(said: str) -> tuple[str, _Clock] | None:
+    """A text without the time of day with which it begins or ends, and that; None where there is
+    none. In a part of a day that is named a bare number is an hour."""
+    part = ""
+    if found := _PART.search(said):
+        part = "night" if found["part"] == "tonight" else found["part"]
+        today = found["part"] == "tonight" or found["day"] == "this"
+        day = "today" if today else "every day" if found["day"] == "every" else found["day"] or ""
+        said = " ".join(f"{said[: found.start()]} {day} {said[found.end() :]}".split())
+        said = re.sub(r"(?<!at )(?<![\d:-])\b(\d\d?)\b(?![:\d-]| ?[ap]m)", r"at \1", said, count=1)
+    for form in _TIMED:
+        found = form.fullmatch(said)
+        if found is None:
+            continue
+        text, day = said.replace(found["day"], "").strip(", "), found["day"].removeprefix("on ")
+        if found["name"]:
+            again = day.startswith("every") or _cron_days(day) is not None
+            if found["name"] == "midnight" and day and not again:
+                raise UsageError(
+                    f"{said[:100]!r} may be where the day begins or where it ends",
+                    hint="write 0:00, and the day that begins then",
+                )
+            noon = found["name"] == "noon"
+            return day, _Clock(text, 12, 0, part=part) if noon else _Clock(text, 0, 0)
+        hour = int(found["hour"] or found["whole"] or found["bare"])
+        half = found["half"] or found["half2"] or ""
+        either = found["bare"] is not None
+        return day, _Clock(text, hour, int(found["minute"] or 0), half, part, either)
+    return None
 
 
 def _later(amounts: str, now: datetime) -> datetime | None:
@@ -288,21 +417,35 @@ def _later(amounts: str, now: datetime) -> datetime | None:
     return start + passed
 
 
-def _once(day: str, time: clock_time, now: datetime) -> datetime | None:
+def _once(day: str, clock: _Clock, now: datetime) -> datetime | None:
     """The next time that this is the time of day, on the day that is meant; None for other days."""
     today, step = now.date(), 0
     if re.fullmatch(_DATE, day):
         meant = date.fromisoformat(day)
-    elif day in ("today", "tomorrow"):
-        meant = today + _DAY * (day == "tomorrow")
+    elif day in ("today", "tomorrow", "the day after tomorrow"):
+        meant = today + ("today", "tomorrow", "the day after tomorrow").index(day) * _DAY
+    elif ahead := _AHEAD.fullmatch(day):
+        number = int(ahead["number"]) if ahead["number"].isdigit() else 1
+        meant = today + number * (7 * _DAY if ahead["unit"] == "week" else _DAY)
+    elif dated := _DATED.fullmatch(day):
+        meant = _date(dated, today)
     elif not day:
         meant, step = today, 1
     elif re.fullmatch(_WEEKDAY, day):
         meant, step = _next_such(day, today), 7
     else:
         return None
+    time = clock.meant(day, now)
     found = _at(meant, time, now)
     return found if found > now or not step else _at(meant + step * _DAY, time, now)
+
+
+def _date(dated: re.Match[str], today: date) -> date:
+    """The date that is named: the next such, where no year is."""
+    name = (dated["month"] or dated["month2"])[:3]
+    month = next(n for n, whole in enumerate(cron.MONTHS) if whole.startswith(name))
+    meant = date(int(dated["year"] or today.year), month, int(dated["day"] or dated["day2"]))
+    return meant if dated["year"] or meant >= today else meant.replace(year=today.year + 1)
 
 
 def _at(day: date, time: clock_time, now: datetime) -> datetime:
@@ -312,22 +455,34 @@ def _at(day: date, time: clock_time, now: datetime) -> datetime:
     return local.astimezone(UTC)
 
 
-def _interval(counted: re.Match[str], time: clock_time, now: datetime) -> Interval:
-    """Every so many days, counted from the next time that the clock shows the time, on the weekday
-    where one is named."""
+def _interval(said: str, now: datetime) -> Interval | None:
+    """Every so many days, counted from the day that is named, else from the next time that the
+    clock shows the time; where it falls on a weekday, from the first such day from then on. None
+    for another text."""
+    named = _FROM.fullmatch(said)
+    timed = _timed(f"{named['before']}{named['after']}" if named else said)
+    counted = _COUNTED.fullmatch(timed[0]) if timed is not None else None
+    if timed is None or counted is None:
+        return None
     days = int(counted["number"]) * (7 if counted["weeks"] else 1)
     if not days:
         raise UsageError(f"{counted[0]!r} is no interval", hint="write every 2 days at 9:00")
-    first = _next_such(counted["on"], now.date()) if counted["on"] else now.date()
-    if cron.first_shown(datetime.combine(first, time, now.tzinfo)) <= now:
-        first += 7 * _DAY if counted["on"] else _DAY
-    return Interval(days, first, time)
+    time, on, today = timed[1].meant("every", now), counted["on"] or "", now.date()
+    start = named["start"] if named else ""
+    if not start or re.fullmatch(_WEEKDAY, start):
+        weekday = start or on
+        first = _next_such(weekday, today) if weekday else today
+        if cron.first_shown(datetime.combine(first, time, now.tzinfo)) <= now:
+            first += 7 * _DAY if weekday else _DAY
+    elif start[0].isdigit():
+        first = date.fromisoformat(start)
+    else:
+        first = today + _DAY * (start == "tomorrow")
+    return Interval(days, _next_such(on, first) if on else first, time)
 
 
 def _so_often(number: int, *, hours: bool) -> str:
     """The cron expression of every so many minutes or hours."""
-    if (number, hours) == (60, False):
-        number, hours = 1, True
     whole, of = (24, "a day") if hours else (60, "an hour")
     if not 1 <= number < whole or whole % number:
         raise UsageError(
@@ -339,18 +494,25 @@ def _so_often(number: int, *, hours: bool) -> str:
 
 
 def _cron_days(day: str) -> str | None:
-    """The last three fields of cron for days of each week, None for other days."""
+    """The last three fields of cron for days of each week or month, None for other days."""
     if day in _DAYS:
         return f"* * {_DAYS[day]}"
-    if not day.startswith("every "):
-        return None
+    if monthly := _MONTHLY.fullmatch(day):
+        if not 1 <= int(monthly["day"]) <= 28:
+            raise UsageError(f"{day!r}: not every month has that day", hint="take one from 1 to 28")
+        return f"{int(monthly['day'])} * *"
+    every, plural = day.startswith("every "), day.endswith("s")
     numbers: set[int] = set()
-    for part in re.split(r",? and |, ?", day):
-        if (span := _SPAN.fullmatch(part.removeprefix("every "))) is None:
+    for part in re.split(r",? and |, ?", day.removeprefix("every ")):
+        name = part.removesuffix("s") if plural and not every else part
+        span = re.fullmatch(rf"({_WEEKDAY})(?:(?: to | through | ?- ?)({_WEEKDAY}))?", name)
+        if span is None or not (every or name in _WEEK):
             return None
         first, last = _number_of(span[1]), _number_of(span[2] or span[1])
-        numbers |= {(first + ahead + 1) % 7 for ahead in range((last - first) % 7 + 1)}
-    return f"* * {','.join(map(str, sorted(numbers)))}"
+        numbers |= {(first + ahead) % 7 for ahead in range((last - first) % 7 + 1)}
+    if not (every or plural):
+        return None
+    return f"* * {','.join(str(number) for number in sorted((one + 1) % 7 for one in numbers))}"
 
 
 def _next_such(weekday: str, day: date) -> date:
