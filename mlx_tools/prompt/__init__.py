@@ -42,4 +42,12 @@ from mlx_tools.prompt.opening import (
     result_tool,
 )
 from mlx_tools.prompt.render import Prompt
-from mlx_tools.prompt.words import FILES, MESSAGES, WRITTEN_STYLES, PromptWords, parse_words, parts
+from mlx_tools.prompt.words import (
+    FILES,
+    MESSAGES,
+    RESULT,
+    WRITTEN_STYLES,
+    PromptWords,
+    parse_words,
+    parts,
+)
