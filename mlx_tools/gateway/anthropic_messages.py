@@ -17,11 +17,11 @@ from mlx_tools.gateway.body import (
     Body,
     JsonObject,
     Sampled,
+    answer_schema,
     as_parts,
     check_choice,
     check_names,
     check_plain,
-    checked_schema,
     place,
     read,
     tool_spec,
@@ -310,7 +310,7 @@ def _schema(asked: CountedBody) -> Mapping[str, Any] | None:
         ("output_format", asked.output_format),
     ):
         if wanted:
-            return checked_schema(wanted.schema_, place(at, "schema"))
+            return answer_schema(wanted.schema_, place(at, "schema"))
     return None
 
 

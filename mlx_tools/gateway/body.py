@@ -13,7 +13,8 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.controller import check_output_schema
+from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.schema import check_parameters, matchable
@@ -143,6 +144,14 @@ def checked_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
     except ToolDefinitionError as error:
         raise _no_schema(at, error) from None
     return schema
+
+
+def answer_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+    """``schema``, to which an answer can be held. Raises `ApiError` for any other."""
+    try:
+        return check_output_schema(schema, at)
+    except UsageError as error:
+        raise ApiError(400, "invalid_value", str(error), param=at) from None
 
 
 def _no_schema(at: str, error: ToolDefinitionError) -> ApiError:

@@ -12,11 +12,11 @@ from mlx_tools.gateway.body import (
     Body,
     JsonObject,
     Sampled,
+    answer_schema,
     as_parts,
     check_choice,
     check_names,
     check_plain,
-    checked_schema,
     place,
     read,
     tool_spec,
@@ -260,7 +260,7 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
         param = "response_format"
         problem = f"{param}: text, json_object, or json_schema with a schema"
         raise ApiError(400, "invalid_value", problem, param=param)
-    return checked_schema(schema, "response_format.json_schema.schema")
+    return answer_schema(schema, "response_format.json_schema.schema")
 
 
 # --- the answer -----------------------------------------------------------------------------------

@@ -16,10 +16,10 @@ from mlx_tools.gateway.body import (
     Body,
     JsonObject,
     Sampled,
+    answer_schema,
     as_parts,
     check_choice,
     check_names,
-    checked_schema,
     place,
     read,
     tool_spec,
@@ -334,7 +334,7 @@ def schema_of(text: TextParam | None) -> Mapping[str, Any] | None:
     at = "text.format.schema"
     if wanted.schema_ is None:
         raise ApiError(400, "missing_required_parameter", f"{at}: Field required", param=at)
-    return checked_schema(wanted.schema_, at)
+    return answer_schema(wanted.schema_, at)
 
 
 def told_format(text: TextParam | None) -> JsonObject:

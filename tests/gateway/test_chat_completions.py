@@ -320,6 +320,38 @@ def test_a_server_that_cannot_be_reached_is_an_error_that_says_so(serving: Any) 
     assert "nobody listens" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("schema", "arguments", "content"),
+    [
+        (
+            {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+            {"city": "Rome"},
+            '{"city":"Rome"}',
+        ),
+        ({"type": "array", "items": {"type": "string"}}, {"value": ["a", "b"]}, '["a","b"]'),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_held_to_its_schema_and_is_no_call(
+    serving: Any, schema: Any, arguments: Any, content: str, stream: bool
+) -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    rest = call("result", **arguments).removeprefix('{"type": "tool_call", "name": "')
+
+    def written(prompt: str) -> Script:
+        name = prompt.rpartition('"name":"')[2].partition('"')[0]
+        text = f'{name}", {rest.partition(", ")[2]}' if not name else rest.partition("{")[2]
+        return Script(text, pieces=3)
+
+    response = post(serving(written), response_format=wanted, stream=stream)
+    if stream:
+        deltas = [event["choices"][0]["delta"] for event in chunks(response)]
+        assert "".join(delta.get("content") or "" for delta in deltas) == content
+        assert not any("tool_calls" in delta for delta in deltas)
+    else:
+        assert message(response)["content"] == content
+
+
 class Breaking:
     """A server that dies in the middle of an answer."""
 
