@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from mlx_tools.controller import Session
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
-from mlx_tools.messages import FinalAnswer, Strategy, Style, ToolCall, ToolSpec
+from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import ChatFormat, Frame, Neutraliser, Openings, PromptWords
 from mlx_tools.protocol import Reading, write_answer, write_call
@@ -43,6 +43,9 @@ _MOST_REMEMBERED: Final = 16 << 20
 
 _OF_A_RECORD: Final = 1500
 """About how many bytes a record takes besides its text."""
+
+_MOST_SAID: Final = 500
+"""Characters that an error may have; a longer one is told as any result is."""
 
 Turned = tuple[tuple[Record, Reading | None], ...]
 """The records that one request brought, each completion with how it was read."""
@@ -237,6 +240,9 @@ class Conversed:
         key = self.calls.pop(name)
         call = self.session.current.call(key)
         record = ObservationRecord(call=key, name=call.name, id=call.id, content=message.content)
+        if message.failed and len(message.content) <= _MOST_SAID:
+            error = ErrorInfo("tool_error", message.content)
+            record = replace(record, content=None, error=error)
         self.session.fold(record)
 
 

@@ -40,8 +40,9 @@ _DONE: Final = "data: [DONE]\n\n"
 
 
 def responses_error(error: ApiError) -> JsonObject:
-    """The body that tells of an error."""
-    told = {"message": str(error), "type": error.type, "param": error.param, "code": error.code}
+    """The body that tells of an error. The conversation is called ``messages`` elsewhere."""
+    param = "input" if error.param == "messages" else error.param
+    told = {"message": str(error), "type": error.type, "param": param, "code": error.code}
     return {"error": told}
 
 

@@ -224,6 +224,28 @@ def test_a_message_calls_a_tool_and_goes_on_with_its_result(serving: Any) -> Non
     assert second[-2]["delta"]["stop_reason"] == "end_turn"
 
 
+@pytest.mark.parametrize(("size", "said"), [(9, True), (501, False)])
+def test_a_call_that_failed_is_told_to_the_model_as_one(
+    serving: Any, size: int, said: bool
+) -> None:
+    one = serving(answer("Sorry."))
+    made = {"type": "tool_use", "id": "1", "name": "get_weather", "input": {"city": "Rome"}}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "1",
+        "content": "x" * size,
+        "is_error": True,
+    }
+    told = [
+        {"role": "user", "content": "Rome?"},
+        {"role": "assistant", "content": [made]},
+        {"role": "user", "content": [result]},
+    ]
+    assert message(one, tools=[WEATHER_TOOL], messages=told).status_code == 200
+    assert ('"tool_error"' in one.backend.prompts[0]) is said
+    assert "x" * size in one.backend.prompts[0]
+
+
 def test_a_stop_sequence_ends_a_message_and_is_named(serving: Any) -> None:
     told = message(serving("Rain. END of it"), stop_sequences=["END"]).json()
     assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
@@ -243,7 +265,8 @@ def test_errors_have_the_shape_of_their_interface(serving: Any) -> None:
     one = serving(context=10)
     long = message(one, messages=[{"role": "user", "content": "a " * 400}])
     assert (long.status_code, long.json()["error"]["type"]) == (400, "invalid_request_error")
-    assert respond(one, input="a " * 400).json()["error"]["code"] == "context_length_exceeded"
+    told = respond(one, input="a " * 400).json()["error"]
+    assert (told["code"], told["param"]) == ("context_length_exceeded", "input")
     unknown = send(one, "POST", "/v1/messages/count_tokens", {"model": "nobody"})
     assert (unknown.status_code, unknown.json()["type"]) == (400, "error")
     missing = send(one, "GET", "/v1/responses/resp_none")
