@@ -149,7 +149,11 @@ def anthropic_messages_error(error: ApiError) -> JsonObject:
     kind = _ERRORS.get(error.status) or (
         "invalid_request_error" if error.status < 500 else "api_error"
     )
-    return {"type": "error", "error": {"type": kind, "message": str(error)}}
+    message = str(error)
+    if error.code == "context_length_exceeded":
+        # The interface has no code for it; by these words agents know that they must compact.
+        message = f"prompt is too long: {message}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
 
 
 _ERRORS: Final = {

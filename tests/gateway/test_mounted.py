@@ -265,6 +265,7 @@ def test_errors_have_the_shape_of_their_interface(serving: Any) -> None:
     one = serving(context=10)
     long = message(one, messages=[{"role": "user", "content": "a " * 400}])
     assert (long.status_code, long.json()["error"]["type"]) == (400, "invalid_request_error")
+    assert long.json()["error"]["message"].startswith("prompt is too long: ")
     told = respond(one, input="a " * 400).json()["error"]
     assert (told["code"], told["param"]) == ("context_length_exceeded", "input")
     unknown = send(one, "POST", "/v1/messages/count_tokens", {"model": "nobody"})
