@@ -31,7 +31,7 @@ from mlx_tools.backends import (
     model_identity,
     parse_address,
     probe_native,
-    server_name,
+    servers_of,
     suggest_model,
     tells_of_tools,
 )
@@ -323,25 +323,27 @@ async def route_of(options: RunOptions, chosen: Chosen) -> Route:
 async def try_native(
     options: RunOptions, chosen: Chosen, *, again: bool = False
 ) -> NativeVerdict | None:
-    """Whether the server's own function calling works with its model: tried once, then known.
+    """Whether the server's own function calling works with its model: tried once, then known. Of
+    several servers the first that does not do it, or the last.
 
     None where it cannot matter, or could not be known again: there is no server, it takes nothing
     but messages, nothing tells which model it has, or its template knows no tools. Raises
     `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
     """
     model = identity_of(chosen, chosen.model or options.model_name)
-    server = server_name(chosen.backend)
     template = _template(chosen)
     toolless = template is not None and not tells_of_tools(template)
-    if model is None or server is None or chosen.backend.kind == "native" or toolless:
+    if model is None or chosen.backend.kind == "native" or toolless:
         return None
-    store = VerdictStore()
-    known = None if again else store.native(server, model)
-    if known is None:
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        known = await probe_native(chosen.backend, server=server, model=model, at=at)
-        store.put_native(known)
-    return known
+    store, found = VerdictStore(), None
+    for server, backend in servers_of(chosen.backend):
+        known = None if again else store.native(server, model)
+        if known is None:
+            at = datetime.now(UTC).isoformat(timespec="seconds")
+            known = await probe_native(backend, server=server, model=model, at=at)
+            store.put_native(known)
+        found = known if found is None or found.passed else found
+    return found
 
 
 def _template(chosen: Chosen) -> str | None:

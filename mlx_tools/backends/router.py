@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -239,12 +239,14 @@ class Route:
         return said if self.path == "prompted" else asdict(self)
 
 
-def server_name(backend: Backend) -> str | None:
-    """What a server is known by from run to run; None for what is no server."""
-    address = getattr(backend, "address", None)
-    if address is not None:
-        return str(getattr(address, "url", address))
-    return "a server of our own" if getattr(backend, "kind", "") == "server" else None
+def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:
+    """The servers behind a backend, each with what it is known by from run to run; none where the
+    model runs in this process."""
+    own: Any = backend
+    if getattr(own, "kind", "") == "server":
+        return (("a server of our own", backend),)
+    several = [one.backend for one in getattr(own, "upstreams", ())] or [own]
+    return tuple((one.address.url, one) for one in several if hasattr(one, "address"))
 
 
 async def find_route(
@@ -266,7 +268,7 @@ async def find_route(
     Raises:
         UsageError: there is no such path.
     """
-    server = server_name(backend)
+    servers = servers_of(backend)
     if wanted == "prompted" and not prompts:
         raise UsageError(
             "no model may be prompted: routing.local_enabled is false",
@@ -275,25 +277,23 @@ async def find_route(
     if getattr(backend, "completes", True) is False:
         if wanted == "prompted":
             raise UsageError(
-                f"{server} takes messages alone, no prompts", hint="use --route auto or native"
+                "the server takes messages alone, no prompts", hint="use --route auto or native"
             )
         obeys = bool(getattr(backend, "obeys_choice", False))
         return Route(
             path="native", reason="its server takes messages alone", completes=False, obeys=obeys
         )
-    if server is None and (wanted == "native" or not prompts):
+    if not servers and (wanted == "native" or not prompts):
         raise UsageError(
             "there is no native path to a model in this process: it is prompted",
             hint="name a server with --url, or allow prompts: --route, routing.local_enabled",
         )
-    known = None
-    if server is not None and model is not None:
-        known = (store or VerdictStore()).native(server, model)
+    known = _known(store or VerdictStore(), [name for name, _ in servers], model)
     if not prompts:
         reason = "prompts to a local model are turned off"
         obeys = known is not None and known.obeys
         return Route(path="native", reason=reason, completes=False, obeys=obeys)
-    if wanted == "prompted" or server is None:
+    if wanted == "prompted" or not servers:
         reason = "as asked" if wanted == "prompted" else "it runs in this process"
         return Route(path="prompted", reason=reason)
     if wanted == "native":
@@ -303,6 +303,20 @@ async def find_route(
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
     return _measured(known) if known is not None else _untried(template)
+
+
+def _known(store: VerdictStore, servers: Sequence[str], model: str | None) -> NativeVerdict | None:
+    """What holds of all the servers, None where one was not tried."""
+    found = [store.native(server, model) for server in servers] if model is not None else []
+    tried = [one for one in found if one is not None]
+    if not tried or len(tried) < len(found):
+        return None
+    first = next((one for one in tried if not one.passed), tried[0])
+    return replace(
+        first,
+        obeys=all(one.obeys for one in tried),
+        completes=all(one.completes for one in tried),
+    )
 
 
 def _measured(known: NativeVerdict) -> Route:

@@ -3,6 +3,7 @@ path that follows."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +146,21 @@ def test_without_prompts_only_the_native_path_is_left(tmp_path: Path) -> None:
     for wanted, prompts in (("native", True), ("auto", False)):
         with pytest.raises(UsageError, match="no native path"):
             route(store, wanted, prompts=prompts, backend=local)
+
+
+def test_several_servers_are_native_only_where_all_of_them_are(tmp_path: Path) -> None:
+    from mlx_tools.backends.pool import Breaker, Upstream, UpstreamPool
+
+    store = VerdictStore(tmp_path)
+    urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
+    pool = UpstreamPool([Upstream(CompletionsBackend(u), Breaker(), Breaker()) for u in urls])
+    store.put_native(PASSED)
+    assert route(store, backend=pool).path == "prompted"
+    store.put_native(replace(PASSED, server=urls[1], obeys=False))
+    found = route(store, backend=pool)
+    assert (found.path, found.obeys) == ("native", False)
+    store.put_native(replace(PASSED, server=urls[1], passed=False, reason="no call"))
+    assert (route(store, backend=pool).path, route(store, backend=pool).reason) == (
+        "prompted",
+        "no call",
+    )
