@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         session_store,
         tools_of,
         try_native,
+        with_route_tried,
     )
 
 __getattr__, __dir__ = names_of(
@@ -58,6 +59,7 @@ __getattr__, __dir__ = names_of(
             "session_store",
             "tools_of",
             "try_native",
+            "with_route_tried",
         ),
     },
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
@@ -36,7 +37,7 @@ from mlx_tools.backends import (
     tells_of_tools,
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
-from mlx_tools.errors import ModelError, UsageError
+from mlx_tools.errors import BackendError, ModelError, UsageError
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
@@ -344,6 +345,23 @@ async def try_native(
             store.put_native(known)
         found = known if found is None or found.passed else found
     return found
+
+
+async def with_route_tried(
+    options: RunOptions, chosen: Chosen, settings: RunSettings, within: float
+) -> RunSettings:
+    """The settings with the route that follows from a trial, which is made where the route is left
+    to ``auto`` and none was made, within so many seconds. A server that fails in it changes none.
+    """
+    routing = options.configuration.settings.routing
+    asked = options.configuration.settings.backend.kind == "native" or routing.route != "auto"
+    if asked or not routing.local_enabled or settings.route.get("path") == "native":
+        return settings
+    import anyio
+
+    with anyio.move_on_after(within), contextlib.suppress(BackendError, UsageError):
+        await try_native(options, chosen)
+    return replace(settings, route=(await route_of(options, chosen)).to_json())
 
 
 def _template(chosen: Chosen) -> str | None:

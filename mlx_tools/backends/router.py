@@ -302,7 +302,7 @@ async def find_route(
         from mlx_tools.backends.native_probe import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
-    return _measured(known) if known is not None else _untried(template)
+    return _measured(known) if known is not None else _untried(model, template)
 
 
 def _known(store: VerdictStore, servers: Sequence[str], model: str | None) -> NativeVerdict | None:
@@ -328,17 +328,19 @@ def _measured(known: NativeVerdict) -> Route:
     )
 
 
-def _untried(template: str | None) -> Route:
+def _untried(model: str | None, template: str | None) -> Route:
     """A model that was never tried is prompted, whatever its template says: a server may have no
     parser for its calls, and drop them."""
     reason = "its server's own calling was not tried (mlx-tools doctor does)"
-    if template is not None:
+    if model is None:
+        reason = "nothing tells which model it is, so what a trial finds could not be known again"
+    elif template is not None:
         told = tells_of_tools(template)
-        reason = f"{reason}, though its template tells of tools" if told else NO_TOOLS
+        reason = f"{reason}, though its template tells of tools" if told else _NO_TOOLS
     return Route(path="prompted", reason=reason)
 
 
-NO_TOOLS: Final = "its template does not tell of tools"
+_NO_TOOLS: Final = "its template does not tell of tools"
 
 
 def tells_of_tools(template: str) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import anyio
 
-from mlx_tools.app import RunOptions, found
+from mlx_tools.app import RunOptions, found, with_route_tried
 from mlx_tools.backends import (
     TokenCounter,
     context_of,
@@ -28,6 +28,9 @@ from mlx_tools.store import load_words
 DEFAULT: Final = "default"
 """The name to which the model that was named, or the first that is served, answers too."""
 
+TRIAL: Final = 20.0
+"""Seconds for the trial of a server's own function calling, once for each server and model."""
+
 Note = Callable[[str], None]
 
 
@@ -45,7 +48,7 @@ class ServedModels:
     async def open(self) -> None:
         """Find out what is served. Raises `MlxToolsError` as `mlx_tools.app.found` does."""
         named = self.options.model_name
-        speaker = await self._open(named)
+        speaker = await self._open(named, first=True)
         own = named or speaker.manner.model or DEFAULT
         self._speakers[own] = speaker
         others: tuple[str, ...] = ()
@@ -86,9 +89,13 @@ class ServedModels:
             rows.append(row)
         return rows
 
-    async def _open(self, name: str | None) -> Speaker:
+    async def _open(self, name: str | None, *, first: bool = False) -> Speaker:
+        """A model; with the ``first`` there is time to try its server's own function calling."""
         options = replace(self.options, model=name, spread=True)
         chosen, settings = await self._stack.enter_async_context(found(options, self.note))
+        if first:
+            settings = await with_route_tried(options, chosen, settings, TRIAL)
+        self.note(f"{settings.model or 'the model'} is asked {_told(settings.route)}")
         decided = await decide_for(chosen.backend, settings)
         chat_format = settings.chat_format or await format_of(chosen.backend, decided.style)
         decided = speakable(decided, chat_format, settings.style)
@@ -110,3 +117,8 @@ class ServedModels:
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
         return Speaker(chosen.backend, manner, limits, context, counter)
+
+
+def _told(route: Mapping[str, Any]) -> str:
+    path = "natively" if route.get("path") == "native" else "by a prompt"
+    return f"{path}: {route.get('reason')}"
