@@ -62,9 +62,9 @@ class KeptResponse:
 
 
 class ResponseStore:
-    """The responses that clients asked to be kept, by the key of who asked.
+    """The responses that clients asked to be kept, each by the key of who asked.
 
-    They are forgotten after ``seconds``, and the oldest of a key where it has more than ``most``
+    They are forgotten after ``seconds``, and the oldest of all where there are more than ``most``
     or they exceed ``chars``. ``now`` says the time in seconds.
     """
 
@@ -73,12 +73,13 @@ class ResponseStore:
         now: Callable[[], float],
         *,
         seconds: float = 24 * 3600,
-        most: int = 1000,
-        chars: int = 32 << 20,
+        most: int = 10_000,
+        chars: int = 64 << 20,
     ) -> None:
         self._now = now
         self._seconds, self._most, self._chars = seconds, most, chars
-        self._kept: dict[str, OrderedDict[str, KeptResponse]] = {}
+        self._kept: OrderedDict[tuple[str, str], KeptResponse] = OrderedDict()
+        self._size = 0
 
     def keep(
         self,
@@ -90,15 +91,15 @@ class ResponseStore:
         """Keep a response that was made of these items."""
         size = len(json.dumps([response, items]))
         until = self._now() + self._seconds
-        kept = self._of(key)
-        kept[response["id"]] = KeptResponse(response, tuple(items), tuple(messages), size, until)
-        left = sum(one.size for one in kept.values())
-        while kept and (len(kept) > self._most or left > self._chars):
-            left -= kept.popitem(last=False)[1].size
+        made = KeptResponse(response, tuple(items), tuple(messages), size, until)
+        self._kept[key, response["id"]] = made
+        self._size += size
+        self._forget()
 
     def get(self, key: str, id_: str) -> KeptResponse:
         """The response with this id. Raises `ApiError` where there is none."""
-        found = self._of(key).get(id_)
+        self._forget()
+        found = self._kept.get((key, id_))
         if found is None:
             raise ApiError(404, "not_found", f"there is no response {id_!r}, or none any more")
         return found
@@ -106,8 +107,8 @@ class ResponseStore:
     def delete(self, key: str, id_: str) -> JsonObject:
         """Forget the response with this id; what a client is told. Raises `ApiError` where there is
         none."""
-        self.get(key, id_)
-        del self._kept[key][id_]
+        self._size -= self.get(key, id_).size
+        del self._kept[key, id_]
         return {"id": id_, "object": "response", "deleted": True}
 
     def input_items(self, key: str, id_: str, query: Mapping[str, str]) -> JsonObject:
@@ -135,12 +136,15 @@ class ResponseStore:
             "has_more": len(items) > len(page),
         }
 
-    def _of(self, key: str) -> OrderedDict[str, KeptResponse]:
-        """What is kept for a key, oldest first, without what has expired."""
-        kept = self._kept.setdefault(key, OrderedDict())
-        while kept and next(iter(kept.values())).until <= self._now():
-            kept.popitem(last=False)
-        return kept
+    def _forget(self) -> None:
+        """Forget what has expired, and what there is no room for."""
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            fits = len(self._kept) <= self._most and self._size <= self._chars
+            if fits and oldest.until > self._now():
+                return
+            self._kept.popitem(last=False)
+            self._size -= oldest.size
 
 
 # --- reading --------------------------------------------------------------------------------------

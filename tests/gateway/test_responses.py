@@ -578,6 +578,14 @@ def test_kept_responses_expire_and_are_bounded_and_never_silently() -> None:
     assert told.value.param == "previous_response_id"
 
 
+def test_a_response_that_is_forgotten_makes_room() -> None:
+    store = ResponseStore(lambda: 0.0, chars=25_000)
+    first, second = (stored(store, {"input": "x" * 8000}, name)["id"] for name in "ab")
+    store.delete("", second)
+    stored(store, {"input": "x" * 8000}, "c", "other key")
+    assert store.get("", first)
+
+
 def test_kept_responses_take_no_more_room_than_there_is() -> None:
     store = ResponseStore(lambda: 0.0, chars=20_000)
     ids = [stored(store, {"input": "x" * 8000}, name)["id"] for name in "abc"]
