@@ -36,6 +36,7 @@ from mlx_tools.protocol import (
     may_look_like_call,
     writable,
 )
+from mlx_tools.schema import compilable
 from mlx_tools.tools import to_openai
 from mlx_tools.transcript import CompletionRecord, MendRecord, events
 
@@ -426,7 +427,7 @@ def _show(turn: int, emit: Emit, deltas: Iterable[Delta], _held: str = "") -> No
 class _ResultTeller:
     """Tells what has formed of a turn whose answer is a call: that call as the answer's text.
 
-    What is held to the schema is told as it comes; any other answer once it is known to fit.
+    What is held to the whole schema is told as it comes; any other answer once it is known to fit.
     """
 
     result: ResultTool
@@ -445,7 +446,7 @@ class _ResultTeller:
                 self._at, self._text = None, None
                 if self.result.is_called(delta.name, self.others):
                     self._at = delta.index
-                    if delta.index == 0 and held == own and not self._told:
+                    if delta.index == 0 and held == own and not self._told and self._holds_all:
                         self._text = ResultText(self.result.wrapped)
             if isinstance(delta, AnswerDelta):
                 continue
@@ -453,6 +454,10 @@ class _ResultTeller:
                 _show(self.turn, self.emit, (delta,))
             elif isinstance(delta, ArgumentsDelta) and delta.index == 0 and self._text is not None:
                 self._tell(self._text.feed(delta.text))
+
+    @property
+    def _holds_all(self) -> bool:
+        return not compilable(self.result.spec.parameters).left_to_validation
 
     def end(self, reading: Reading) -> None:
         """Tell what is left of the answer, where there is one."""

@@ -112,6 +112,11 @@ _BARE_BEGUN: Final = re.compile(
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
+_OTHER_KEY: Final = re.compile(
+    r'[ \t\r\n,]*+"(name|function|tool|tool_name|action|args|input|action_input|tool_input|'
+    r'tool_call_id|call_id|index)"[ \t\r\n]*+:'
+)
+"""A key that reading takes between a dialect's marks, though that dialect has another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +478,11 @@ class HeldTurn:
         if self._guided and find_call_mark(rest, 0, self._known) is not None:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
+        if kind == "envelope" and self._dialect is not None:
+            other = _OTHER_KEY.match(self._whole, boundary)
+            if other is not None and other[1] != self._dialect.name_key:
+                self._object, self._free = None, True  # a form that nothing is held to
+                return self._go_on()
         if kind == "name":
             is_data = self._dialect is not None and self._dialect is self._bare
             is_data = is_data and self._rules.tool_choice == "auto"  # an answer may be JSON too

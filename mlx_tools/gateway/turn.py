@@ -162,7 +162,8 @@ class _Taking:
             done, problem = self._ended(step, written)
             if done is not None:
                 return done
-            if self._text[self._kept :] and step.messages is None:
+            may_go_on = step.messages is not None and self._request.schema is None
+            if self._text[self._kept :] and not may_go_on:
                 break  # what the client has seen cannot be taken back
             if self._session.state is State.IDLE:
                 break  # the model means it so

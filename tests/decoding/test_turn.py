@@ -224,6 +224,28 @@ def test_what_reading_takes_is_not_mended(line: str) -> None:
         assert made.reading == turn(line, strategy="free").reading and made.reading.messages
 
 
+@pytest.mark.parametrize(
+    "mark", ["<tool_call>", "<|tool_call|>", "[TOOL_CALLS]", "<|START_ACTION|>"]
+)
+@pytest.mark.parametrize(
+    "written",
+    [
+        '{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}',
+        '{"id":"1","type":"function","function":{"name":"weather","arguments":{"city":"Oslo"}}}',
+        '{"type":"function","name":"weather","parameters":{"city":"Oslo"}}',
+        '{"tool":"weather","args":{"city":"Oslo"}}',
+    ],
+)
+@pytest.mark.parametrize("size", [0, 1, 4])
+def test_objects_of_another_family_between_marks_are_left_as_they_are(
+    mark: str, written: str, size: int
+) -> None:
+    for line in (f"{mark}[{written}]", f"{mark}[{written}, {written}]", mark + written):
+        made = turn(line, size=size)  # which would fail if anything were asked for again
+        assert made.text == line and not made.mends
+        assert calls(made) == calls(turn(line, strategy="free")) and calls(made)
+
+
 def test_without_likelihoods_it_is_drawn_again_and_only_twice() -> None:
     wrong = CALL + '{"city":"Oslo","days":"soon"}}'
     made = turn(wrong, '"now"}}', "3}}")

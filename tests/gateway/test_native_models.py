@@ -95,3 +95,52 @@ def test_words_are_told_as_they_come_and_stand_before_what_is_corrected(serving:
     assert len(told) > 2 and "".join(told).startswith("I will look.")
     assert "(city" not in "".join(told)
     assert any(delta.get("tool_calls") for delta in deltas)
+
+
+TAGS = {
+    "type": "object",
+    "properties": {"tags": {"type": "array", "items": {"type": "string"}}},
+    "required": ["tags"],
+}
+ONCE = {**TAGS, "properties": {"tags": {**TAGS["properties"]["tags"], "uniqueItems": True}}}
+
+
+def held_to(schema: dict[str, Any]) -> dict[str, Any]:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    return {"messages": ASKED, "response_format": form, "stream": True}
+
+
+def streamed(response: Any) -> tuple[str, Any]:
+    """The text that was told, and the error, None without one."""
+    lines = [line for line in response.text.split("\n\n") if line.startswith("data: {")]
+    events = [json.loads(line[6:]) for line in lines]
+    deltas = [event["choices"][0]["delta"] for event in events if event.get("choices")]
+    return "".join(d.get("content") or "" for d in deltas), events[-1].get("error")
+
+
+def test_half_an_answer_that_must_fit_is_an_error_and_none_stands_behind_it(serving: Any) -> None:
+    begun = '{"type":"tool_call","name":"final_result","arguments":{"tags":["a",'
+    right = '{"type":"tool_call","name":"final_result","arguments":{"tags":["b"]}}'
+    script = [Completion(begun + "5x]}}", size=4), *["5x"] * 3, *[right] * 9]
+    with ScriptedServer(*script, chat=True) as server:
+        (response,) = asks(serving, server, held_to(TAGS))
+    text, error = streamed(response)
+    assert text.startswith('{"tags":["a"') and "\n" not in text
+    assert error["code"] == "model_output_invalid"
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_an_answer_that_nothing_can_be_held_to_wholly_is_told_once_it_fits(
+    serving: Any, native: bool
+) -> None:
+    def written(prompt: str) -> Completion:
+        tags = '["a","a"]' if len(server.bodies) == 1 else '["b"]'
+        whole = f'{{"type":"tool_call","name":"final_result","arguments":{{"tags":{tags}}}}}'
+        begun = prompt.rpartition("\n")[2] if native is False else ""
+        return Completion(whole.removeprefix(begun), size=4)
+
+    with ScriptedServer(*[written] * 9, chat=native) as server:
+        one = serving(backend=CompletionsBackend(server.url), route=NATIVE if native else {})
+        body = {"model": "scripted", **held_to(ONCE)}
+        response = anyio.run(lambda: one.client.post("/v1/chat/completions", json=body))
+    assert streamed(response) == ('{"tags":["b"]}', None)
