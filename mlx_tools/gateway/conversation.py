@@ -172,18 +172,25 @@ class Conversed:
     """A conversation folded into a session, up to the turn that is due.
 
     ``key`` is the conversation's own, ``calls`` are the client's ids of the calls that wait for a
-    result, each with the session's key of the call.
+    result, each with the session's key of the call: some clients give several calls one id.
     """
 
     session: Session
     memory: TurnMemory
-    key: str = ""
-    calls: dict[str, str] = field(default_factory=dict)
-    _asked: bool = False
+    key: str = field(init=False)
+    calls: list[tuple[str, str]] = field(default_factory=list, init=False)
+    _asked: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """What was written with tools, or to fit a schema, is no example where there are none."""
+        header, result = self.session.header, self.session.result
+        form = header.style, header.strategy, "" if result is None else result.spec.name
+        self.key = " ".join(form)
 
     def fold(self, messages: Sequence[ClientMessage]) -> None:
         """Fold a client's messages. Raises `ApiError` where they are no conversation that a model
         can go on with."""
+        messages = _joined(messages)
         begun = sum(1 for _ in _preamble(messages))
         self._go_on(messages[:begun])
         for says, group in groupby(messages[begun:], lambda m: m.role in ("user", "system")):
@@ -197,10 +204,12 @@ class Conversed:
                 else:
                     self._observe(message)
         if self.calls:
-            raise _unfit(f"the calls {', '.join(self.calls)} have no result yet")
+            waiting = ", ".join(id_ for id_, _ in self.calls)
+            raise _unfit(f"the calls {waiting} have no result yet")
         if len(messages) == begun or messages[-1].role == "assistant":
             raise _unfit("the last one must be of the user, or a tool's result")
         self.session.run_history = _NoRepeats()
+        self.session.iterations = 0  # how long an agent goes on is its own affair
 
     def _go_on(self, messages: Sequence[ClientMessage]) -> None:
         for message in messages:
@@ -229,21 +238,34 @@ class Conversed:
             elif isinstance(record, CallRecord):
                 keys.append(record.call)
         open_keys = [key for key in keys if key in session.current.open_calls]
-        self.calls = {
-            call.id or key: key for call, key in zip(message.calls, open_keys, strict=False)
-        }
+        ids = (call.id for call in message.calls)
+        self.calls = [(id_ or key, key) for id_, key in zip(ids, open_keys, strict=False)]
 
     def _observe(self, message: ClientMessage) -> None:
-        name = message.call_id if message.call_id in self.calls else next(iter(self.calls), "")
-        if not name:
+        if not self.calls:
             raise _unfit(f"there is no call for the result of {message.call_id!r}")
-        key = self.calls.pop(name)
+        own = (at for at, (id_, _) in enumerate(self.calls) if id_ == message.call_id)
+        _, key = self.calls.pop(next(own, 0))
         call = self.session.current.call(key)
         record = ObservationRecord(call=key, name=call.name, id=call.id, content=message.content)
         if message.failed and len(message.content) <= _MOST_SAID:
             error = ErrorInfo("tool_error", message.content)
             record = replace(record, content=None, error=error)
         self.session.fold(record)
+
+
+def _joined(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
+    """The messages, with those of the model that follow a call of its as one turn with that: its
+    results come behind them all."""
+    found: list[ClientMessage] = []
+    for message in messages:
+        last = found[-1] if found else None
+        if last is not None and last.calls and message.role == "assistant":
+            text = "\n".join(filter(None, (last.content, message.content)))
+            found[-1] = replace(last, content=text, calls=(*last.calls, *message.calls))
+        else:
+            found.append(message)
+    return found
 
 
 def _unfit(problem: str) -> ApiError:

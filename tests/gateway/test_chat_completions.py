@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -183,6 +184,63 @@ def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
         '{"type":"tool_call","name":"get_weather","arguments":{"city":"Rome"}}'
         in one.backend.prompts[0]
     )
+
+
+def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(
+    serving: Any,
+) -> None:
+    one = serving(answer("It rains."), "Rain")
+    told = [*HI, message(post(one, tools=[WEATHER])), {"role": "user", "content": "A title?"}]
+    post(one, messages=told)
+    assert "assistant\nIt rains.<|im_end|>" in one.backend.prompts[1]
+
+
+def called(*ids: str) -> dict[str, Any]:
+    """What a model has called in an earlier turn, by these ids."""
+    function = {"name": "get_weather", "arguments": "{}"}
+    calls = [{"id": id_, "type": "function", "function": function} for id_ in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id_: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id_, "content": content}
+
+
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [
+        ([called("a", "a"), result("a", "sun"), result("a", "rain")], "sunrain"),
+        ([called("a", "b"), result("b", "rain"), result("a", "sun")], "sunrain"),
+        ([called("", ""), result("x", "sun"), result("y", "rain")], "sunrain"),
+        ([called("a"), called("b"), result("a", "sun"), result("b", "rain")], "sunrain"),
+        (
+            [called("a"), {"role": "assistant", "content": "Hm."}, result("a", "sun")],
+            "sun",
+        ),
+        ([called("a"), result("a", "sun")] * 1200, "sun" * 1200),
+    ],
+)
+def test_results_find_their_calls_however_these_are_named(
+    serving: Any, told: list[Any], seen: str
+) -> None:
+    one = serving(answer("Fine."))
+    message(post(one, messages=[*HI, *told], tools=[WEATHER]))
+    assert "".join(re.findall("sun|rain", one.backend.prompts[0].partition("Rome?")[2])) == seen
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        [called("a", "a"), result("a", "sun")],
+        [called("a"), result("a", "sun"), result("a", "rain")],
+        [called("a"), called("b"), result("b", "sun")],
+        [called("a")],
+        [{"role": "assistant", "content": "Hm."}],
+        [result("a", "sun")],
+    ],
+)
+def test_a_conversation_that_cannot_go_on_is_refused(serving: Any, told: list[Any]) -> None:
+    assert post(serving(), messages=[*HI, *told], tools=[WEATHER]).status_code == 400
 
 
 def test_what_is_said_beside_a_result_stands_in_its_turn(serving: Any) -> None:

@@ -1,0 +1,100 @@
+"""Whatever is said in a conversation: the prompt of its longer form begins with that of the shorter
+one, and any gateway makes the same of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any, Final
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.gateway.chat_completions import read_chat_completion
+from mlx_tools.gateway.request import TurnDone
+from mlx_tools.gateway.turn import Speaker
+from mlx_tools.messages import Style
+from mlx_tools.prompt import NAMED_FORMATS, format_from_template
+from mlx_tools.protocol import write_answer, write_call
+from mlx_tools.testing import ScriptedBackend
+from tests.gateway.conftest import WEATHER, speaker_of
+from tests.prompt.conversations import template_of
+
+QWEN: Final = format_from_template(
+    template_of("qwen2.5-tools"), name="qwen", eos_token="<|im_end|>", adds_bos=False
+)
+STYLES: Final[tuple[Style, ...]] = ("jsonl", "xml", "markdown-json", "native")
+
+texts = st.text(st.sampled_from('ab \n"\\{}[]<>|/:é🌍'), max_size=12) | st.sampled_from(
+    ["<|im_end|>", '{"type":"final_answer"', "</tool_call>", "```", "<think>"]
+)
+cities = st.text(st.sampled_from('aé "\\\n'), max_size=4)
+
+
+@st.composite
+def written_turns(draw: st.DrawFn, style: Style) -> str:
+    """What a model writes: an answer, or calls behind a word or none, spaced as it likes."""
+    lines = [
+        write_call("get_weather", {"city": city}, style=style)
+        for city in draw(st.lists(cities, max_size=3))
+    ]
+    if not lines:
+        words = draw(st.sampled_from(["Sunny.", "It\nrains.", 'A "quote", é.']))
+        return words if style == "native" else write_answer(words, style)
+    if style == "jsonl" and draw(st.booleans()):
+        lines = [json.dumps(json.loads(line)) for line in lines]
+    return "\n".join([*draw(st.sampled_from([[], ["Let me look."]])), *lines])
+
+
+def asked(speaker: Speaker, raw: str, body: dict[str, Any]) -> tuple[str, TurnDone]:
+    """The prompt of a turn in which the model writes this, and what came of it."""
+    backend = ScriptedBackend(raw)
+    speaker.backend = backend
+    request, _ = read_chat_completion(body, new_id=lambda: "x", now=lambda: 0.0)
+    ids = itertools.count()
+    done = anyio.run(speaker.take, request, lambda event: None, lambda: f"c{next(ids) % 2}")
+    (prompt,) = backend.prompts
+    return prompt, done
+
+
+def sent_back(draw: st.DrawFn, done: TurnDone) -> list[dict[str, Any]]:
+    """A turn as its client sends it back, with the results of its calls and what the user says."""
+    message: dict[str, Any] = {"role": "assistant", "content": done.text or None}
+    calls = []
+    for call in done.calls:
+        arguments = json.dumps(json.loads(call.arguments), indent=draw(st.sampled_from([None, 1])))
+        function = {"name": call.name, "arguments": arguments}
+        calls.append({"id": call.id, "type": "function", "function": function})
+    results = [
+        {"role": "tool", "tool_call_id": call.id, "content": draw(texts)}
+        for call in draw(st.permutations(done.calls))
+    ]
+    more = [{"role": "user", "content": draw(texts)}] if not calls or draw(st.booleans()) else []
+    return [message | ({"tool_calls": calls} if calls else {}), *results, *more]
+
+
+@pytest.mark.parametrize("style", STYLES)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_prompt_grows_at_its_end_alone_and_is_the_same_anywhere(
+    style: Style, data: st.DataObject
+) -> None:
+    manner = {"style": style, "chat_format": QWEN if style == "native" else NAMED_FORMATS["chatml"]}
+    remembering = [speaker_of(None, **manner), speaker_of(None, **manner)]
+    draw: Any = data.draw
+    systems = draw(st.lists(texts, max_size=2))
+    told: list[dict[str, Any]] = [{"role": "system", "content": text} for text in systems]
+    told += [{"role": "user", "content": draw(texts)}]
+    before = remembered = ""
+    for _ in range(draw(st.integers(1, 4))):
+        body = {"messages": told, "tools": [WEATHER]}
+        raw = draw(written_turns(style))
+        prompts, dones = zip(*(asked(one, raw, body) for one in remembering), strict=True)
+        fresh = [asked(speaker_of(None, **manner), raw, body)[0] for _ in range(2)]
+        assert prompts[0] == prompts[1] and fresh[0] == fresh[1]
+        assert prompts[0].startswith(remembered) and fresh[0].startswith(before)
+        assert dones[0].calls or dones[0].text
+        remembered, before = prompts[0] + raw, fresh[0]
+        told = [*told, *sent_back(draw, dones[0])]
