@@ -70,6 +70,8 @@ class ServedModels:
             names = ", ".join(self._names[:20])
             message = f"The model {name!r} does not exist. There are: {names}."
             raise ApiError(404, "model_not_found", message, param="model")
+        if name in self._speakers:  # it does not wait for one that is being looked at
+            return self._speakers[name]
         async with self._lock:
             if name not in self._speakers:
                 try:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
+import anyio.lowlevel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -61,7 +62,8 @@ Take = Callable[[Speaker, TurnRequest, Emit], Any]
 @dataclass
 class Gateway:
     """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids,
-    ``temperature`` is what is sampled with where a client does not say."""
+    ``temperature`` is what is sampled with where a client does not say. ``patience`` is how long a
+    client may take to take in what is sent, in seconds."""
 
     models: ServedModels
     admission: Admission
@@ -69,6 +71,7 @@ class Gateway:
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
     meters: Meters = field(default_factory=Meters)
     temperature: float = 0.0
+    patience: float = 60.0
     responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,12 +167,13 @@ class _Turns:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         gateway, request = self._gateway, Request(scope, receive)
-        sender = _Sender(send)
+        sender = _Sender(send, gateway.patience)
         gateway.meters.count("requests", path=scope["path"])
         try:
             turn, reply = self._read(await json_body(request), request)
             error: ApiError | None = None
             async with anyio.create_task_group() as tasks:
+                sender.give_up = tasks.cancel_scope.cancel
                 tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
                 error = await self._serve(request, turn, reply, sender)
                 tasks.cancel_scope.cancel()
@@ -214,11 +218,20 @@ class _Turns:
 
 
 class _Sender:
-    """Sends a response; ``begun`` once its head is out."""
+    """Sends a response; ``begun`` once its head is out. ``give_up`` ends what waits for a client
+    that does not read."""
 
-    def __init__(self, send: Any) -> None:
-        self._send = send
+    def __init__(self, send: Any, patience: float) -> None:
+        self._into, self._patience = send, patience
+        self.give_up: Callable[[], None] = lambda: None
         self.begun = False
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        with anyio.move_on_after(self._patience) as late:
+            await self._into(message)
+        if late.cancelled_caught:
+            self.give_up()
+            await anyio.lowlevel.checkpoint()
 
     async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
         if not self.begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 from mlx_tools.app import Door
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.server import application
 from tests.gateway.conftest import WEATHER
 
 BODY = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
@@ -178,3 +180,29 @@ def test_who_goes_away_while_waiting_or_just_when_called_leaves_no_slot_taken() 
             assert (admission.active, admission.waiting) == (0, 0), when
 
     anyio.run(main)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_never_reads_frees_its_slot(serving: Any, stream: bool) -> None:
+    one = serving("Hello. " * 9)
+    one.gateway.patience = 0.01
+    body = json.dumps(BODY | {"stream": stream}).encode()
+    asked = [{"type": "http.request", "body": body, "more_body": False}]
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    path = "/v1/chat/completions"
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+
+    async def receive() -> Any:
+        return asked.pop() if asked else await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await anyio.sleep_forever()
+
+    async def main() -> None:
+        with anyio.fail_after(30):
+            whole = scope | {"query_string": b"", "client": ("127.0.0.1", 9)}
+            await application(one.gateway, Door())(whole, receive, send)
+
+    anyio.run(main)
+    assert one.gateway.admission.active == 0
