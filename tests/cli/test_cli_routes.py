@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import NativeVerdict, VerdictStore
-from mlx_tools.testing import ChatCall, Completion, ScriptedServer, answer
+from mlx_tools.testing import ChatCall, Completion, ScriptedServer, answer, call
 from tests.backends.vendor_servers import VENDORS, scripted
 
 SUM = ChatCall("calculator", '{"expression": "6*7"}')
@@ -83,3 +83,33 @@ def test_a_vendors_own_interface_is_named_by_the_address(run: Any, vendor: str) 
         assert run("doctor", "--url", url, "--model", "m").code == 0
     assert result.json["answer"] == "It is 42."
     assert header(result)["route"]["path"] == "native" and header(result)["backend"]["url"] == url
+
+
+def test_a_native_run_is_kept_and_replayed_without_a_model(run: Any, home: Path) -> None:
+    wrong = calls(ChatCall("calculator", '{"expression": 42}'))
+    for name, script in (
+        ("plain", [calls(SUM), Completion("It is 42.")]),
+        ("mended", [wrong, '"6*7"}}', Completion("It is 42.")]),
+        ("corrected", [Completion("calculator(6*7)"), call("calculator", expression="6*7"), "42."]),
+    ):
+        script = [Completion("x"), *script]  # first: does it complete text too?
+        script[-1] = Completion("It is 42.")
+        with ScriptedServer(*script, chat=True) as server:
+            options = ("--url", server.url, "--route", "native")
+            result = run("golden", "record", name, "6 times 7?", *options)
+        assert result.code == 0, result.err
+    result = run("golden", "run", "golden_transcripts")
+    assert result.code == 0, result.out + result.err
+
+
+def test_a_native_session_that_waits_goes_on_natively(run: Any, home: Path) -> None:
+    make = ChatCall("create_file", '{"path": "a.txt", "content": "hi"}')
+    script = Completion("x"), calls(make), Completion("Done.")
+    with ScriptedServer(*script, chat=True) as server:
+        options = ("--url", server.url, "--root", ".:rw", "--tools", "create_file")
+        paused = run("ask", "Make a file", *options, "--route", "native", "--json")
+        assert paused.code == 4 and len(server.chats) == 1
+        result = run("sessions", "resume", paused.json["session"], "--approve-all", "--json")
+        assert result.code == 0, result.err
+        assert server.chats[1][-1]["role"] == "tool"
+    assert result.json["answer"] == "Done." and Path("a.txt").read_text() == "hi"
