@@ -541,6 +541,7 @@ class Session:
         thinking = self.prompt.thought_open and self._thought(prefix) is None
         return ReadingRules(
             style="jsonl" if native else self.header.style,
+            parted=native,
             prefix=prefix,
             in_thought=thinking and not native,
             max_calls=1 if is_one else self.limits.max_calls_per_turn,

@@ -59,8 +59,9 @@ class ReadingRules:
     objects. ``call`` is how a call begins in the style ``native``: up to its name, and between that
     and the arguments. ``ends`` are what ends a turn in
     its chat format: tokens, and what the next turn opens with; one that begins with a newline
-    counts at the start of a line (rule 8c). ``result`` is the tool of the catalog whose call is the
-    answer (`mlx_tools.protocol.result`), empty where there is none.
+    counts at the start of a line (rule 8c). ``parted``: the model's server told calls from speech,
+    so what is said before a call takes nothing from it (rule 9). ``result`` is the tool of the
+    catalog whose call is the answer (`mlx_tools.protocol.result`), empty where there is none.
     """
 
     style: Style = "jsonl"
@@ -74,6 +75,7 @@ class ReadingRules:
     native: frozenset[str] = frozenset()
     call: tuple[str, str] = ("", "")
     ends: tuple[str, ...] = ()
+    parted: bool = False
     result: str = ""
 
 
@@ -338,7 +340,8 @@ class Draft:
         dropped = (*self.dropped, *((leftover,) if leftover else ()))
         commentary = commentary.strip(WHITE)
         thoughts = ("".join(thought).strip() for thought in self.reasoning)
-        beside = bare or commentary or dropped or self.unclean or reason == "tool_calls"
+        said = commentary and not rules.parted
+        beside = bare or said or dropped or self.unclean or reason == "tool_calls"
         return Reading(
             messages=tuple(self.messages),
             bare_text=bare,

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Answered, CompletionsBackend, Controller, Policy, tool
+from mlx_tools import Answered, CompletionsBackend, Controller, Paused, Policy, tool
 from mlx_tools.controller import RunSettings
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call
 from mlx_tools.transcript import CompletionRecord, Outcome
@@ -243,3 +243,27 @@ def test_what_may_be_a_thought_is_not_told_as_an_answer() -> None:
     assert "So." not in "".join(told)
     parted = Completion("It is sunny.", reasoning="So.", size=4)
     assert len(pieces(parted, chat_format=opens)) > 1  # its server told the two apart
+
+
+def test_what_is_said_before_a_call_makes_nobody_ask_about_it() -> None:
+    written: list[str] = []
+
+    @tool(effects={"write"})
+    def note(text: str) -> str:
+        """Keep a note."""
+        written.append(text)
+        return "kept"
+
+    made = calls(ChatCall("note", '{"text": "hi"}'), text="I will note that.")
+    dialect = '<tool_call>{"name": "note", "arguments": {"text": "ho"}}</tool_call>'
+    policy = Policy(allow=["note"], ask_effects=())
+    for first, kind in ((made, Answered), (Completion(f"I will.\n{dialect}"), Paused)):
+        with ScriptedServer(first, ANSWER, chat=True) as server:
+            controller = Controller(
+                backend=CompletionsBackend(server.url),
+                tools=[note],
+                policy=policy,
+                settings=RunSettings(route={"path": "native"}),
+            )
+            assert isinstance(controller.run_sync("Note it."), kind)
+    assert written == ["hi"]
