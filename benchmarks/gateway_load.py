@@ -140,14 +140,14 @@ def process(
 
 
 @contextlib.contextmanager
-def gateway(url: str, folder: Path) -> Iterator[tuple[str, int]]:
+def gateway(url: str, folder: Path, chat_format: str = "chatml") -> Iterator[tuple[str, int]]:
     port = free_port()
     environ = {
         "MLX_TOOLS_GATEWAY_CONCURRENCY": "1000",
         **{f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")},
     }
     command = [sys.executable, "-P", "-m", "mlx_tools", "serve", "--port", str(port)]
-    command += ["--url", url, "--chat-format", "chatml"]
+    command += ["--url", url, "--chat-format", chat_format]
     at = f"http://127.0.0.1:{port}"
     with process(command, f"{at}/health", environ) as one:
         yield at, one.pid
