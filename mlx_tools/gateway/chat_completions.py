@@ -183,7 +183,7 @@ def _text(content: str | list[JsonObject] | None, at: str) -> str:
             param = place(at, number, "text")
             raise ApiError(400, "invalid_value", f"{param}: a text", param=param)
         texts.append(text)
-    return "".join(texts)
+    return "\n".join(texts)
 
 
 def _arguments(function: CalledFunction) -> str:

@@ -114,8 +114,11 @@ class ServedModels:
             route=settings.route,
         )
         seconds = options.configuration.settings.gateway.timeout_ms / 1000
-        limits = replace(
-            options.configuration.limits(), total_timeout=seconds, completion_timeout=seconds
+        limits = replace(  # a long prompt is read for minutes, and clients are told that we live
+            options.configuration.limits(),
+            total_timeout=seconds,
+            completion_timeout=seconds,
+            idle_timeout=seconds,
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
         return Speaker(chosen.backend, manner, limits, context, counter)
