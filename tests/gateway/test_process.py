@@ -33,10 +33,9 @@ class Running:
         }
         arguments = ("serve", "--port", "0", "--url", server.url, "--chat-format", "chatml")
         self.process: Forked = forks().start(*arguments, *options, environ=environ, folder=folder)
-        line = self.process.stderr.readline().decode()
-        found = re.search(r"http://\S+", line)
-        assert found, line + self.process.stderr.read().decode()
-        self.url = found[0]
+        lines = iter(self.process.stderr.readline, b"")
+        found = (re.search(r"served at (http://\S+)", line.decode()) for line in lines)
+        self.url = next(filter(None, found))[1]
 
     def ask(self, **more: Any) -> httpx.Response:
         return httpx.post(f"{self.url}/chat/completions", json=BODY | more, timeout=30)
