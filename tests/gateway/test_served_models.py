@@ -13,7 +13,7 @@ from mlx_tools.gateway.served_models import ServedModels
 class Looking(ServedModels):
     """Models of which ``slow`` is looked at without end."""
 
-    async def _open(self, name: str | None) -> Any:
+    async def _open(self, name: str | None, *, first: bool = False) -> Any:
         if name == "slow":
             await anyio.sleep_forever()
 
