@@ -103,7 +103,7 @@ def _checked(given: options.Options, key_file: Path | None) -> tuple[RunOptions,
 
     from mlx_tools.app import is_loopback
 
-    run = options.run_options(given, tools=False)
+    run = options.run_options(given)
     host = run.configuration.settings.gateway.host
     key = _key(run.configuration, key_file)
     if not key and not is_loopback(host):

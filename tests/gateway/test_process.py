@@ -138,3 +138,8 @@ def test_a_key_from_a_file_is_asked_of_clients(start: Any, tmp_path: Path) -> No
         timeout=30,
     )
     assert allowed.status_code == 200
+
+
+def test_where_tools_are_turned_off_there_is_no_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLUGIN_MLX_TOOLS_ENABLED", "false")
+    assert b"PLUGIN_MLX_TOOLS_ENABLED" in refusal()
