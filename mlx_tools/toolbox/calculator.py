@@ -219,12 +219,10 @@ def _total(*values: Decimal) -> Decimal:
     return functools.reduce(_add, values)
 
 
-_PI: Final = Decimal("3.1415926535897932384626433832795028842")
 _CONSTANTS: Final[Mapping[str, Decimal]] = {
-    "pi": _PI,
-    "π": _PI,
+    **dict.fromkeys(("pi", "π"), Decimal("3.1415926535897932384626433832795028842")),
     "e": Decimal("2.7182818284590452353602874713526624978"),
-    "tau": 2 * _PI,
+    "tau": Decimal("6.2831853071795864769252867665590057684"),
 }
 
 _ANY: Final = 100
