@@ -48,16 +48,24 @@ _HEADINGS: Final = {f"h{level}": "#" * level + " " for level in range(1, 7)}
 _SPACES: Final = re.compile(r"[ \t\n\r\f\u00a0]+")
 _COMMENT: Final = re.compile(r"/\*.*?(?:\*/|$)", re.DOTALL)
 _END: Final = r"(?:[;!]|$)"
-_ALPHA: Final = rf"(?:#[0-9a-f]{{3}}0{_END}|#[0-9a-f]{{6}}00|(?:rgb|hsl)a\([^);]*,0*\.?0*%?\))"
+_ALPHA: Final = (
+    rf"(?:#[0-9a-f]{{3}}0{_END}|#[0-9a-f]{{6}}00|(?:(?:rgb|hsl)a\([^);]*,|[^);]*/)0*\.?0*%?\))"
+)
+_COLOUR: Final = r"(?!inherit|initial|unset|revert|none)[#a-z][\da-z]*"
+_BETWEEN: Final = r";(?:[^;]*;){0,9}"
+_CLIPPED: Final = r"overflow(?:-[xy])?:(?:hidden|clip)"
+_NOTHING: Final = r"(?:max-)?(?:width|height):(?:0[a-z%]*|1(?:px)?)"
 _HIDING: Final = re.compile(
     r"(?:^|;)(?:-\w+-)?(?:display:none|(?:content-)?visibility:(?:hidden|collapse)"
     rf"|opacity:(?:-|\d%|\d*e-|(?=[\d.])0*(?:\.0\d*)?%?{_END})|font:[a-z]*0(?:px|/)"
     rf"|font-size:(?=[\d.])(?:[0-3]?(?:\.\d*)?(?:px|pt|{_END})|0*(?:\.[01]\d*)?(?:r?em|%))"
-    r"|(?:left|right|top|inset|text-indent|margin(?:-\w+)?):(?:calc\()?"
-    r"-(?:\d{4}|[5-9]\d\d|1\d\d(?:r?em|v[wh]|%))"
-    rf"|(?:text-fill-)?color:(?:transparent|{_ALPHA})|transform:scale\(0[,)]"
-    rf"|color:(?P<ink>#\w+|white);(?:[^;]*;){{0,9}}background(?:-color)?:(?P=ink){_END}"
-    rf"|background(?:-color)?:(?P<paper>#\w+|white);(?:[^;]*;){{0,9}}color:(?P=paper){_END}"
+    r"|(?:left|right|top|inset|text-indent):(?:calc\()?-(?:\d{4}|9\d\d|[1-9]\d\d(?:r?em|v[wh]|%))"
+    r"|margin(?:-\w+)?:[^;]{0,60}-(?:\d{4}|[1-9]\d\d(?:r?em|v[wh]))"
+    rf"|{_NOTHING}{_BETWEEN}{_CLIPPED}|{_CLIPPED}{_BETWEEN}{_NOTHING}{_END}"
+    r"|transform:[^;]{0,60}(?:scale[xy]?\(0(?:\.0\d*)?[,)]|translate[^;]{0,60}-\d{4})"
+    rf"|(?:text-fill-)?color:(?:transparent|{_ALPHA})"
+    rf"|color:(?P<ink>{_COLOUR}){_BETWEEN}background(?:-color)?:(?P=ink){_END}"
+    rf"|background(?:-color)?:(?P<paper>{_COLOUR}){_BETWEEN}color:(?P=paper){_END}"
     r"|clip:rect\((?:[01](?:px)?,?){4}\)|clip-path:inset\((?:[5-9]\d|100)%)"
 )
 """Values of a ``style`` attribute, without space, that hide what they are for, also where a later

@@ -156,7 +156,9 @@ UNSEEN = (
     *("clip:rect(1px,1px,1px,1px)", "clip:rect(0 0 0 0)", "clip-path:inset(50%)"),
     *("display:none!ie", " DISPLAY : NONE ! important ;", "dis/**/play:none", "d\\69splay:none"),
     *("visibility:hidden", "color:red;opacity:0", "/**/opacity:0/*", "content-visibility:hidden"),
-    f"{'a:b;' * 9999}display:none",
+    *("height:0;overflow:hidden", "overflow:hidden;a:b;width:1px", "max-height:0;overflow-y:clip"),
+    *("transform:translateX(-9999px)", "transform:rotate(5deg) scale(0)", "margin:0 0 0 -9999px"),
+    *("color:red;background:red", "color:rgb(0 0 0 / 0%)", f"{'a:b;' * 9999}display:none"),
 )
 SEEN = (
     *("opacity:0.4", "opacity:40%", "opacity:1", "left:-50%", "right:100%", "left:50px"),
@@ -164,6 +166,9 @@ SEEN = (
     *("font:0.8em arial", "font:10px/1 a", "font:bold 100 12px x", "font-size:small"),
     *("color:rgb(255,255,0)", "color:rgba(0,0,0,.5)", "color:#000", "color:#100", "color:#ffff00"),
     *("color:#fff;background:#000", "color:inherit;background:inherit", "color:;background:"),
+    *("color:unset;background:unset", "font:12px/1.5 a"),
+    *("left:50%;margin-left:-500px;width:1000px", "margin-left:-100%", "left:-600px"),
+    *("overflow:hidden;width:10px", "overflow:hidden;height:1pxx", "line-height:0;overflow:hidden"),
     *("position:absolute;top:9000px;left:60px", "background:#fff", "transform:scale(0.5)"),
     *("clip-path:inset(5%)", "overflow:hidden;height:100px", "clip:rect(0,100px,100px,0)"),
     *("font-size:0.5rem", "/* display:none */", "background:url(x.png?display:none)", ""),
