@@ -1,0 +1,109 @@
+"""The agents, each from npm, doing a task of five tool calls in a git repository of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from model import TASK
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an agent works: its home, a repository, the gateway's address, the model's name."""
+
+    home: Path
+    repository: Path
+    url: str
+    model: str
+
+
+Command = tuple[list[str], dict[str, str]]
+"""What is run, and what its environment has beside the usual."""
+
+
+def pi(place: Place, task: str) -> Command:
+    folder = place.home / ".pi" / "agent"
+    folder.mkdir(parents=True)
+    model = {"id": place.model, "contextWindow": 32_000, "maxTokens": 4096}
+    provider = {
+        "baseUrl": f"{place.url}/v1",
+        "api": "openai-completions",
+        "apiKey": "none",
+        "models": [model],
+    }
+    (folder / "models.json").write_text(json.dumps({"providers": {"mlx-tools": provider}}))
+    chosen = ["--provider", "mlx-tools", "--model", place.model]
+    return ["pi", *chosen, "-p", task], {"PI_OFFLINE": "1"}
+
+
+def opencode(place: Place, task: str) -> Command:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{place.url}/v1", "apiKey": "none"},
+        "models": {place.model: {}},
+    }
+    settings = {"provider": {"mlx-tools": provider}, "autoupdate": False, "share": "disabled"}
+    (place.repository / "opencode.json").write_text(json.dumps(settings))
+    return ["opencode", "run", "--model", f"mlx-tools/{place.model}", task], {}
+
+
+def codex(place: Place, task: str) -> Command:
+    folder = place.home / ".codex"
+    folder.mkdir()
+    (folder / "config.toml").write_text(
+        f'model = "{place.model}"\n'
+        'model_provider = "mlx-tools"\n'
+        "[model_providers.mlx-tools]\n"
+        'name = "mlx-tools"\n'
+        f'base_url = "{place.url}/v1"\n'
+        'wire_api = "responses"\n'
+    )
+    # Its own sandbox needs what a container may not have.
+    return ["codex", "exec", "--sandbox", "danger-full-access", task], {"CODEX_HOME": str(folder)}
+
+
+AGENTS: Mapping[str, Callable[[Place, str], Command]] = {
+    "pi": pi,
+    "opencode": opencode,
+    "codex": codex,
+}
+
+
+def work(name: str, programs: Path, url: str, model: str, task: str, seconds: float) -> str:
+    """What an agent printed, and what is then in b.txt. Raises `AssertionError` where it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        home, repository = Path(folder) / "home", Path(folder) / "repository"
+        for one in (home, repository):
+            one.mkdir()
+        (repository / "README.md").write_text("hello\n")
+        (repository / "a.txt").write_text("one\n")
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+        for step in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+            subprocess.run([*git, *step], cwd=repository, check=True)
+        place = Place(home, repository, url, model)
+        (program, *arguments), more = AGENTS[name](place, task)
+        environ = os.environ | {"HOME": str(home), "PWD": str(repository), **more}
+        for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
+            environ[f"XDG_{kind}_HOME"] = str(home / f".{kind.lower()}")
+        try:
+            done = subprocess.run(
+                [str(programs / program), *arguments],
+                cwd=repository,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=seconds,
+            )
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"not done in {seconds:g} s") from None
+        assert done.returncode == 0, (done.stderr + done.stdout)[-500:]
+        made = repository / "b.txt"
+        assert made.exists() or TASK not in task, f"no b.txt: {done.stdout[-300:]}"
+        return done.stdout + done.stderr

@@ -1,0 +1,103 @@
+"""Writes the tables of docs/clients.md, from what benchmarks/gateway_clients.json and
+benchmarks/gateway_peers.json say.
+
+python scripts/clients_table.py            write the tables
+python scripts/clients_table.py --check    exit 1 where they are out of date
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from typing import Any, Final
+
+from scripts.stretch import ROOT, Stretch
+
+Row = dict[str, Any]
+
+COMMON: Final = (
+    *("answer", "conversation", "call", "two calls", "streamed answer", "streamed call"),
+    *("a call required", "a tool chosen", "no call", "schema", "stop", "limit"),
+    *("unknown model", "picture"),
+)
+"""The tests that several clients have."""
+
+WORDS: Final = {True: "pass", False: "FAIL", None: ""}
+SUITE: Final = "langchain-tests"
+
+
+def found(name: str) -> dict[str, Any]:
+    """What a benchmark wrote."""
+    text = (ROOT / "benchmarks" / name).read_text(encoding="utf-8")
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def clients() -> str:
+    """The tables of clients as Markdown."""
+    results = found("gateway_clients.json")
+    rows: list[Row] = results["scripted"]
+    named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    few = [one for one in rows if one["test"] in COMMON and one["client"] != SUITE]
+    parts = [
+        f"`python benchmarks/gateway_clients.py`, {results['date']}, with {named}.",
+        "On a scripted model that does what a strong one does:",
+        summary(rows),
+        "Test by test, those that several clients have:",
+        matrix(few),
+        f"Those of `{SUITE}`: {suite([one for one in rows if one['client'] == SUITE])}.",
+    ]
+    if "small" in results:
+        parts.append("On a real server, mlx-lm's, with SmolLM2 of 135 million parameters:")
+        parts.append(summary(results["small"]))
+    return "\n\n".join(parts)
+
+
+def summary(rows: list[Row]) -> str:
+    """A line for each client: how many passed, which failed and why, which it did not run."""
+    lines = ["| client | passed | failed, and why | not run |", "| --- | --- | --- | --- |"]
+    for client in dict.fromkeys(one["client"] for one in rows):
+        its = [one for one in rows if one["client"] == client]
+        run = [one for one in its if not one.get("skipped")]
+        passed = sum(one["passed"] for one in run)
+        failed = [f"{one['test']}: {cell(one['why'])}" for one in run if not one["passed"]]
+        skipped = [f"{one['test']}: {cell(one['why'])}" for one in its if one.get("skipped")]
+        lines.append(
+            f"| {client} | {passed} of {len(run)} | {'<br>'.join(failed)} "
+            f"| {'<br>'.join(skipped)} |"
+        )
+    return "\n".join(lines)
+
+
+def cell(text: str) -> str:
+    return textwrap.shorten(text, 140, placeholder=" …").replace("|", "\\|").replace("<", "&lt;")
+
+
+def matrix(rows: list[Row]) -> str:
+    """Client by test; nothing where the client has no such test."""
+    told = {(one["client"], one["test"]): one["passed"] for one in rows}
+    lines = [f"| | {' | '.join(COMMON)} |", f"| --- {'| --- ' * len(COMMON)}|"]
+    for client in dict.fromkeys(one["client"] for one in rows):
+        cells = [WORDS[told.get((client, test))] for test in COMMON]
+        lines.append(f"| {client} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def suite(rows: list[Row]) -> str:
+    told = []
+    for one in rows:
+        result = "not run" if one.get("skipped") else WORDS[one["passed"]]
+        told.append(f"`{one['test'].removeprefix('test_')}` {result}")
+    return ", ".join(told)
+
+
+STRETCHES: Final = (Stretch("clients.md", "table of clients", "clients_table.py", clients),)
+
+
+def write_page() -> None:
+    for stretch in STRETCHES:
+        stretch.main()
+
+
+if __name__ == "__main__":
+    write_page()
