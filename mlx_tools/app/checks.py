@@ -131,7 +131,8 @@ async def check_server(
         return Check("server", "fail", dead.message, dead.hint or ""), None
     if health.status in ("unreachable", "loading"):
         return Check("server", "fail", health.detail, "start it, or wait until it is ready"), None
-    return Check("server", "ok", f"{client.address} answers ({health.detail})"), client
+    whose = ", a gateway of mlx-tools," if health.is_gateway else ""
+    return Check("server", "ok", f"{client.address}{whose} answers ({health.detail})"), client
 
 
 async def check_upstreams(pool: UpstreamPool) -> tuple[list[Check], CompletionsBackend]:

@@ -312,7 +312,7 @@ class BackendSettings(Section):
         "never",
         "Where the model runs: on a completions server that is up, on one that is started for "
         "the run, in this process (local), on a server that is asked by its own function calling "
-        "(native), or (auto) at the named address, else at "
+        "(native), or (auto) at the named address, else by the gateway where it runs, else at "
         "127.0.0.1:8080 where a server answers, else the embedded model is started",
         option="--backend KIND",
         group="backend",

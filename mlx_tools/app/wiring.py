@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -52,7 +53,8 @@ Note = Callable[[str], None]
 class RunOptions:
     """The options of an application that asks a model: the settings that hold, and what is asked
     once. ``person``: a person reads what is noted, not a program. ``spread`` and ``breakers`` are
-    for several servers (`mlx_tools.backends.pool`)."""
+    for several servers (`mlx_tools.backends.pool`). ``serves``: the application is a gateway, which
+    takes no gateway that nobody named."""
 
     configuration: Configuration
     tool_choice: str = "auto"
@@ -61,6 +63,7 @@ class RunOptions:
     model: str | None = None
     person: bool = False
     spread: bool = False
+    serves: bool = False
     breakers: dict[str, Breaker] = field(default_factory=dict)
 
     @property
@@ -188,6 +191,8 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
             url=urls or None,
             model=options.model_name,
             api_key=own.api_key if urls else None,
+            gateway=None if options.serves else _gateway_of(configuration),
+            gateway_key=configuration.settings.gateway.api_key,
             note=note,
             spread=options.spread,
             breakers=options.breakers,
@@ -204,6 +209,20 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
     if chosen.suggestion and options.person:
         note(chosen.suggestion)
     return chosen
+
+
+def _gateway_of(configuration: Configuration) -> str | None:
+    """Where a gateway of this user's would be, None where it could not be known or used."""
+    own = configuration.settings.gateway
+    host = f"[{own.host}]" if ":" in own.host else own.host
+    with contextlib.suppress(ValueError):
+        host = "localhost" if ipaddress.ip_address(own.host).is_unspecified else host
+    try:
+        address = parse_address(f"http://{host}:{own.port or 80}")
+    except UsageError:  # `serve` says so
+        return None
+    usable = address.loopback or not configuration.settings.policy.local_only
+    return address.url if own.port and usable else None
 
 
 @asynccontextmanager
@@ -332,6 +351,8 @@ async def try_native(
     `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
     """
     model = identity_of(chosen, chosen.model or options.model_name)
+    if chosen.health is not None and chosen.health.is_gateway:
+        return None  # its calls are what we made of its model's
     template = _template(chosen)
     toolless = template is not None and not tells_of_tools(template)
     if model is None or chosen.backend.kind == "native" or toolless:

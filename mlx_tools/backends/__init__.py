@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         takes_grammar,
         tells_of_tools,
     )
+    from mlx_tools.backends.scores import MOST_SCORES
     from mlx_tools.backends.server import ServerBackend
     from mlx_tools.backends.transport import parse_address
     from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend, VendorBackend
@@ -132,6 +133,7 @@ __getattr__, __dir__ = names_of(
             "takes_grammar",
             "tells_of_tools",
         ),
+        "scores": ("MOST_SCORES",),
         "server": ("ServerBackend",),
         "transport": ("parse_address",),
         "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),

@@ -113,6 +113,8 @@ async def choose_backend(
     model: str | None = None,
     api_key: str | None = None,
     usual: str = USUAL,
+    gateway: str | None = None,
+    gateway_key: str | None = None,
     note: Callable[[str], None] | None = None,
     spread: bool = False,
     breakers: dict[str, Breaker] | None = None,
@@ -121,9 +123,10 @@ async def choose_backend(
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
     ``auto`` takes the address ``url``, or the servers at several as one backend (what ``spread``
-    and ``breakers`` are stands at `mlx_tools.backends.pool`); without one, a server that answers at
-    ``usual``; without that, a server of our own with ``model`` or the embedded one. ``native``
-    takes ``url`` or that server, to be asked by its own chat interface
+    and ``breakers`` are stands at `mlx_tools.backends.pool`); without one, a gateway of ours that
+    answers at ``gateway`` and takes ``gateway_key`` (None: no gateway is taken, wherever it is), or
+    a server at ``usual``; without that, one of our own with ``model`` or the embedded one.
+    ``native`` takes ``url`` or that server, to be asked by its own chat interface
     (`mlx_tools.backends.router.find_route`). ``server`` and ``local`` take one of these two models,
     in a server of our own and in this process. A model's own markers of calls are forbidden, where
     their ids are known and the server is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what
@@ -159,10 +162,16 @@ async def choose_backend(
     if url is not None or kind in ("completions", "native"):
         backend = CompletionsBackend(url or usual, model, api_key=api_key)
         return await look_at(backend, environ=environ)
+    if kind == "auto" and gateway is not None:
+        health = await _health_of_gateway(gateway)
+        backend = CompletionsBackend(gateway, model, api_key=gateway_key)
+        if health is not None and await _gateway_serves(backend, environ, note):
+            return await _served(backend, health, "found", CALL_MARKERS, environ)
+        await backend.aclose()
     if kind == "auto" and model not in EMBEDDED:
         backend = CompletionsBackend(usual, model, api_key=api_key)
         health = await _health_of_usual(backend, environ)
-        if health is not None:
+        if health is not None and not (health.is_gateway and gateway is None):
             return await _served(backend, health, "found", CALL_MARKERS, environ)
     return _own(kind, model, usual, note, environ)
 
@@ -222,6 +231,25 @@ def _own(
     )
 
 
+async def _health_of_gateway(url: str) -> Health | None:
+    """The health of the gateway at its own address, if one answers there: it is asked without the
+    key, which is no stranger's affair."""
+    backend = CompletionsBackend(url)
+    health = await backend.health(QUICK)
+    await backend.aclose()
+    return health if health.is_gateway and health.ok else None
+
+
+async def _gateway_serves(
+    backend: CompletionsBackend, environ: Mapping[str, str], note: Callable[[str], None] | None
+) -> bool:
+    """Whether a gateway takes our key, and serves the model that was named, if one was."""
+    listed, name = await backend.models(QUICK), backend.model
+    if not listed and note is not None:
+        note(f"the gateway at {backend.address} tells us of no model: is gateway.api_key its key?")
+    return bool(listed if name is None else meant_by(name, listed, environ, loopback=True))
+
+
 async def _health_of_usual(
     backend: CompletionsBackend, environ: Mapping[str, str]
 ) -> Health | None:
@@ -275,6 +303,9 @@ async def _served(
     entry: str | None
     if name is not None:
         entry = await _settled(backend, name, health, listed, environ)
+    elif health.is_gateway:
+        entry = listed[0] if listed else None
+        backend.model = entry
     else:
         entry, doubt = which_runs(listed, mlx_lm=health.is_mlx_lm)
         if not listed and health.is_mlx_lm:
@@ -286,7 +317,8 @@ async def _served(
     if files is not None and health.is_mlx_lm:
         backend.forbidden_tokens = marker_ids(files, forbid)
     said = f" (model {name})" if name else ""
-    using = f"using the server at {backend.address}{said}" if how == "found" else ""
+    what = "gateway" if health.is_gateway else "server"
+    using = f"using the {what} at {backend.address}{said}" if how == "found" else ""
     note = "; ".join(filter(None, (using, doubt, broken)))
     return Chosen(backend=backend, how=how, note=note, model=name, files=files, health=health)
 

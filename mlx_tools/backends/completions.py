@@ -76,8 +76,8 @@ _CONTEXT_KEYS: Final = ("max_model_len", "context_length")
 class Health:
     """How a server is. ``unknown``: it answers, but does not say (many have no ``/health``).
 
-    ``server`` is its own ``Server`` header; ``allowed_origin`` is which web pages it lets read its
-    answers, ``*`` for all of them.
+    ``server`` is what it says that it is, else its ``Server`` header;
+    ``allowed_origin`` is which web pages it lets read its answers, ``*`` for all of them.
     """
 
     status: Literal["ok", "loading", "dead", "unreachable", "unknown"]
@@ -94,6 +94,11 @@ class Health:
     def is_mlx_lm(self) -> bool:
         """Whether it is mlx-lm's server: no other is known to be built on Python's own."""
         return self.server.startswith("BaseHTTP/")
+
+    @property
+    def is_gateway(self) -> bool:
+        """Whether it is a gateway of ours, which has a model's server of its own."""
+        return self.server == "mlx-tools"
 
     def as_error(self, address: str) -> BackendDead | None:
         """The error for a server whose model thread has died; None for every other state."""
@@ -241,7 +246,9 @@ class CompletionsBackend:
         elif status == 503:
             found = "loading"
         origin = answered.get("access-control-allow-origin", "")
-        return Health(found, detail, answered.get("server", ""), origin)
+        named = value.get("server") if isinstance(value, dict) else None
+        server = named if isinstance(named, str) and named else answered.get("server", "")
+        return Health(found, detail, server, origin)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models it lists, in its order; empty where it cannot (or will not) say.

@@ -4,13 +4,14 @@ but for the backend that it asks."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from mlx_tools.backends import CompletionRequest, Guarded
+from mlx_tools.backends import MOST_SCORES, CompletionRequest, Guarded, TokenScore
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.body import Sampled, check_plain, read, unknown_fields, unsupported
 from mlx_tools.gateway.chat_completions import StreamOptions, chat_completion_error, chat_usage
@@ -29,7 +30,6 @@ from mlx_tools.messages import Usage
 _REFUSED: Final[Mapping[str, Any]] = {
     "n": 1,
     "best_of": 1,
-    "logprobs": 0,
     "echo": False,
     "suffix": "",
 }
@@ -49,6 +49,8 @@ class CompletionBody(Sampled):
     stream_options: StreamOptions | None = None
     stop: str | list[str] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_SCORES)] | None = None
 
 
 def read_completion(
@@ -60,6 +62,7 @@ def read_completion(
         if body.get(name) not in (None, nothing, False, 0):
             raise unsupported(name, "cannot be had here; leave it out")
     given = read(CompletionBody, body)
+    scored = _scored(given)
     prompt = given.prompt if isinstance(given.prompt, str) else given.prompt[0]
     stop = [given.stop] if isinstance(given.stop, str) else given.stop or []
     request = TurnRequest(
@@ -69,10 +72,23 @@ def read_completion(
         stop=tuple(stop),
         max_tokens=given.max_tokens or USUAL,
         left_out=unknown_fields(given, (*_REFUSED, "user")),
+        top_logprobs=scored,
     )
     usage = given.stream_options is not None and given.stream_options.include_usage is True
     same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
     return request, CompletionReply(same | {"model": request.model}, given.stream is True, usage)
+
+
+def _scored(given: CompletionBody) -> int:
+    """How many alternatives of each token are wanted, as mlx-lm's server is asked for them."""
+    wanted = given.top_logprobs or 0
+    if not given.logprobs:
+        return 0
+    if given.logprobs is not True or not wanted:
+        raise unsupported("logprobs", "true, with top_logprobs; no other form can be had here")
+    if given.stream:
+        raise unsupported("logprobs", "not in a stream")
+    return wanted
 
 
 async def complete_text(speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
@@ -86,13 +102,16 @@ async def complete_text(speaker: Speaker, request: TurnRequest, emit: Emit) -> T
         timeout=speaker.limits.completion_timeout,
         idle_timeout=speaker.limits.idle_timeout,
         sampling=sampling,
+        top_logprobs=request.top_logprobs,
     )
-    stops, said, usage, pieces = StopTexts(request.stop), [], None, 0
+    stops, said, usage, pieces = StopTexts(request.stop), [], Usage(), 0
     finish: Any = "stop"
+    scores: list[tuple[TokenScore, ...]] = []
     try:
         async with aclosing(Guarded(speaker.backend).complete(asked)) as chunks:
             async for chunk in chunks:
                 pieces += bool(chunk.text)
+                scores += chunk.scores
                 usage = chunk.usage or usage
                 finish = chunk.finish_reason or finish
                 if text := stops.feed(chunk.text, ended=chunk.finish_reason is not None):
@@ -103,11 +122,16 @@ async def complete_text(speaker: Speaker, request: TurnRequest, emit: Emit) -> T
                     break
     except MlxToolsError as error:
         raise as_api_error(error) from error
+    if usage.completion_tokens is None:
+        usage = replace(usage, completion_tokens=pieces)
+    if usage.prompt_tokens is None:
+        usage = replace(usage, prompt_tokens=speaker.counter.count(asked.prompt))
     done = TurnDone(
-        finish="length" if finish == "length" else "stop",
+        finish=finish,
         text="".join(said),
-        usage=usage or Usage(completion_tokens=pieces),
+        usage=usage,
         stopped_by=stops.found,
+        scores=tuple(scores),
     )
     emit(done)
     return done
@@ -128,18 +152,37 @@ class CompletionReply:
         elif isinstance(event, TurnDone):
             yield self._event("", event.finish)
             if self._usage:
-                yield _text({**self._same, "choices": [], "usage": chat_usage(event.usage)})
+                yield _text({**self._same, "choices": [], "usage": _usage(event.usage)})
             yield "data: [DONE]\n\n"
 
     def fail(self, error: ApiError) -> Iterator[str]:
         yield _text(completion_error(error))
 
     def whole(self, done: TurnDone) -> dict[str, Any]:
-        usage = chat_usage(done.usage)
-        return {**self._same, "choices": [_choice(done.text, done.finish)], "usage": usage}
+        choice = _choice(done.text, done.finish)
+        if done.scores:
+            choice["logprobs"] = {"content": [_row(scores) for scores in done.scores]}
+        return {**self._same, "choices": [choice], "usage": _usage(done.usage)}
 
     def _event(self, text: str, finish: str | None) -> str:
         return _text({**self._same, "choices": [_choice(text, finish)]})
+
+
+def _usage(usage: Usage) -> dict[str, Any]:
+    """What is known of the tokens: the model's server may not say how many were cached."""
+    said = chat_usage(usage)
+    if usage.cached_tokens is None:
+        del said["prompt_tokens_details"]
+    return said
+
+
+def _row(scores: Sequence[TokenScore]) -> dict[str, Any]:
+    """One token's alternatives in the form of mlx-lm's server, each with its bytes."""
+    rows = [
+        {"id": one.id, "token": one.text, "logprob": one.logprob, "bytes": list(one.data)}
+        for one in scores
+    ]
+    return {"top_logprobs": rows}
 
 
 def _choice(text: str, finish: str | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from mlx_tools.backends import TokenScore
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.messages import ToolSpec, Usage
 
@@ -53,6 +54,7 @@ class TurnRequest:
     ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
     end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
     fields and tools that were accepted and have no effect, by the names that the client gave.
+    ``top_logprobs`` is how many alternatives of each token of a plain completion are wanted.
     """
 
     messages: tuple[ClientMessage, ...]
@@ -66,6 +68,7 @@ class TurnRequest:
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     left_out: tuple[str, ...] = ()
+    top_logprobs: int = 0
 
     @property
     def is_plain(self) -> bool:
@@ -107,7 +110,8 @@ class TurnDone:
 
     ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of
     calls that stand in an earlier result. ``reasoning`` is what the model thought. ``stopped_by``
-    is the client's stop text that ended the answer, empty where none did.
+    is the client's stop text that ended the answer, empty where none did. ``scores`` are the
+    alternatives of each token, where they were asked for and the server says them.
     """
 
     finish: Finish
@@ -119,6 +123,7 @@ class TurnDone:
     reasoning: str = ""
     model: str = ""
     stopped_by: str = ""
+    scores: tuple[tuple[TokenScore, ...], ...] = ()
 
 
 TurnEvent = TextPiece | CallBegun | ArgumentsMore | TurnDone

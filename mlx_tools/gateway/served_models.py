@@ -93,7 +93,7 @@ class ServedModels:
 
     async def _open(self, name: str | None, *, first: bool = False) -> Speaker:
         """A model; with the ``first`` there is time to try its server's own function calling."""
-        options = replace(self.options, model=name, spread=True)
+        options = replace(self.options, model=name, spread=True, serves=True)
         chosen, settings = await self._stack.enter_async_context(found(options, self.note))
         if first:
             settings = await with_route_tried(options, chosen, settings, TRIAL)

@@ -402,7 +402,7 @@ async def _count_tokens(request: Request) -> Response:
 
 
 async def _health(request: Request) -> Response:
-    return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "ok", "server": "mlx-tools"})
 
 
 async def _described(request: Request) -> Response:

@@ -114,6 +114,55 @@ def test_a_server_that_cannot_list_is_found_by_how_it_refuses(environ: dict[str,
         assert server.bodies == [{"max_tokens": 0}]
 
 
+GATEWAY = answers(200, {"status": "ok", "server": "mlx-tools"})
+
+
+def test_a_gateway_of_ours_goes_before_the_usual_server(environ: dict[str, str]) -> None:
+    with (
+        serving(says("Hi"), health=GATEWAY, models=listing("a/b", "c/d")) as gateway,
+        serving(says("Hi"), health=OK, models=listing("e/f")) as usual,
+    ):
+        addresses = {"gateway": gateway.url, "usual": usual.url}
+        chosen = choose(environ, **addresses, gateway_key="sesame")
+        assert gateway.requests[-1].headers["authorization"] == "Bearer sesame"
+        assert (chosen.how, chosen.model) == ("found", "a/b")
+        assert chosen.note == f"using the gateway at {gateway.url} (model a/b)"
+        assert choose(environ, **addresses, model="c/d").model == "c/d"
+        assert choose(environ, **addresses, model="e/f").backend.address.url == usual.url  # type: ignore[union-attr]
+
+
+def test_a_stranger_where_the_gateway_would_be_is_none(environ: dict[str, str]) -> None:
+    with (
+        serving(says("Hi"), health=OK, models=listing("a/b")) as stranger,
+        serving(says("Hi"), health=OK, models=listing("e/f")) as usual,
+    ):
+        addresses = {"gateway": stranger.url, "usual": usual.url}
+        assert choose(environ, **addresses, gateway_key="sesame").model == "e/f"
+        assert stranger.requests
+        assert not any("authorization" in asked.headers for asked in stranger.requests)
+
+
+def test_a_gateway_that_does_not_take_the_key_is_told_and_not_used(environ: dict[str, str]) -> None:
+    told: list[str] = []
+    refused = answers(401, {"error": {"message": "the key is missing or wrong"}})
+    with (
+        serving(says("Hi"), health=GATEWAY, models=refused) as gateway,
+        serving(says("Hi"), health=OK, models=listing("e/f")) as usual,
+    ):
+        chosen = choose(environ, gateway=gateway.url, usual=usual.url, note=told.append)
+    assert chosen.model == "e/f"
+    assert len(told) == 1 and "gateway.api_key" in told[0]
+
+
+def test_who_takes_no_gateway_takes_none_at_the_usual_address_either(
+    environ: dict[str, str],
+) -> None:
+    with serving(says("Hi"), health=GATEWAY, models=listing("a/b")) as gateway:
+        with pytest.raises(ModelMissing):
+            choose(environ, usual=gateway.url)
+        assert choose(environ, usual=gateway.url, gateway=NOBODY).model == "a/b"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("health", "complete"),

@@ -143,3 +143,19 @@ def test_a_key_from_a_file_is_asked_of_clients(start: Any, tmp_path: Path) -> No
 def test_where_tools_are_turned_off_there_is_no_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLUGIN_MLX_TOOLS_ENABLED", "false")
     assert b"PLUGIN_MLX_TOOLS_ENABLED" in refusal()
+
+
+def test_a_run_without_an_address_asks_the_gateway_that_is_there(
+    start: Any, tmp_path: Path
+) -> None:
+    one = start(answer("From the gateway."))
+    port = re.search(r":(\d+)/", one.url)
+    assert port is not None
+    environ = os.environ | {
+        **{f"XDG_{name}_HOME": str(tmp_path) for name in ("CONFIG", "STATE", "DATA")},
+        "MLX_TOOLS_GATEWAY_PORT": port[1],
+    }
+    asking = forks().start("ask", "--chat-format", "chatml", "Hi", environ=environ, folder=tmp_path)
+    said, told = asking.communicate()
+    assert said.decode().strip() == "From the gateway.", told
+    assert b"using the gateway at http://127.0.0.1:" + port[1].encode() in told
