@@ -15,6 +15,9 @@ from mlx_tools.tools import ToolError
 ENCODING: Final = "gzip"
 """What is asked for. A body that comes in another encoding is refused."""
 
+_MAX_PARTS: Final = 1000
+"""Parts that one gzip body may have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Body:
@@ -35,20 +38,30 @@ async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> 
         )
     unpack = zlib.decompressobj(31) if packed else None
     data = bytearray()
-    came = 0
+    came = parts = 0
     async for piece in pieces:
         came += len(piece)
-        room = limit + 1 - len(data)
-        try:
-            data += piece[:room] if unpack is None else unpack.decompress(piece, room)
-        except zlib.error:
-            raise ToolError("the page cannot be unpacked: its compression is broken") from None
+        while piece and len(data) <= limit:
+            room = limit + 1 - len(data)
+            if unpack is None:
+                data += piece[:room]
+                break
+            if unpack.eof:
+                if piece[:1] != b"\x1f":  # no part: padding
+                    break
+                parts += 1
+                if parts >= _MAX_PARTS:
+                    raise ToolError("the page is packed in too many parts")
+                unpack = zlib.decompressobj(31)
+            try:
+                data += unpack.decompress(piece, room)
+            except zlib.error:
+                raise ToolError("the page cannot be unpacked: its compression is broken") from None
+            piece = unpack.unused_data
         if len(data) > limit or came > limit:
             return Body(bytes(data[:limit]), cut=True)
-    if unpack is not None and not unpack.eof:
+    if unpack is not None and came and not unpack.eof:
         raise ToolError("the page broke off before its end")
-    if unpack is not None and unpack.unused_data.startswith(b"\x1f\x8b"):
-        raise ToolError("the page is packed in several parts")
     return Body(bytes(data), cut=False)
 
 

@@ -36,15 +36,16 @@ def cut_at(data: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(
-    st.binary(max_size=900),
+    st.lists(st.binary(max_size=300), max_size=4),
     st.sampled_from(["", "identity", "gzip", "x-gzip", "GZip"]),
     st.integers(1, 700),
     st.lists(st.integers(0, 900), max_size=6),
 )
 def test_a_body_is_what_was_packed_up_to_the_limit(
-    whole: bytes, encoding: str, limit: int, places: list[int]
+    parts: list[bytes], encoding: str, limit: int, places: list[int]
 ) -> None:
-    packed = gzip.compress(whole) if "zip" in encoding.lower() else whole
+    whole = b"".join(parts)
+    packed = b"".join(map(gzip.compress, parts)) if "zip" in encoding.lower() else whole
     body = read(cut_at(packed, places), encoding, limit)
     assert whole.startswith(body.data) and len(body.data) <= limit
     assert body.cut == (body.data != whole) or len(packed) > limit
@@ -78,9 +79,8 @@ def test_a_body_that_breaks_off_or_is_broken_is_an_error() -> None:
         read([packed[:-10]], "gzip")
     with pytest.raises(ToolError, match="broken"):
         read([packed[:-8], bytes(8)], "gzip")
-    for pieces in ([packed * 2], [packed, packed]):
-        with pytest.raises(ToolError, match="several parts"):
-            read(pieces, "gzip", 100_000)
+    with pytest.raises(ToolError, match="too many parts"):
+        read([gzip.compress(b"") * 1500], "gzip", 100_000)
     assert read([gzip.compress(b"whole") + b"\0padding"], "gzip").data == b"whole"
 
 
