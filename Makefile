@@ -43,6 +43,7 @@ docs: $(READY) ## Write what is generated in docs/
 	$(BIN)/python scripts/import_diagram.py
 	$(BIN)/python scripts/settings_table.py
 	$(BIN)/python scripts/commands_table.py
+	$(BIN)/python scripts/clients_table.py
 	$(BIN)/python scripts/counts.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)

@@ -58,6 +58,9 @@ SCRIPTS = {
 PROMPT = f"{TASK}: look at the files here, write b.txt, and count the lines of all texts."
 SMALL = "smollm2-135m"
 
+SECONDS = 240
+"""So long a client may take for its tests."""
+
 Row = dict[str, Any]
 
 
@@ -147,17 +150,28 @@ def rows_of(client: str, url: str, model: str, *tests: str) -> Iterator[Row]:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    done = subprocess.run(
-        [*command, *tests],
-        env=os.environ | environ,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    rows = [json.loads(line) for line in re.findall(r'\{"client":.*\}$', done.stdout, re.M)]
+    try:
+        done = subprocess.run(
+            [*command, *tests],
+            env=os.environ | environ,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        told = bytes(error.stdout or b"").decode()
+        why = f"not done in {SECONDS} s"
+        yield from rows_in(told)
+        yield {"client": client, "test": "the rest", "passed": False, "why": why}
+        return
+    rows = rows_in(done.stdout)
     if done.returncode or not rows:
         raise SystemExit(f"{script}: {done.stdout[-1000:]}{done.stderr[-3000:]}")
     yield from rows
+
+
+def rows_in(told: str) -> list[Row]:
+    return [json.loads(line) for line in re.findall(r'\{"client":.*\}$', told, re.M)]
 
 
 def agent_rows(name: str, url: str, server: StrongServer) -> Iterator[Row]:

@@ -91,7 +91,29 @@ def suite(rows: list[Row]) -> str:
     return ", ".join(told)
 
 
-STRETCHES: Final = (Stretch("clients.md", "table of clients", "clients_table.py", clients),)
+def peers() -> str:
+    """The table of peers as Markdown."""
+    results = found("gateway_peers.json")
+    rows: list[Row] = results["rows"]
+    names = list(dict.fromkeys(one["peer"] for one in rows))
+    lines = [f"| the model writes | {' | '.join(names)} |", f"| --- {'| --- ' * len(names)}|"]
+    for form in (*dict.fromkeys(one["form"] for one in rows), ""):
+        cells = [share(rows, name, form) for name in names]
+        lines += [f"| {form or '**all**'} | {' | '.join(cells)} |"]
+    named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    command = f"`python benchmarks/gateway_peers.py`, {results['date']}, with {named}."
+    return "\n\n".join([command, "\n".join(lines)])
+
+
+def share(rows: list[Row], peer: str, form: str = "") -> str:
+    its = [one["passed"] for one in rows if one["peer"] == peer and form in ("", one["form"])]
+    return f"{sum(its)} of {len(its)}"
+
+
+STRETCHES: Final = (
+    Stretch("clients.md", "table of clients", "clients_table.py", clients),
+    Stretch("clients.md", "table of peers", "clients_table.py", peers),
+)
 
 
 def write_page() -> None:

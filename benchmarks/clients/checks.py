@@ -99,7 +99,9 @@ def run(client: str, tests: Mapping[str, Callable[[], Any]]) -> None:
             last = traceback.extract_tb(error.__traceback__)[-1]
             place = f" (line {last.lineno})" if isinstance(error, AssertionError) else ""
             why = f"{type(error).__name__}{place}: {error}"[:300]
-        print(json.dumps({"client": client, "test": name, "passed": not why, "why": why}))
+        print(
+            json.dumps({"client": client, "test": name, "passed": not why, "why": why}), flush=True
+        )
 
 
 async def _awaited(made: Any) -> None:

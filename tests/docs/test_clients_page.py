@@ -22,7 +22,13 @@ from tests.gateway.conftest import OneModel, speaker_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
 ADDRESS = "http://127.0.0.1:8321"
+
+
+def module_of(program: str) -> str:
+    """What a program imports first."""
+    return program.split()[1]
 
 
 @contextmanager
@@ -44,14 +50,16 @@ def gateway(backend: ScriptedBackend) -> Iterator[str]:
 
 
 def test_the_page_has_a_program_for_each_interface() -> None:
-    assert [program.split()[1] for program in PROGRAMS] == ["openai", "anthropic"]
+    names = ["langchain_core.tools", "pydantic_ai", "openai", "anthropic"]
+    assert [module_of(program) for program in PROGRAMS] == names
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=module_of)
 def test_a_program_of_the_page_calls_a_tool_and_says_what_the_model_made_of_it(
     program: str,
 ) -> None:
     assert ADDRESS in program
+    pytest.importorskip(module_of(program).partition(".")[0])
     backend = ScriptedBackend(call("get_weather", city="Rome"), answer("Rain in Rome."))
     with gateway(backend) as address:
         code = program.replace(ADDRESS, address)
