@@ -43,7 +43,7 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    with _listen(own.host, own.port) as listening:
+    with listen(own.host, own.port) as listening:
         await models.open()
         host, port = listening.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
@@ -51,10 +51,18 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         await uvicorn.Server(config).serve(sockets=[listening])
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises `UsageError` where it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named asyncio has pieces sent at once; without it each waits for the
+    # acknowledgement of the one before, 40 ms.
+    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen(2048)
     except OSError as error:
+        one.close()
         said = f"{host}:{port}: {error.strerror or error}"
         raise UsageError(said, hint="name another port with --port; 0 takes a free one") from None
+    return one

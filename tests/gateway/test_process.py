@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mlx_tools.gateway.serving import listen
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.forked import Forked, forks
 from tests.gateway.conftest import WEATHER
@@ -99,6 +101,27 @@ def test_told_to_end_it_finishes_what_it_serves(start: Any) -> None:
     one.process.wait(30)
     with pytest.raises(httpx.ConnectError):
         one.ask()
+
+
+def test_its_connections_send_pieces_at_once() -> None:
+    async def main() -> bool:
+        nodelay: list[int] = []
+
+        class Seen(asyncio.Protocol):
+            def connection_made(self, transport: Any) -> None:
+                own = transport.get_extra_info("socket")
+                nodelay.append(own.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+        with listen("127.0.0.1", 0) as listening:
+            server = await asyncio.get_running_loop().create_server(Seen, sock=listening)
+            _, writer = await asyncio.open_connection(*listening.getsockname())
+            while not nodelay:
+                await asyncio.sleep(0)
+            writer.close()
+            server.close()
+        return bool(nodelay[0])
+
+    assert asyncio.run(main())
 
 
 def refusal(*options: str) -> bytes:
