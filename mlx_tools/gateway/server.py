@@ -398,7 +398,7 @@ async def _input_items(request: Request) -> Response:
 async def _count_tokens(request: Request) -> Response:
     turn = read_count_tokens(await json_body(request))
     speaker = await request.app.state.gateway.models.speaker(turn.model)
-    return JSONResponse({"input_tokens": speaker.count(turn)})
+    return JSONResponse({"input_tokens": await speaker.count(turn)})
 
 
 async def _health(request: Request) -> Response:

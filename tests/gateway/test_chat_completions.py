@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import Chunk, CompletionRequest
-from mlx_tools.errors import BackendBroken, BackendUnreachable
+from mlx_tools.errors import BackendBroken, BackendTimeout, BackendUnreachable
 from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.conversation import TurnMemory
 from mlx_tools.gateway.request import ApiError
@@ -408,6 +408,20 @@ def test_an_answer_is_held_to_its_schema_and_is_no_call(
         assert not any("tool_calls" in delta for delta in deltas)
     else:
         assert message(response)["content"] == content
+
+
+class Silent:
+    """A server that does not answer in time."""
+
+    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        raise BackendTimeout("it was silent for 60 s", hint="allow more time with --timeout")
+        yield Chunk()
+
+
+def test_a_server_that_is_silent_is_told_without_the_options_of_runs(serving: Any) -> None:
+    response = post(serving(backend=Silent()), tools=[WEATHER])
+    assert response.status_code == 504
+    assert response.json()["error"]["message"] == "it was silent for 60 s"
 
 
 class Breaking:

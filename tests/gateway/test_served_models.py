@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 
+from mlx_tools.backends import TokenCounter
 from mlx_tools.gateway.served_models import ServedModels
+from mlx_tools.gateway.turn import STEP
+from tests.gateway.conftest import speaker_of
 
 
 class Looking(ServedModels):
@@ -34,5 +38,41 @@ def test_a_model_that_is_being_looked_at_holds_up_no_other() -> None:
                 await anyio.wait_all_tasks_blocked()
                 assert (await served.speaker("quick")).manner.model == "quick"
                 tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+class Counted(TokenCounter):
+    """Counts, and keeps how long the texts were."""
+
+    def count(self, text: str) -> int:
+        sizes.append(len(text) - self.known(text))
+        return super().count(text)
+
+
+sizes: list[int] = []
+
+
+def test_while_a_long_prompt_is_counted_others_are_served() -> None:
+    text = "Some words, and then some more. " * 10_000
+    speaker = replace(speaker_of(None), counter=Counted())
+    served: list[int] = []
+
+    async def others() -> None:
+        while True:
+            served.append(len(sizes))
+            await anyio.sleep(0)
+
+    async def main() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(others)
+            whole = await speaker.measure(text)
+            assert abs(whole - TokenCounter().count(text)) <= len(sizes)
+            assert len(sizes) > 5 and max(sizes) <= STEP
+            assert set(served) >= set(range(1, len(sizes)))
+            sizes.clear()
+            assert await speaker.measure(f"{text} More.") > whole
+            assert sizes == [len(" More.")]
+            tasks.cancel_scope.cancel()
 
     anyio.run(main)

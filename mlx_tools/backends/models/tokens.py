@@ -56,6 +56,10 @@ class TokenCounter:
     # places in that text where it can be cut, and the tokens before
     _marks: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)], init=False)
 
+    def known(self, text: str) -> int:
+        """How many characters of ``text`` are counted already."""
+        return _alike(self._text, text)
+
     def count(self, text: str) -> int:
         """How many tokens ``text`` has."""
         if not self._found:
