@@ -41,14 +41,20 @@ def clients() -> str:
     few = [one for one in rows if one["test"] in COMMON and one["client"] != SUITE]
     parts = [
         f"`python benchmarks/gateway_clients.py`, {results['date']}, with {named}.",
-        "On a scripted model that does what a strong one does:",
+        "On a scripted model that does what a strong one does. A model that completes text sees no "
+        "pictures, and the gateway tells no log probabilities: what asks for them gets an error "
+        "that names it. An agent's tests are a task of five calls in a git repository, and that "
+        "each of its prompts begins with the one before.",
         summary(rows),
         "Test by test, those that several clients have:",
         matrix(few),
         f"Those of `{SUITE}`: {suite([one for one in rows if one['client'] == SUITE])}.",
     ]
     if "small" in results:
-        parts.append("On a real server, mlx-lm's, with SmolLM2 of 135 million parameters:")
+        parts.append(
+            "On a real server, mlx-lm's, with SmolLM2 of 135 million parameters: an answer, and a "
+            "call of a calculator with an answer after it, right or not, of 80 tokens at most."
+        )
         parts.append(summary(results["small"]))
     return "\n\n".join(parts)
 
