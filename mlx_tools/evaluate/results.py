@@ -7,6 +7,7 @@ Every other line is one item, by one strategy. What a crash left of a line is dr
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -43,11 +44,12 @@ class Key(NamedTuple):
 class Results:
     """The results of a run: those of ``path``, and those that are added.
 
-    Without a path they are kept in memory alone. Use it with ``with``.
+    Without a path they are kept in memory alone. Use it with ``with``: the file is locked
+    meanwhile.
 
     Raises:
         UsageError: the file is no file of results, is one of other settings or another benchmark,
-            or cannot be written.
+            cannot be written, or another run writes it.
     """
 
     def __init__(self, path: Path | None, benchmark: str, settings: Mapping[str, Any]) -> None:
@@ -100,7 +102,13 @@ class Results:
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {error.strerror}") from None
         try:
+            if not path.is_file():
+                raise UsageError(f"{path} is no file that results can be read back from")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._take_in(path, self._file)
+        except BlockingIOError:
+            self.__exit__()
+            raise UsageError(f"{path}: another run writes it", hint="name another file") from None
         except BaseException:
             self.__exit__()
             raise

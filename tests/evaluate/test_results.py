@@ -93,10 +93,18 @@ def test_a_line_that_is_no_result_is_told_by_its_number(path: Path, line: str) -
         open_results(path)
 
 
+def test_two_runs_do_not_write_the_same_file(path: Path) -> None:
+    with open_results(path), pytest.raises(UsageError, match="another run writes it"):
+        open_results(path)
+    with open_results(path):
+        pass
+
+
 def test_where_nothing_can_be_written_that_is_told(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path, "Is a directory"),
         (tmp_path / "no" / "file", "No such file"),
+        (Path("/dev/null"), "read back"),
     ):
         with pytest.raises(UsageError, match=said):
             open_results(path)
