@@ -52,7 +52,7 @@ SHORT = 2
 
 RUN = {"console", "python"}
 PARSED = {"json": json.loads, "toml": tomllib.loads}
-SHOWN = {"mermaid", "text"}
+SHOWN = {"js", "mermaid", "text", "yaml"}
 
 NEEDS_MODEL = re.compile(
     rf"mlx-tools (?:ask|chat|doctor|propose|golden record)\b|{re.escape(SHOWN_ADDRESS)}"

@@ -317,7 +317,7 @@ class Cancelled(Notes):
     def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
         found = super().read_all(given_up)
         assert found.notes and not given_up()
-        current_context().cancel()
+        current_context().cancelled = True
         return found
 
 
