@@ -36,7 +36,7 @@ def figures() -> str:
         "Memory: "
         + ", ".join(f"{row['rss_kb'] // 1024} MB after {row['requests']:,}" for row in memory)
         + f" requests. Of {left['clients']:,} clients that went away at random "
-        f"{left['left']['active']} held a slot a second later.",
+        f"{left['left']['active']} held a slot {left['seconds']:g} s after the last.",
         "",
         "`python benchmarks/gateway_cache.py --pi PATH`: the agent pi, ten questions of one "
         "conversation on the embedded model. How much of the prompt before was in the cache of the "

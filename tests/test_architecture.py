@@ -185,3 +185,12 @@ def test_nothing_is_left_undone() -> None:
 
 def test_every_module_says_what_it_is_for() -> None:
     assert [name for name in MODULES if not ast.get_docstring(tree_of(name))] == []
+
+
+def test_no_class_name_stands_for_two_things() -> None:
+    seen: dict[str, set[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                seen.setdefault(node.name, set()).add(name)
+    assert {name: places for name, places in seen.items() if len(places) > 1} == {}

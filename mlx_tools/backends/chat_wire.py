@@ -58,7 +58,7 @@ _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).en
 
 
 @dataclass(slots=True)
-class _Call:
+class _ChatCallPieces:
     """A call that is not closed, by the ``number`` that its server gives it. ``waiting`` is what
     came of its arguments and is not written yet."""
 
@@ -88,8 +88,8 @@ class TurnText:
     """
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
-        self._open: list[_Call] = []  # the first is being written
+        self.calls: list[_ChatCallPieces] = []
+        self._open: list[_ChatCallPieces] = []  # the first is being written
         self._thinks = False
         self._lead = True  # nothing stands in the line
 
@@ -126,7 +126,7 @@ class TurnText:
             written += self._close() + self._write(self._open[0])
         return written
 
-    def _of(self, number: int | None, call_id: str, name: str) -> _Call | None:
+    def _of(self, number: int | None, call_id: str, name: str) -> _ChatCallPieces | None:
         """The call that a piece belongs to, None where it belongs to none."""
         last = self.calls[-1] if self.calls else None
         found = last
@@ -142,7 +142,7 @@ class TurnText:
             return found
         if not (name or call_id or number is not None):
             return None
-        call = _Call(number)
+        call = _ChatCallPieces(number)
         self.calls.append(call)
         self._open.append(call)
         return call
@@ -160,7 +160,7 @@ class TurnText:
         closing, self._thinks = (f"{_CLOSE}\n" if self._thinks else ""), False
         return closing
 
-    def _write(self, call: _Call) -> str:
+    def _write(self, call: _ChatCallPieces) -> str:
         """What can be written of the call that is first."""
         text = ""
         if not call.name:

@@ -43,7 +43,7 @@ class _Failed(Exception):
 
 
 @dataclass(slots=True)
-class _Probe:
+class _Trial:
     """The questions, and who is asked."""
 
     backend: Backend
@@ -157,7 +157,7 @@ async def probe_native(
     is that of one request in seconds. Raises `BackendError` where the server fails, but for one
     that refuses such requests or answers nonsense: that is a verdict.
     """
-    probe = _Probe(backend, tomllib.loads(read_data(FILE)), timeout)
+    probe = _Trial(backend, tomllib.loads(read_data(FILE)), timeout)
     passed, obeys, reason = False, False, ""
     try:
         for case in probe.asked["calls"]:

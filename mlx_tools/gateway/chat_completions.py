@@ -76,7 +76,7 @@ class CalledFunction(Body):
     arguments: str | JsonObject | None = ""
 
 
-class ChatCall(Body):
+class AssistantCall(Body):
     id: str | None = ""
     type: str | None = "function"
     function: CalledFunction
@@ -85,7 +85,7 @@ class ChatCall(Body):
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[JsonObject] | None = None
-    tool_calls: list[ChatCall] | None = None
+    tool_calls: list[AssistantCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
 

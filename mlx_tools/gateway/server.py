@@ -129,18 +129,18 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
     made: dict[str, Any] = {"new_id": gateway.new_id, "now": gateway.now}
     kept: dict[str, Any] = {"store": gateway.responses, "temperature": gateway.temperature}
     turns = {
-        "/v1/chat/completions": _Turns(
+        "/v1/chat/completions": _TurnEndpoint(
             gateway, lambda body, _: read_chat_completion(body, **made), chat_completion_error
         ),
-        "/v1/completions": _Turns(
+        "/v1/completions": _TurnEndpoint(
             gateway, lambda body, _: read_completion(body, **made), completion_error, complete_text
         ),
-        "/v1/responses": _Turns(
+        "/v1/responses": _TurnEndpoint(
             gateway,
             lambda body, request: read_responses(body, **made, **kept, key=_key_of(request)),
             responses_error,
         ),
-        "/v1/messages": _Turns(
+        "/v1/messages": _TurnEndpoint(
             gateway,
             lambda body, _: read_anthropic_messages(body, new_id=gateway.new_id),
             anthropic_messages_error,
@@ -152,7 +152,7 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
 # --- turns ----------------------------------------------------------------------------------------
 
 
-class _Turns:
+class _TurnEndpoint:
     """The endpoint of one interface, as an ASGI application."""
 
     def __init__(

@@ -137,7 +137,7 @@ def _refused(reading: Reading, error: ErrorInfo) -> Reading:
 
 
 @dataclass(slots=True)
-class _Level:
+class _OpenLevel:
     is_object: bool
     is_empty: bool = True
 
@@ -154,7 +154,7 @@ class ResultText:
     wrapped: bool
     _rest: str = ""  # what the scanner has not taken yet
     _out: list[str] = field(default_factory=list)
-    _levels: list[_Level] = field(default_factory=list)
+    _levels: list[_OpenLevel] = field(default_factory=list)
     _told: int = -1  # how much of the open string was told, -1 before its quote
     _scanner: ObjectScanner = field(init=False)
 
@@ -180,7 +180,7 @@ class ResultText:
         """Tell a brace or bracket."""
         if self._levels or not self.wrapped:
             self._out.append(self._comma() + ("{" if is_object else "["))
-        self._levels.append(_Level(is_object))
+        self._levels.append(_OpenLevel(is_object))
         return True
 
     def keyed(self, begin: int, key: str) -> bool:

@@ -24,7 +24,15 @@ from mlx_tools.toolbox.urls import (
     is_within,
     joined,
 )
-from mlx_tools.toolbox.web_text import ENCODING, Body, Media, is_html, media_of, read_body, text_of
+from mlx_tools.toolbox.web_text import (
+    ENCODING,
+    Media,
+    PageBody,
+    is_html,
+    media_of,
+    read_body,
+    text_of,
+)
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError, submit
 
@@ -64,7 +72,7 @@ class FetchedPage:
 
     target: Target
     media: Media
-    body: Body
+    body: PageBody
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

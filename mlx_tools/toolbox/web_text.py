@@ -20,14 +20,14 @@ _MAX_PARTS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class PageBody:
     """A body, unpacked. ``cut`` is whether there was more."""
 
     data: bytes = field(repr=False)
     cut: bool
 
 
-async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> Body:
+async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> PageBody:
     """The body that comes in ``pieces``, in the encoding that the server names; no more than
     ``limit`` bytes are read, and no more come of unpacking. Raises ToolError."""
     named = [name.strip().lower() for name in encoding.split(",")]
@@ -59,10 +59,10 @@ async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> 
                 raise ToolError("the page cannot be unpacked: its compression is broken") from None
             piece = unpack.unused_data
         if len(data) > limit or came > limit:
-            return Body(bytes(data[:limit]), cut=True)
+            return PageBody(bytes(data[:limit]), cut=True)
     if unpack is not None and came and not unpack.eof:
         raise ToolError("the page broke off before its end")
-    return Body(bytes(data), cut=False)
+    return PageBody(bytes(data), cut=False)
 
 
 # --- media types and charsets -------------------------------------------------------------------

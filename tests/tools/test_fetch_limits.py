@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.web_text import Body, read_body
+from mlx_tools.toolbox.web_text import PageBody, read_body
 from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolError, execute
 from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, site, text
@@ -22,7 +22,7 @@ from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, si
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
 
-def read(pieces: Iterable[bytes], encoding: str = "", limit: int = 1000) -> Body:
+def read(pieces: Iterable[bytes], encoding: str = "", limit: int = 1000) -> PageBody:
     async def given_pieces() -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
@@ -93,7 +93,7 @@ def test_a_bomb_is_unpacked_to_the_limit_and_no_further() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert body == Body(bytes(3_000_000), cut=True)
+    assert body == PageBody(bytes(3_000_000), cut=True)
     assert peak < 15_000_000
 
 
@@ -107,7 +107,7 @@ def test_what_unpacks_to_nothing_is_read_no_further_than_the_limit() -> None:
             taken.append(number)
             yield b"\0\0\0\xff\xff" * 100  # blocks with nothing in them
 
-    assert read(pieces(), "gzip", 1000) == Body(b"x", cut=True)
+    assert read(pieces(), "gzip", 1000) == PageBody(b"x", cut=True)
     assert len(taken) < 5
 
 
