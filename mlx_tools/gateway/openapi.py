@@ -25,6 +25,14 @@ _ITEMS: Final[tuple[tuple[type[Body], str, type[Body]], ...]] = (
 )
 """What the items of a list are, where each is read by itself."""
 
+_TEXTS: Final = (
+    (ResponsesBody, "input"),
+    (CountedBody, "system"),
+    (MessagesBody, "system"),
+    (MessageParam, "content"),
+)
+"""Lists for which a text may stand, as the one part of it."""
+
 _POSTS: Final = (
     ("/v1/chat/completions", "OpenAI's chat completions", ChatBody, True),
     ("/v1/responses", "Open Responses", ResponsesBody, True),
@@ -50,6 +58,9 @@ def openapi_document() -> dict[str, Any]:
         for one in (field, *field.get("anyOf", ())):
             if one.get("type") == "array":
                 one["items"] = {"$ref": f"{_AT}{item.__name__}"}
+    for kind, name in _TEXTS:
+        fields = schemas[kind.__name__]["properties"]
+        fields[name] = {"anyOf": [{"type": "string"}, fields[name]]}
     schemas["Answer"] = {"type": "object"}
     paths: dict[str, Any] = {path: {"get": _operation(about)} for path, about in _GETS}
     for path, about, kind, streamed in _POSTS:
