@@ -88,7 +88,7 @@ def talk(pi: str, url: str, model: str, folder: Path) -> None:
     """The whole conversation, a process a question."""
     home = folder / "home"
     (home / ".pi" / "agent").mkdir(parents=True)
-    one = {"id": model, "contextWindow": 8192, "maxTokens": 48}
+    one = {"id": model, "contextWindow": 200_000, "maxTokens": 24}
     provider = {"baseUrl": f"{url}/v1", "api": "openai-completions", "apiKey": "none"}
     models = {"providers": {"here": {**provider, "models": [one]}}}
     (home / ".pi" / "agent" / "models.json").write_text(json.dumps(models))

@@ -26,7 +26,7 @@ from typing import Any
 
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import CPU_SECONDS, MAX_TEXT, MEMORY_MB, FetchedPage, page_text
-from mlx_tools.toolbox.web_text import Body, Media
+from mlx_tools.toolbox.web_text import Media, PageBody
 from mlx_tools.tools import ToolError
 
 MOST_BYTES = 1_000_000
@@ -128,7 +128,7 @@ KINDS: dict[str, Kind] = {
 async def read(html: str) -> tuple[str, float, int]:
     """How reading a page ended, the seconds it took, and how many characters came of it."""
     media = Media("text/html", "html", "utf-8")
-    page = FetchedPage(read_url("https://example.org/"), media, Body(html.encode(), cut=False))
+    page = FetchedPage(read_url("https://example.org/"), media, PageBody(html.encode(), cut=False))
     started = perf_counter()
     try:
         told = await page_text(page, SECONDS)

@@ -173,7 +173,7 @@ class _Taking:
             try:
                 written = await completer.complete(step, self._show)
             except _Stopped:
-                return self._done("stop")
+                return self._cut_off(step)
             done, problem = self._ended(step, written)
             if done is not None:
                 return done
@@ -237,7 +237,7 @@ class _Taking:
         """The end of the turn, or what is wrong with it."""
         reading = written.reading
         completion = written.record(step, self._session.asked)
-        self._usages.append(self._counted(step, written, completion.usage))
+        self._usages.append(self._counted(step, written))
         self._fold(completion, reading)
         follow = self._session.current.unwritten
         for record in follow:
@@ -307,7 +307,7 @@ class _Taking:
             finish=finish,
             text=text,
             calls=calls,
-            usage=total_usage(self._usages),
+            usage=self._usage(),
             repairs=repairs,
             echoed=echoed,
             reasoning=thoughts[-1] if thoughts else "",
@@ -315,14 +315,29 @@ class _Taking:
             stopped_by=self._stops.found,
         )
 
-    def _counted(self, step: Complete, written: Written, said: Usage) -> Usage:
-        """What the server said that it cost; what it did not, counted here."""
-        prompt, completion = said.prompt_tokens, said.completion_tokens
+    def _counted(self, step: Complete, written: Written) -> Usage:
+        """What a turn cost, for whoever gauges by it how full the context is: the prompt once,
+        though a mend asks with it again. What the server does not say is counted here."""
+        asked = written.usages[0] if written.usages else Usage()
+        completion = total_usage(written.usages).completion_tokens
+        prompt = asked.prompt_tokens
         return Usage(
             prompt_tokens=self._speaker.counter.count(step.prompt) if prompt is None else prompt,
-            cached_tokens=said.cached_tokens,
+            cached_tokens=asked.cached_tokens,
             completion_tokens=written.tokens if completion is None else completion,
         )
+
+    def _cut_off(self, step: Complete) -> TurnDone:
+        """The end of a turn at a stop text: its stream was closed before it said what it cost."""
+        count = self._speaker.counter.count
+        tokens = count("".join(self._text))
+        self._usages.append(Usage(count(step.prompt), None, tokens))
+        return self._done("stop")
+
+    def _usage(self) -> Usage:
+        """What the whole turn cost: the last prompt, and all that was written."""
+        total = total_usage(self._usages)
+        return replace(self._usages[-1], completion_tokens=total.completion_tokens)
 
     # --- without tools ---
 
@@ -338,9 +353,8 @@ class _Taking:
             async with aclosing(Guarded(self._speaker.backend).complete(request)) as chunks:
                 await self._read_plain(chunks, request, text, written)
         except _Stopped:
-            return self._done("stop")
-        finally:
-            self._usages.append(self._counted(step, written, total_usage(written.usages)))
+            return self._cut_off(step)
+        self._usages.append(self._counted(step, written))
         content = "".join(self._text)
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
         record = CompletionRecord(

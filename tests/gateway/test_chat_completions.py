@@ -19,6 +19,7 @@ from mlx_tools.errors import BackendBroken, BackendTimeout, BackendUnreachable
 from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.conversation import TurnMemory
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.messages import Usage
 from mlx_tools.testing import Script, answer, call
 from mlx_tools.transcript import CompletionRecord
 from tests.gateway.conftest import WEATHER
@@ -315,6 +316,14 @@ def test_a_ceiling_on_tokens_is_cut_to_what_the_context_leaves(serving: Any) -> 
     one = serving("Hello.", context=500)
     post(one, max_tokens=32_000)
     assert 400 < one.backend.requests[0].max_tokens < 500
+
+
+def test_a_corrected_turn_costs_its_last_prompt_and_all_that_was_written(serving: Any) -> None:
+    first = Script("<tool_call>weather", usage=Usage(100, 0, 10))
+    one = serving(first, Script(ROME, usage=Usage(150, 100, 20)))
+    usage = post(one, tools=[WEATHER]).json()["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (150, 30)
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 100}
 
 
 def test_sampling_goes_to_the_server_as_it_is(serving: Any) -> None:
