@@ -35,7 +35,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LATE = (
     *("anyio._backends._asyncio", "httpcore._backends.anyio", "httpx", "idna", "jsonschema"),
-    *("platformdirs", "rich.live", "rich.progress", "rich.syntax", "urllib.request"),
+    *("platformdirs", "prompt_toolkit.shortcuts", "rich.live", "rich.markdown"),
+    *("rich.progress", "rich.syntax", "urllib.request"),
 )
 """What the commands import of others when they need it."""
 
