@@ -25,7 +25,6 @@ from mlx_tools.controller import (
     Approvals,
     Approver,
     Controller,
-    Conversation,
     check_begun_here,
 )
 from mlx_tools.errors import TranscriptError, UsageError
@@ -80,13 +79,10 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     check_begun_here(records, session_store(options.load({})).secret)
     run = options.run_options(_as_options(header))
 
-    async def begin(controller: Controller) -> Conversation:
-        return controller.reopen(path)
-
     outcome = answer(
         run,
         lambda approver: _reopening(run, header, approver),
-        begin,
+        lambda controller: controller.reopen(path),
         lambda conversation: conversation.stream_resumed(approvals),
         LiveView.here(answer=not as_json),
     )

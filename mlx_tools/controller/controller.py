@@ -370,15 +370,39 @@ class Controller:
         wait, and an approval of something else than what would run now. Raises `TranscriptError`
         for a transcript that is damaged, in use, or was not written with this store's secret.
         """
-        with closing(self.reopen(session)) as conversation:
+        with closing(await self.reopen(session)) as conversation:
             return await conversation.resume(approvals)
 
-    def reopen(self, session: str | os.PathLike[str]) -> Conversation:
-        """Open a session again, for `Conversation.resume`. Raises what `resume` raises."""
+    async def reopen(self, session: str | os.PathLike[str]) -> Conversation:
+        """Open a session again, for further questions, or for `Conversation.resume` where it is
+        paused or broke off.
+
+        ``session`` is its id or the path of its transcript, to which what comes is appended: the
+        next prompt begins with the bytes of the last one. What `resume` says of the header and the
+        policy holds here. Raises `UsageError` where there is no such session, or the backend has
+        another model than it was begun with, and `TranscriptError` as `resume` does.
+        """
         opens = getattr(self._store, "open", None)
         if opens is None:
             raise UsageError("this store cannot open a session again")
-        return self._open(opens(session))
+        files = opens(session)
+        try:
+            check_begun_here(files.transcript, self._store.secret)
+            self._check_model(files.transcript[0])
+        except BaseException:
+            files.transcript.close()
+            raise
+        return self._open(files)
+
+    def _check_model(self, header: Header) -> None:
+        """Raise `UsageError` where the backend is known to have another model than a session."""
+        here = model_of(self.backend)
+        if here is not None and header.model is not None and here != header.model:
+            raise UsageError(
+                f"the session {header.session} was begun with the model {header.model}, and "
+                f"{here} is here",
+                hint=f"go on with {header.model}, or carry the session over into a new one",
+            )
 
     def _open(
         self,
@@ -389,8 +413,6 @@ class Controller:
         """A session, new where there is something that makes its header."""
         secret = self._store.secret
         try:
-            if header is None:
-                check_begun_here(files.transcript, secret)
             if files.artifacts is not None:
                 self.registry.add_reader()
             specs, disabled = self.registry.specs(), dict(self.registry.disabled)

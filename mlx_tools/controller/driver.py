@@ -102,6 +102,7 @@ class Conversation:
         self._scope: anyio.CancelScope | None = None
         self._emit: Emit | None = None
         self._waiting_for: Literal["", "backend", "tool"] = ""
+        self._reopened = self.begin is None
 
     @cached_property
     def _approvals(self) -> CallApprovals:
@@ -155,6 +156,7 @@ class Conversation:
         session = self.folded
         if tool_choice is not None:
             tool_choice = self._checked(tool_choice)
+        self._leave_unfinished()
         if session.state is State.EMPTY and self.begin is not None:
             self.append(self.begin(question, tool_choice))
         with observed(self.files.transcript, emit) as self._emit:
@@ -163,6 +165,8 @@ class Conversation:
             if session.header.context is not None:
                 self._window.begin()
             self.append(session.question_record(question, tool_choice, self.timestamp(), piped))
+            if self._reopened:
+                self._append_resumed()
             with self._resumable():
                 await self._drive()
         return self._outcome()
@@ -191,7 +195,7 @@ class Conversation:
             self._approvals.check_answers(answers, self.policy)
             self._nested_runs().answers = within
             with self._resumable():
-                self.append(ResumedRecord(policy=self.policy.to_json(), at=self.timestamp()))
+                self._append_resumed()
                 while session.state is State.READING and isinstance(
                     step := session.next_step(), Write
                 ):
@@ -250,15 +254,37 @@ class Conversation:
             artifacts=self.outputs.artifacts,
         )
 
+    def _append_resumed(self) -> None:
+        """Write down that this process goes on with the session, and under which policy."""
+        self.append(ResumedRecord(policy=self.policy.to_json(), at=self.timestamp()))
+        self._reopened = False
+
+    def _leave_unfinished(self) -> None:
+        """End a question that a crash broke off, before the next one is asked.
+
+        Raises `UsageError`, and changes nothing, where a person must decide about its calls first.
+        """
+        session = self.folded
+        if session.state in (State.EMPTY, State.IDLE, State.STOPPED):
+            return
+        states = session.current.open_calls.items()
+        doubtful = ", ".join(key for key, state in states if state.in_doubt)
+        if doubtful or session.state is State.PAUSED:
+            why = f"nobody knows how {doubtful} ended" if doubtful else "it waits for an approval"
+            raise UsageError(
+                f"the session {self.session} cannot go on: {why}",
+                hint=f"decide first: mlx-tools sessions resume {self.session}",
+            )
+        self._break_off(KeyboardInterrupt())
+
     def _checked(self, tool_choice: str) -> str:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
         nor a tool that may be called."""
-        session, specs = self.folded, self.folded.specs
+        specs = self.folded.specs
         tool_choice = tool_named(tool_choice, specs)
         if tool_choice in ("auto", "none"):
             return tool_choice
-        policy = self.policy if session.state is State.EMPTY else session.policy
-        allowed = [name for name, spec in specs.items() if permitted(policy, spec)]
+        allowed = [name for name, spec in specs.items() if permitted(self.policy, spec)]
         some = any(not is_on_demand(specs[name]) for name in allowed)
         if tool_choice not in allowed and (tool_choice != "required" or not some):
             raise UsageError(

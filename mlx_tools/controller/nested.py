@@ -202,7 +202,7 @@ class NestedRuns:
         if os.sep in session:
             raise UsageError(f"{session!r} is no session")
         try:
-            conversation = self._make(run).reopen(session)
+            conversation = await self._make(run).reopen(session)
         except NoQuestion:
             return None
         try:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mlx_tools import (
@@ -304,7 +305,7 @@ def test_an_approval_that_is_none_is_an_error_and_changes_nothing(
 
 def test_a_session_in_use_is_not_resumed(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
-    holder = house.controller().reopen(paused.session)
+    holder = anyio.run(house.controller().reopen, paused.session)
     with pytest.raises(TranscriptError, match="in use"):
         resumed(house.controller(answer()), paused.session, True)
     holder.close()
