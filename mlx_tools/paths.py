@@ -9,8 +9,11 @@ wheel carries them in the package, under ``_data``; a checkout has them at its r
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
+import secrets
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
@@ -53,6 +56,35 @@ cache_dir = functools.partial(_folder, "cache")
 def knowledge_base_file() -> Path:
     """The user's knowledge base."""
     return data_dir() / "knowledge-base.sqlite3"
+
+
+def read_private(path: Path, most: int) -> bytes:
+    """The first ``most`` bytes of a file that its owner alone may write to. Raises OSError, and
+    PermissionError for one that is not this user's own, that others may write to, or no file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    info = os.fstat(descriptor)
+    wrong = "it is no regular file" if not stat.S_ISREG(info.st_mode) else ""
+    if info.st_uid != os.geteuid() or info.st_mode & 0o022:
+        wrong = wrong or "it cannot be trusted: others may write to it"
+    if wrong:
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, wrong)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(most)
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file whole and lastingly, or leave what was there. Raises OSError."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with os.fdopen(os.open(draft, flags, mode), "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def private_dir(path: Path) -> Path:

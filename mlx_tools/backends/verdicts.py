@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -24,7 +22,7 @@ from typing import Any, ClassVar, Final, Literal, cast, get_args
 from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
 from mlx_tools.messages import Style
-from mlx_tools.paths import private_dir, read_data, state_dir
+from mlx_tools.paths import private_dir, read_data, state_dir, write_whole
 from mlx_tools.process import clean
 
 StyleChoice = Literal["auto", "jsonl", "markdown-json", "xml", "native"]
@@ -296,18 +294,9 @@ class VerdictStore:
 
     def _write(self, path: Path, value: Mapping[str, Any]) -> Path:
         private_dir(self.folder)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        text = json.dumps(value, indent=1) + "\n"
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
+            write_whole(path, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
             raise UsageError(
                 f"the verdict cannot be kept in {self.folder}: {error.strerror}",
                 hint="free some space, or name another folder by MLX_TOOLS_STATE_DIR",

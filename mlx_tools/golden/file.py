@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.paths import write_whole
 from mlx_tools.store import encode, load, parse
 from mlx_tools.transcript import GoldenRecord, Header, Record, UserRecord
 
@@ -81,17 +80,9 @@ def to_text(golden: Golden) -> str:
 
 def write_golden(golden: Golden, path: Path) -> None:
     """Writes the file whole, or leaves what was there. Raises `TranscriptError`."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with draft.open("x", encoding="utf-8", newline="\n") as out:
-                out.write(to_text(golden))
-                out.flush()
-                os.fsync(out.fileno())
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
+        write_whole(path, to_text(golden).encode(), 0o666)
     except OSError as error:
         raise TranscriptError(
             f"{path} cannot be written: {error.strerror}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, MakeTool, SourceKind
 from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError, current_context
 from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute, submit
 from mlx_tools.tools.exports import FORMATS, export, to_openai

@@ -22,6 +22,7 @@ from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
+    from mlx_tools.tools.bound import BoundSource, MakeTool, SourceKind
     from mlx_tools.tools.folder.collection import ToolCollection
 
 GROUP: Final = "mlx_tools.tools"
@@ -97,6 +98,30 @@ class Registry:
                 self.add(folder_tool(found.folder, found.reason))
             except ToolDefinitionError as error:
                 self._refused[key] = str(error)
+        return self
+
+    def with_bound(
+        self,
+        sources: Iterable[BoundSource],
+        made: Mapping[SourceKind, MakeTool],
+        refused: str | None = None,
+    ) -> Self:
+        """Adds the tools of these sources, each made by what makes such ones.
+
+        One that cannot be used, that was not agreed to, or whose name is taken is disabled with the
+        reason, under ``plugin:KIND:SOURCE/NAME``. ``refused`` is why none of them may run.
+        """
+        for source in sources:
+            key = f"{PLUGIN}{source.plugin}/".__add__
+            for tool in source.tools:
+                try:
+                    if refused is not None:
+                        raise ToolDefinitionError(refused)
+                    self.add(made[source.kind](source, tool))
+                except ToolDefinitionError as error:
+                    self._refused[key(source.tool_name(tool.name))] = str(error)
+            for tool in source.new:
+                self._refused[key(source.tool_name(tool.name))] = source.changed
         return self
 
     def add(self, tool: Callee) -> None:

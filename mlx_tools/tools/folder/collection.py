@@ -9,7 +9,6 @@ import os
 import re
 import secrets
 import shutil
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ from typing import Final, Literal
 
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError
 from mlx_tools.messages import ALIASES, TOOL_NAME
-from mlx_tools.paths import data_dir, private_dir, read_data
+from mlx_tools.paths import data_dir, private_dir, read_data, read_private, write_whole
 from mlx_tools.process import clean
 from mlx_tools.store import RootName, private_part
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_files
@@ -270,18 +269,10 @@ class ToolCollection:
             "trusted": dict(sorted(said.trusted.items())),
             "switched": dict(sorted(said.switched.items())),
         }
-        draft = self.record.with_name(f".{self.record.name}.{secrets.token_hex(8)}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            with os.fdopen(os.open(draft, flags, 0o600), "wb") as out:
-                out.write(json.dumps(value, indent=1).encode() + b"\n")
-                out.flush()
-                os.fsync(out.fileno())
-            draft.replace(self.record)
+            write_whole(self.record, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
             raise self._unwritten(error) from None
-        finally:
-            draft.unlink(missing_ok=True)
 
     def _unwritten(self, error: OSError) -> ConfigError:
         return ConfigError(f"{self.record} cannot be written: {error.strerror}")
@@ -292,10 +283,10 @@ _LOOK: Final = 0.02
 """Seconds between two tries to get a lock."""
 
 
-def exposed_by(collection: ToolCollection, roots: Iterable[str]) -> str | None:
-    """Return why no tool of the folder may run beside these roots, None where they may: a tool that
-    writes below a root could say itself which files are trusted."""
-    record = collection.record.resolve()
+def exposed_by(record: Path, roots: Iterable[str]) -> str | None:
+    """Return why no tool that ``record`` vouches for may run beside these roots, None where they
+    may: a tool that writes below a root could say itself what is trusted."""
+    record = record.resolve()
     for root in map(RootName.parse, roots):
         top = Path(root.path).expanduser().resolve()
         if not root.writable or not record.is_relative_to(top):
@@ -352,27 +343,20 @@ def read_record(path: Path) -> FolderRecord:
     """Return what stands in the file; nothing where there is none. Raises ConfigError where it
     cannot be read as one: what was switched off must not come back."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        data = read_private(path, MAX_RECORD_BYTES)
     except FileNotFoundError:
         return FolderRecord()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
-    info = os.fstat(descriptor)
-    if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)
-        raise ConfigError(f"{path} is no regular file", hint=_HINT)
-    with os.fdopen(descriptor, "rb") as file:
-        if info.st_uid != os.geteuid() or info.st_mode & 0o022:
-            raise ConfigError(f"{path} cannot be trusted: others may write to it", hint=_HINT)
-        try:
-            value = json.loads(file.read(MAX_RECORD_BYTES))
-            said = FolderRecord({**value.pop("trusted")}, {**value.pop("switched")})
-            digests = all(isinstance(digest, str) for digest in said.trusted.values())
-            switches = all(isinstance(on, bool) for on in said.switched.values())
-            if value == {"version": _VERSION} and digests and switches:
-                return said
-        except (OSError, ValueError, TypeError, RecursionError, KeyError, AttributeError):
-            pass
+    try:
+        value = json.loads(data)
+        said = FolderRecord({**value.pop("trusted")}, {**value.pop("switched")})
+        digests = all(isinstance(digest, str) for digest in said.trusted.values())
+        switches = all(isinstance(on, bool) for on in said.switched.values())
+        if value == {"version": _VERSION} and digests and switches:
+            return said
+    except (ValueError, TypeError, RecursionError, KeyError, AttributeError):
+        pass
     raise ConfigError(f"{path} is damaged", hint=_HINT)
 
 
