@@ -377,7 +377,7 @@ def test_a_root_that_can_be_written_must_not_hold_the_record(
     assert exposed_by(collection.record, [str(tmp_path), "/usr:rw"]) is None
     assert "lies below the root" in (exposed_by(collection.record, [f"{tmp_path}:rw"]) or "")
     hidden = ToolCollection(tmp_path / ".local" / "share")
-    assert exposed_by(hidden, [f"{tmp_path}:rw"]) is None
+    assert exposed_by(hidden.record, [f"{tmp_path}:rw"]) is None
 
 
 # --- a new one ----------------------------------------------------------------------------------
