@@ -39,11 +39,12 @@ format: $(READY) ## Put the code into shape
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY) ## Write what is generated in docs/
+docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/import_diagram.py
 	$(BIN)/python scripts/settings_table.py
 	$(BIN)/python scripts/commands_table.py
 	$(BIN)/python scripts/clients_table.py
+	$(BIN)/python scripts/completion_table.py
 	$(BIN)/python scripts/counts.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import mlx_tools
+from mlx_tools.cli.completion import TABLE
+from scripts.completion_table import table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -81,3 +83,7 @@ def test_every_public_name_can_be_imported_in_a_fresh_interpreter() -> None:
 def test_the_version_is_that_of_the_project_file() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert mlx_tools.__version__ == project["version"]
+
+
+def test_what_a_tab_completes_is_what_the_commands_take() -> None:
+    assert Path(TABLE).read_text(encoding="utf-8") == table(), "out of date: make docs"

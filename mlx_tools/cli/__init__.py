@@ -42,7 +42,13 @@ COMPLETION_VARIABLE = "_MLX_TOOLS_COMPLETE"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what is returned is the process's exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if COMPLETION_VARIABLE not in os.environ:
+    if shell := os.environ.get(COMPLETION_VARIABLE):
+        from mlx_tools.cli.completion import SHELLS, complete
+
+        if shell in SHELLS:
+            text, code = complete(shell, os.environ)
+            return _print(text and f"{text}\n", code=code)
+    else:
         if not arguments or arguments[0] in ("--help", "-h"):
             from mlx_tools.cli.output import columns_of
 

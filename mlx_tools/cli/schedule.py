@@ -14,6 +14,7 @@ import typer
 
 from mlx_tools.app import config, found, job_store, lasting, registry_of, roots_of, session_store
 from mlx_tools.cli import inputs, options
+from mlx_tools.cli.completion import job_ids
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
@@ -59,12 +60,8 @@ _GIST: Final = 60
 _RUN: Final = "mlx-tools schedule run"
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [one.id for one in job_store().listing() if one.id.startswith(incomplete)]
-
-
 JobId = Annotated[
-    str, argument("ID", "The job's id, or the beginning of it.", autocompletion=_complete)
+    str, argument("ID", "The job's id, or the beginning of it.", autocompletion=job_ids)
 ]
 
 

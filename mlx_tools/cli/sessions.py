@@ -12,6 +12,7 @@ import typer
 
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
+from mlx_tools.cli.completion import session_ids
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
     amount,
@@ -45,12 +46,9 @@ def session_folder() -> SessionFolder:
     return SessionFolder(state_dir() / "sessions")
 
 
-def _complete(incomplete: str) -> list[str]:
-    return [i for i in (*session_folder().ids(), LAST) if i.startswith(incomplete)]
-
-
 SessionId = Annotated[
-    str, argument("ID", "The session's id, the beginning of it, or last.", autocompletion=_complete)
+    str,
+    argument("ID", "The session's id, the beginning of it, or last.", autocompletion=session_ids),
 ]
 
 

@@ -100,6 +100,9 @@ def test_an_unknown_subcommand_suggests(run: Any) -> None:
     assert "'show'" in run("config", "shwo").error
 
 
+HEAVY = {"typer", "rich", "pydantic", "httpx", "anyio", "asyncio", "prompt_toolkit"}
+
+
 def test_help_and_version_load_nothing_heavy() -> None:
     code = (
         "import sys; from mlx_tools.cli import main; main(['--help']); "
@@ -107,24 +110,24 @@ def test_help_and_version_load_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert loaded.isdisjoint({"typer", "rich", "pydantic", "httpx", "anyio", "asyncio", "json"})
+    assert loaded.isdisjoint({*HEAVY, "json"})
 
 
-@pytest.mark.slow
-def test_completion_knows_commands_options_and_choices(home: Path) -> None:
-    def complete(words: str) -> list[str]:
-        environ = os.environ | {
-            "_MLX_TOOLS_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")),
-        }
-        done = subprocess.run(PROGRAM, env=environ, capture_output=True, text=True)
-        return done.stdout.split()
-
-    assert "config" in complete("mlx-tools co")
-    assert "show" in complete("mlx-tools config s")
-    assert "--max-iterations" in complete("mlx-tools ask --max-")
-    assert complete("mlx-tools ask --style ") == ["auto", "jsonl", "markdown-json", "xml", "native"]
+@pytest.mark.parametrize("line", ["ask --model x --style ", "sessions show "])
+def test_a_tab_loads_nothing_heavy(line: str, home: Path) -> None:
+    code = (
+        "import sys; from mlx_tools.cli import main; main([]); "
+        "print(*{n.partition('.')[0] for n in sys.modules})"
+    )
+    environ = os.environ | {
+        "_MLX_TOOLS_COMPLETE": "complete_fish",
+        "_TYPER_COMPLETE_ARGS": f"mlx-tools {line}",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    said = done.stdout.splitlines()
+    assert said[0] in ("auto", "last") and set(said[-1].split()).isdisjoint(HEAVY)
 
 
 def test_the_completion_script_can_be_shown(home: Path) -> None:

@@ -1,0 +1,135 @@
+"""What a shell is told at a Tab.
+
+A shell starts the program anew for that, so what can follow is read from ``completions.json``:
+importing the commands and what parses their options takes half a second. `make docs` writes that
+file from the commands themselves. Shells are asked, and answered, as typer's scripts have it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+TABLE: Final = os.path.join(os.path.dirname(__file__), "completions.json")  # noqa: PTH118, PTH120
+"""Commands by their path (``sessions show``), each with its commands, options and arguments. An
+option takes so many ``values``, 0 for a flag; what may be said there, as for an argument, is a list
+of words, or the name of a function here. ``many``: it may be given again.
+"""
+
+SHELLS: Final = ("complete_bash", "complete_fish", "complete_zsh")
+
+Item = tuple[str, str]
+"""A word that may stand there, and what it means, which may be empty."""
+
+
+def session_ids() -> list[str]:
+    """The ids of the sessions, the newest first, and the word for the newest."""
+    from mlx_tools.paths import state_dir
+
+    try:
+        with os.scandir(state_dir() / "sessions") as entries:
+            found = [one.name for one in entries if one.is_dir() and one.name[0].isalnum()]
+    except OSError:
+        found = []
+    return [*sorted(found, reverse=True), "last"]
+
+
+def job_ids() -> list[str]:
+    """The ids of the jobs, in the order of `mlx-tools schedule list`."""
+    from mlx_tools.app import job_store
+
+    return [one.id for one in job_store().listing()]
+
+
+def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> list[Item]:
+    """What may stand where ``incomplete`` begins, after these words of a command line."""
+    path, here, given, operands = "", table[""], set(), 0
+    option, due = _NONE, 0
+    words = [word for word in words if word != "="]  # bash makes a word of it
+    for word in words:
+        if due:
+            due -= 1
+        elif word.startswith("-"):
+            name, sign, _ = word.partition("=")
+            given.add(name)
+            option = _named(here, name)
+            due = option["values"] - len(sign)
+        elif here["commands"]:
+            path = f"{path} {word}".strip()
+            if path not in table:
+                return []
+            here, given = table[path], set()
+        else:
+            operands += 1
+    name, sign, value = incomplete.partition("=")
+    if sign and (due or name.startswith("-")):
+        incomplete, option, due = value, option if due else _named(here, name), 1
+    if due > 0:
+        found = _said(option["words"])
+    elif incomplete.startswith("-"):
+        found = [
+            (name, option["help"])
+            for option in here["options"]
+            if option["many"] or given.isdisjoint(option["names"])
+            for name in option["names"]
+        ]
+    elif here["commands"]:
+        found = list(here["commands"].items())
+    else:
+        found = [item for words in here["arguments"][operands:][:1] for item in _said(words)]
+    return [item for item in found if item[0].startswith(incomplete)]
+
+
+_NONE: Final[Mapping[str, Any]] = {"names": [], "values": 0, "words": []}
+
+
+def _named(command: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return next((one for one in command["options"] if name in one["names"]), _NONE)
+
+
+def _said(words: Iterable[str] | str) -> list[Item]:
+    known: Iterable[str] = globals()[words]() if isinstance(words, str) else words
+    return [(word, "") for word in known]
+
+
+def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
+    """The text that answers one of `SHELLS`, and the exit code."""
+    import json
+
+    with open(TABLE, encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes time
+        table = json.load(file)
+    if shell == "complete_bash":
+        words, at = _split(environ["COMP_WORDS"]), int(environ["COMP_CWORD"])
+        found = items(words[1:at], words[at] if at < len(words) else "", table)
+        return "\n".join(word for word, _ in found), 0
+    line = environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = _split(line)[1:]
+    incomplete = words.pop() if words and not line.endswith(" ") else ""
+    found = items(words, incomplete, table)
+    if shell == "complete_zsh":
+        told = "\n".join(":".join(_for_zsh(text) for text in item if text) for item in found)
+        return f"_arguments '*: :(({told}))'" if found else "_files", 0
+    if environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+        return "", 0 if found else 1
+    return "\n".join("\t".join(filter(None, item)) for item in found), 0
+
+
+def _for_zsh(text: str) -> str:
+    text = re.sub(r"[$`]", r"\\\g<0>", text.replace('"', '""').replace("'", "''"))
+    return '"' + text.replace(":", r"\\:") + '"'
+
+
+def _split(line: str) -> list[str]:
+    """The words of a command line whose last one may be open."""
+    import shlex
+
+    words: list[str] = []
+    reader = shlex.shlex(line, posix=True)
+    reader.whitespace_split, reader.commenters = True, ""
+    try:
+        words += reader
+    except ValueError:  # a quote that is not closed yet
+        words.append(reader.token)
+    return words

@@ -1,0 +1,105 @@
+"""Writes what a Tab completes, mlx_tools/cli/completions.json, from the commands themselves.
+
+python scripts/completion_table.py            write the file
+python scripts/completion_table.py --check    exit 1 where it is out of date
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from typer.core import TyperArgument, TyperGroup, TyperOption
+from typer.main import get_command
+
+from mlx_tools.cli import completion
+from mlx_tools.cli.root import app
+
+
+def table() -> str:
+    """The file's text."""
+    rows: dict[str, Any] = {}
+    root = get_command(app)
+    _add(rows, "", root, root.make_context("mlx-tools", [], resilient_parsing=True))
+    return "{\n" + ",\n".join(f"{_json(path)}: {_lines(row)}" for path, row in rows.items()) + "}\n"
+
+
+def _lines(row: dict[str, Any]) -> str:
+    """A command's row as JSON, an option a line."""
+    options = ",\n".join(map(_json, row["options"]))
+    rest = f'"commands": {_json(row["commands"])}, "arguments": {_json(row["arguments"])}'
+    return f'{{{rest}, "options": [\n{options}]}}'
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _add(rows: dict[str, Any], path: str, command: Any, context: Any) -> None:
+    group = isinstance(command, TyperGroup)
+    subcommands = {
+        name: command.get_command(context, name)
+        for name in (command.list_commands(context) if group else ())
+    }
+    visible = {name: one for name, one in subcommands.items() if not one.hidden}
+    parameters = command.get_params(context)
+    said = _completers(command)
+    rows[path] = {
+        "commands": {name: _line(one.help) for name, one in visible.items()},
+        "options": [
+            {
+                "names": sorted([*one.opts, *one.secondary_opts]),
+                "help": _line(one.help),
+                "values": 0 if one.is_flag or one.count else one.nargs,
+                "words": _words(one, context, said),
+                "many": one.multiple,
+            }
+            for one in parameters
+            if isinstance(one, TyperOption) and not one.hidden
+        ],
+        "arguments": [
+            _words(one, context, said) for one in parameters if isinstance(one, TyperArgument)
+        ],
+    }
+    for name, one in visible.items():
+        inner = one.make_context(name, [], parent=context, resilient_parsing=True)
+        _add(rows, f"{path} {name}".strip(), one, inner)
+
+
+def _line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _words(parameter: Any, context: Any, said: dict[str, Any]) -> list[str] | str:
+    """The words that it takes, or the function that knows them when a Tab is pressed."""
+    function = said.get(parameter.name)
+    if function is not None and function.__module__ == completion.__name__:
+        return str(function.__name__)
+    return [item.value for item in parameter.shell_complete(context, "")]
+
+
+def _completers(command: Any) -> dict[str, Any]:
+    """The functions that complete a command's parameters, by the parameter's name."""
+    if command.callback is None:
+        return {}
+    parameters = inspect.signature(command.callback, eval_str=True).parameters
+    return {
+        name: getattr(info, "autocompletion", None)
+        for name, parameter in parameters.items()
+        for info in getattr(parameter.annotation, "__metadata__", ())
+    }
+
+
+def main() -> None:
+    file, text = Path(completion.TABLE), table()
+    if "--check" not in sys.argv[1:]:
+        file.write_text(text, encoding="utf-8")
+    elif file.read_text(encoding="utf-8") != text:
+        raise SystemExit(f"{file.name} is out of date: make docs")
+
+
+if __name__ == "__main__":
+    main()

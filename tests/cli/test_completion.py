@@ -1,0 +1,102 @@
+"""What a Tab completes: as the option parser would, in the words of each shell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer._completion_classes import BashComplete
+from typer.main import get_command
+
+from mlx_tools.cli.completion import TABLE, complete, items, session_ids
+from mlx_tools.cli.root import app
+
+
+@pytest.fixture(scope="module")
+def table() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(Path(TABLE).read_text())
+    return loaded
+
+
+def _lines(table: Mapping[str, Any]) -> list[tuple[list[str], str]]:
+    """Command lines with every command and option."""
+    lines = []
+    for path, command in table.items():
+        words = path.split()
+        lines += [(words, begun) for begun in ("", "--", "--m", "s", "x")]
+        for option in command["options"]:
+            for name in {*option["names"]} - {"--help", "-h"}:
+                values = ["x"] * option["values"]
+                lines.append(([*words, name, *values], ""))
+                lines.append(([*words, name, *values], "--"))
+                if values:
+                    lines += [([*words, name], "a"), (words, f"{name}="), (words, f"{name}=a")]
+    return lines
+
+
+def test_it_completes_what_the_option_parser_would(home: Path, table: dict[str, Any]) -> None:
+    parser = BashComplete(get_command(app), {}, "mlx-tools", "_MLX_TOOLS_COMPLETE")
+    lines = _lines(table)
+    assert len(lines) > 500
+    for words, begun in lines:
+        wanted = [item.value for item in parser.get_completions([*words], begun)]
+        said = [word for word, _ in items(words, begun, table)]
+        assert sorted(said) == sorted(wanted), (words, begun)
+
+
+def test_of_a_command_that_is_not_there_nothing_is_known(table: dict[str, Any]) -> None:
+    assert items(["aks"], "--", table) == []
+
+
+def test_ids_are_those_of_folders_the_newest_first(home: Path, table: dict[str, Any]) -> None:
+    assert session_ids() == ["last"]
+    sessions = home / "state" / "sessions"
+    for name in ("20260101-a", "20260102-b", ".hidden"):
+        (sessions / name).mkdir(parents=True)
+    (sessions / "secret").write_text("no session")
+    assert session_ids() == ["20260102-b", "20260101-a", "last"]
+    assert items(["sessions", "show"], "20260101", table) == [("20260101-a", "")]
+
+
+STYLES = ["auto", "jsonl", "markdown-json", "xml", "native"]
+
+
+@pytest.mark.parametrize(
+    ("words", "at", "said"),
+    [
+        ("mlx-tools ask --style", 3, STYLES),
+        ("mlx-tools ask --style = j", 4, ["jsonl"]),  # bash takes --style=j apart
+        ("mlx-tools ask 'not closed --st", 2, []),
+        ("mlx-tools ask --max-i", 2, ["--max-iterations"]),
+        ("mlx-tools config s", 2, ["show"]),
+    ],
+)
+def test_bash_gets_a_word_a_line(words: str, at: int, said: list[str]) -> None:
+    environ = {"COMP_WORDS": words, "COMP_CWORD": str(at)}
+    text, code = complete("complete_bash", environ)
+    assert (text.split(), code) == (said, 0)
+
+
+def test_zsh_gets_words_with_their_meaning_or_leave_to_complete_files() -> None:
+    def said(line: str) -> str:
+        return complete("complete_zsh", {"_TYPER_COMPLETE_ARGS": line})[0]
+
+    assert said("mlx-tools models pu").startswith("""_arguments '*: :(("pull":"Fetch """)
+    assert '"--model":"The model\\\\: the server\'\'s name for it,' in said("mlx-tools ask --model")
+    assert said("mlx-tools ask --full-trace ") == "_files"
+
+
+def test_fish_asks_first_whether_there_is_anything() -> None:
+    def said(line: str, action: str) -> tuple[str, int]:
+        asked = {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": action}
+        return complete("complete_fish", asked)
+
+    assert said("mlx-tools un", "is-args") == ("", 0)
+    assert said("mlx-tools ask --full-trace ", "is-args") == ("", 1)
+    assert said("mlx-tools und", "get-args") == (
+        "undo\tBring back what a session's calls replaced, deleted and made.",
+        0,
+    )
