@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, aclosing, closing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,7 @@ from mlx_tools.app import RunOptions
 from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.output import begin_line, complain
 from mlx_tools.cli.root import Interrupted
+from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Controller, Conversation
 from mlx_tools.transcript import Event, Finished, Outcome
@@ -71,13 +72,15 @@ class Turns:
     """Runs turns of a conversation, one at a time, on the loop behind ``portal``.
 
     It is an approver too: what the run asks the user is answered in the main thread. ``approver``
-    is who decides: it, or somebody else where no user is wanted or there.
+    is who decides: it, or somebody else where no user is wanted or there. ``type_ahead`` keeps what
+    is typed during a turn.
     """
 
     def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
         self.portal = portal
         self.approver = approver_of(run.configuration, self)
         self._ask_user = asker(run.configuration.settings.policy.approve)
+        self.type_ahead: TypeAhead | None = None
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
@@ -97,12 +100,18 @@ class Turns:
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
         """
+        with self.type_ahead.held() if self.type_ahead else nullcontext():
+            yield from self._follow(stream)
+
+    def _follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
         future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:
             while (item := self._queue.get()) is not None:
                 if isinstance(item, _Question):
-                    item.answers.set_result(self._ask_user(item.requests))
+                    with self.type_ahead.lent() if self.type_ahead else nullcontext():
+                        answers = self._ask_user(item.requests)
+                    item.answers.set_result(answers)
                 else:
                     yield item
             ended = True

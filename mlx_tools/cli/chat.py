@@ -19,19 +19,22 @@ from mlx_tools.cli.output import beside, columns_of, complain, note, ours, print
 from mlx_tools.cli.view import LiveView, compacted, ending, list_sources
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError, StorageError, UsageError
+from mlx_tools.paths import state_dir
 from mlx_tools.transcript import Answered, Compacted, Event, Finished, Outcome, Paused
 
 app = typer.Typer(add_completion=False)
 
 _COMMAND = re.compile(r"/[a-z]+", re.ASCII)
-_HELP: Final = """\
-/tools       which tools there are
-/model       which model answers; /model NAME goes on with another
-/clear       begin a new conversation
-/compact     have the model sum up what was said, to make room
-/transcript  where this conversation is kept
-/quit        leave (or Ctrl-D)
-Ctrl-C stops an answer."""
+_COMMANDS: Final[Mapping[str, str]] = {
+    "/tools": "which tools there are",
+    "/model": "which model answers; /model NAME goes on with another",
+    "/clear": "begin a new conversation",
+    "/compact": "have the model sum up what was said, to make room",
+    "/transcript": "where this conversation is kept",
+    "/help": "this list",
+    "/quit": "leave (or Ctrl-D)",
+}
+_HELP: Final = "\n".join(f"{name:<12} {text}" for name, text in _COMMANDS.items())
 
 
 @app.command()
@@ -50,21 +53,25 @@ def chat(
 
 def _at_keyboard(talk: Talk) -> int:
     """A person types: Ctrl-C stops a turn, Ctrl-D or /quit leaves, an error ends neither."""
-    with inputs.typed_lines() as read:
-        complain(f"{talk.model or 'the model'} listens; /help, and Ctrl-D to leave", kind="chat")
-        while True:
-            try:
-                line = read()
-                if line is None:
-                    return EXIT_OK
-                if line.strip():
-                    talk.say(line)
-            except Leave:
+    from mlx_tools.cli.line_editor import LineEditor
+
+    history = state_dir() / "chat_history"
+    editor = LineEditor(history, lambda: _COMMANDS, lambda command, beginning: (), lambda: "")
+    talk.turns.type_ahead = editor.type_ahead
+    complain(f"{talk.model or 'the model'} listens; /help, and Ctrl-D to leave", kind="chat")
+    while True:
+        try:
+            line = editor.read()
+            if line is None:
                 return EXIT_OK
-            except KeyboardInterrupt:
-                print(file=sys.stderr)
-            except MlxToolsError as error:
-                complain(str(error))
+            if line.strip():
+                talk.say(line)
+        except Leave:
+            return EXIT_OK
+        except KeyboardInterrupt:
+            continue
+        except MlxToolsError as error:
+            complain(str(error))
 
 
 def _from_pipe(talk: Talk) -> int:
@@ -99,7 +106,7 @@ class Talk:
     def __init__(self, run: RunOptions, portal: BlockingPortal) -> None:
         self._run = run
         self._portal = portal
-        self._turns = Turns(portal, run)
+        self.turns = Turns(portal, run)
         self._said: list[Mapping[str, str]] = []
         self._broken_off = False
         self._stack, self._controller, self._conversation = self._opened(run)
@@ -132,7 +139,7 @@ class Talk:
             self._renew()
         conversation = self._conversation
         try:
-            for event in self._turns.follow(lambda: conversation.stream(question)):
+            for event in self.turns.follow(lambda: conversation.stream(question)):
                 view.show(event)
         except StorageError:
             self._broken_off = True  # that session keeps; the talk goes on in another
@@ -207,7 +214,7 @@ class Talk:
                 yield done
 
         told = "nothing was said yet"
-        for event in self._turns.follow(happens):
+        for event in self.turns.follow(happens):
             if isinstance(event, Compacted):
                 told = compacted(event)
         print_text(told)
@@ -229,7 +236,7 @@ class Talk:
         with ExitStack() as stack:
             controller = stack.enter_context(
                 self._portal.wrap_async_context_manager(
-                    opened(run, approver=self._turns.approver, note=note)
+                    opened(run, approver=self.turns.approver, note=note)
                 )
             )
             conversation = self._conversed(controller)

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.output import columns_of, folded, note, ours, output_given_back
-from mlx_tools.errors import MlxToolsError, UsageError
-from mlx_tools.paths import private_dir, state_dir
+from mlx_tools.cli.output import columns_of, folded, note
+from mlx_tools.errors import UsageError
 from mlx_tools.protocol import HOOKS, Unreadable
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -139,8 +138,6 @@ _REST: Final = 0.05
 """Seconds within which the rest of what an arrow or a function key sends has come."""
 
 _CHUNK: Final = 4096
-HISTORY_LINES: Final = 1000
-PROMPT: Final = "> "
 
 
 def at_terminal() -> bool:
@@ -244,42 +241,3 @@ def agreed(question: str, alone: str, hint: str) -> bool:
     if line is None:
         print(file=sys.stderr)  # behind the question
     return (line or "").strip().casefold() in ("y", "yes")
-
-
-@contextlib.contextmanager
-def typed_lines() -> Iterator[Callable[[], str | None]]:
-    """Gives what reads the next line that is typed behind a prompt, None at the end of the input.
-
-    A line can be edited, and the lines before it come back; they are kept in private.
-    """
-    readline: Any = None
-    with contextlib.suppress(ImportError, OSError, MlxToolsError):
-        import readline as editing
-
-        path = private_dir(state_dir()) / "chat_history"
-        # made here, so that it is never open to others, not even for a moment
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-        path.chmod(0o600)
-        editing.clear_history()
-        editing.read_history_file(path)
-        editing.set_history_length(HISTORY_LINES)
-        readline = editing
-    try:
-        yield _typed_line
-    finally:
-        if readline is not None:
-            with contextlib.suppress(OSError):
-                readline.write_history_file(path)
-                path.chmod(0o600)
-
-
-def _typed_line() -> str | None:
-    if ours().isatty():
-        with output_given_back():
-            try:
-                return input(PROMPT)
-            except EOFError:
-                print()
-                return None
-    print(PROMPT, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline() or None

@@ -266,17 +266,6 @@ def give_output_back() -> None:
             kept.stream.close()
 
 
-@contextmanager
-def output_given_back() -> Iterator[None]:
-    """Inside, ``sys.stdout`` is what it was: a line is edited there alone."""
-    now = sys.stdout
-    sys.stdout = ours()
-    try:
-        yield
-    finally:
-        sys.stdout = now
-
-
 def _moved(stream: TextIO) -> TextIO | None:
     """The same standard output under another number, which no program that is started inherits;
     None where it is not the process's own, or there are no more descriptors."""

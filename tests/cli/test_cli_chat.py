@@ -153,24 +153,46 @@ def test_a_talk_at_a_terminal(terminal: Talk, home: Path) -> None:
     )
     with ScriptedServer(*script) as server:
         screen = terminal("chat", "--url", server.url, NO_COLOR="1")
-        screen.until("> ")
+        screen.see("^>$")
         screen.type("six times seven?\r")
-        seen = screen.until(r"It is 42\.") + screen.until("> ")
+        seen = screen.see(r"It is 42\.[^>]*^>$")
         assert '→ calculator {"expression":"6*7"}' in seen and "← calculator" in seen
-        assert seen.count("It is 42.") == 1 and "\x1b[1m" not in seen
+        assert seen.count("It is 42.") == 1 and "\x1b[1m" not in screen.text
         screen.type("go on?\r")
-        screen.until("endless endless")
+        screen.see("endless endless")
         screen.type("\x03")  # Ctrl-C stops the turn, not the program
-        screen.until("> ")
+        screen.see("^>$")
         screen.type("there?\r")
-        screen.until(r"Still here\.")
-        screen.until("> ")
-        screen.insist("\x03", "> ")  # at the prompt it does nothing
+        screen.see(r"Still here\.[^>]*^>$")
         screen.type("\x04")
-        assert screen.end() == 0
+        assert screen.end() == 0 and screen.echoes()
     history = home / "state" / "chat_history"
     assert stat.S_IMODE(history.stat().st_mode) == 0o600
     assert "six times seven?" in history.read_text()
+
+
+def test_what_is_typed_during_a_turn_answers_no_approval_and_is_asked_after_it(
+    terminal: Talk,
+) -> None:
+    script = (
+        Completion(
+            '{"type":"tool_call","name":"calculator","arguments":{"expression":"6*7"}}\n', delay=0.3
+        ),
+        answer("It is 42."),
+        answer("All is well."),
+    )
+    with ScriptedServer(*script) as server:
+        screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
+        screen.see("^>$")
+        screen.type("six times seven?\r")
+        screen.see("turn 1 …")
+        screen.type("y")
+        screen.type("es or no?\r")
+        screen.until(QUESTION)
+        screen.type("y")
+        seen = screen.see(r"All is well\.")
+    assert re.search(r"It is 42\.[^>]*^> yes or no\?$", seen, re.MULTILINE)
+    assert "six times seven?\nyes" not in seen
 
 
 def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> None:
@@ -229,7 +251,7 @@ def test_a_chat_that_ends_with_an_approval_open_leaves_a_session_that_resumes(
     ) as server:
         options = ("--root", str(home / "root"), "--tools", "create_file", "--chat-format", "plain")
         one = terminal("chat", "--url", server.url, *options)
-        one.until("> ")
+        one.see("^>$")
         one.type("make a note\r")
         assert "+hello" in one.until(QUESTION)  # what would be written is shown
         if how == "it is killed":

@@ -1,0 +1,249 @@
+"""Chat's line at a terminal: several lines, history, completion, an editor.
+
+Importing this takes a while: it is imported where somebody is going to type.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, TextIO
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus, is_done
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.vt100 import Vt100Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
+from prompt_toolkit.layout.controls import FormattedTextControl
+from prompt_toolkit.layout.processors import TabsProcessor
+from prompt_toolkit.output.color_depth import ColorDepth
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.styles import Style
+
+from mlx_tools.cli.inputs import read_line
+from mlx_tools.cli.output import ours, shown, steerable
+from mlx_tools.cli.type_ahead import TypeAhead
+from mlx_tools.errors import MlxToolsError
+from mlx_tools.paths import private_dir
+
+PROMPT: Final = "> "
+QUOTES: Final = '"""'
+
+HISTORY_CHARS: Final = 1_000_000
+"""How much of what was typed is kept: the newest."""
+
+_MENU_ROWS: Final = 8
+_REST: Final = 0.05
+"""Seconds within which the next line of a text that is pasted has come."""
+
+Commands = Callable[[], Mapping[str, str]]
+Complete = Callable[[str, str], Iterable[str]]
+
+
+class LineEditor:
+    """Reads what a person types: a line, or a text of several.
+
+    ``commands`` gives a line of help for each slash command; ``complete`` gives what may stand
+    after a command in the place of a beginning, or, where the command is empty, in the place of a
+    question's last word; ``status`` is the text of the line below.
+    ``type_ahead`` keeps what is typed between two lines; None on a terminal that cannot hide it.
+    """
+
+    def __init__(
+        self, history: Path, commands: Commands, complete: Complete, status: Callable[[], str]
+    ) -> None:
+        self._screen = next((s for s in (sys.stderr, ours()) if s.isatty()), None)
+        self.type_ahead: TypeAhead | None = None
+        if self._screen is not None and steerable(self._screen):
+            self.type_ahead = TypeAhead(sys.stdin, self._screen)
+            self._keyboard = _Keyboard(sys.stdin)
+            self._session: PromptSession[str] = PromptSession(
+                PROMPT,
+                multiline=True,
+                completer=_Words(commands, complete),
+                complete_in_thread=True,
+                complete_while_typing=False,
+                reserve_space_for_menu=_MENU_ROWS,
+                history=_PrivateHistory(history),
+                key_bindings=_keys(self._keyboard),
+                enable_suspend=True,
+                input_processors=[TabsProcessor(char1=" ", char2=" ")],
+                tempfile_suffix=".md",
+                style=Style.from_dict({"status": "ansibrightblack"}),
+                input=self._keyboard,
+                output=_output(self._screen),
+            )
+            _put_below(self._session, status)
+
+    def read(self) -> str | None:
+        """The next text, None at the end of the input. Raises KeyboardInterrupt for Ctrl-C."""
+        try:
+            text = self._edited() if self.type_ahead else _plain(self._screen)
+        except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
+            return None
+        return _unquoted(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+
+    def _edited(self) -> str:
+        assert self.type_ahead is not None
+        self._keyboard.vt100_parser.feed(self.type_ahead.take())
+        store_typeahead(self._keyboard, self._keyboard.read_keys())
+        return self._session.prompt()
+
+
+def _plain(screen: TextIO | None) -> str:
+    """A text from a terminal that obeys nothing. Raises EOFError at the end of the input."""
+    text = ""
+    while True:
+        if screen is not None:
+            print("" if text else PROMPT, end="", file=screen, flush=True)
+        line = read_line(sys.stdin)
+        if line is None and not text:
+            raise EOFError
+        text += line or ""
+        more = select.select([sys.stdin], [], [], _REST)[0]
+        if line is None or not (more or _opened(text)):
+            return text
+        text += "\n"
+
+
+def _opened(text: str) -> bool:
+    """Return whether a text began with quotes that are still to be closed."""
+    return text.lstrip().startswith(QUOTES) and text.count(QUOTES) % 2 == 1
+
+
+def _unquoted(text: str) -> str:
+    bare = text.strip()
+    if bare.startswith(QUOTES) and bare.endswith(QUOTES) and bare.count(QUOTES) == 2:
+        return bare.removeprefix(QUOTES).removesuffix(QUOTES).strip("\n")
+    return text
+
+
+def _output(screen: TextIO) -> Vt100_Output:
+    output = Vt100_Output.from_pty(
+        screen, os.environ.get("TERM"), default_color_depth=ColorDepth.from_env()
+    )
+    output.enable_cpr = False  # the answer to a question for the cursor's place would be typed text
+    return output
+
+
+def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
+    """Have a line of status below the text; the session's own needs the cursor's place."""
+    line = Window(FormattedTextControl(lambda: shown(status())), height=1, style="class:status")
+    below = ConditionalContainer(line, ~is_done & Condition(lambda: bool(status())))
+    session.layout = Layout(HSplit([session.layout.container, below]), session.default_buffer)
+    session.app.layout = session.layout
+
+
+def _keys(keyboard: Vt100Input) -> KeyBindings:
+    """What keys do beside what they do in Emacs."""
+    keys = KeyBindings()
+    typing = has_focus(DEFAULT_BUFFER)
+
+    @keys.add("enter", filter=typing)
+    def enter(event: KeyPressEvent) -> None:
+        text = event.current_buffer
+        if text.complete_state is not None and text.complete_state.current_completion is not None:
+            text.complete_state = None  # that word, and the text goes on
+        elif _opened(text.text) or event.key_processor.input_queue or _readable(keyboard):
+            text.newline(copy_margin=False)  # it is in the midst of a text that is pasted
+        else:
+            text.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    @keys.add("c-j", filter=typing)
+    def begin_line(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-x", "c-e", filter=typing)
+    @keys.add("escape", "e", filter=typing)
+    def edit(event: KeyPressEvent) -> None:
+        event.current_buffer.open_in_editor()
+
+    return keys
+
+
+def _readable(keyboard: Vt100Input) -> bool:
+    return bool(select.select([keyboard.fileno()], [], [], 0)[0])
+
+
+class _Keyboard(Vt100Input):
+    """Tells that a terminal is gone: reading from it fails for ever, which it takes for a signal
+    that came in between."""
+
+    @property
+    def closed(self) -> bool:
+        try:
+            termios.tcgetattr(self.fileno())
+        except termios.error:
+            return True
+        return super().closed
+
+
+class _Words(Completer):
+    """Completes commands, what follows them, and words of a question."""
+
+    def __init__(self, commands: Commands, complete: Complete) -> None:
+        self._commands = commands
+        self._complete = complete
+
+    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
+        """What may stand in the place of the beginning before the cursor."""
+        command, blank, beginning = document.text_before_cursor.partition(" ")
+        if command.startswith("/") and not blank:
+            for name, help_text in self._commands().items():
+                if name.startswith(command):
+                    yield Completion(name, -len(command), display_meta=shown(help_text))
+            return
+        if not command.startswith("/"):
+            command, beginning = "", document.get_word_before_cursor(WORD=True)
+        with suppress(MlxToolsError, OSError):  # then nothing is offered
+            for text in self._complete(command, beginning):
+                if shown(text) == text:  # what the terminal would obey is left to be typed
+                    yield Completion(text, -len(beginning))
+
+
+class _PrivateHistory(FileHistory):
+    """What was typed, in a file for its owner alone, the newest `HISTORY_CHARS`; in memory where
+    there can be no file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The newest come first."""
+        try:
+            private_dir(self._path.parent)
+            # made here, so that it is never open to others, not even for a moment
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+            self._path.chmod(0o600)
+            texts = list(super().load_history_strings())
+            if self._path.stat().st_size > 2 * HISTORY_CHARS:
+                texts = self._shortened(texts)
+        except (OSError, MlxToolsError):
+            return []
+        return texts
+
+    def store_string(self, string: str) -> None:
+        """Add a text to the file."""
+        with suppress(OSError):
+            super().store_string(string)
+
+    def _shortened(self, texts: list[str]) -> list[str]:
+        kept = texts[: bisect_right([*accumulate(map(len, texts))], HISTORY_CHARS)]
+        os.truncate(self._path, 0)
+        for text in reversed(kept):
+            self.store_string(text)
+        return kept
