@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.wiring import (
         RunOptions,
         choose,
+        controller_of,
         found,
         identity_of,
         opened,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         tools_of,
         try_native,
         with_route_tried,
+        with_settings,
     )
 
 __getattr__, __dir__ = names_of(
@@ -48,6 +50,7 @@ __getattr__, __dir__ = names_of(
         "wiring": (
             "RunOptions",
             "choose",
+            "controller_of",
             "found",
             "identity_of",
             "opened",
@@ -60,6 +63,7 @@ __getattr__, __dir__ = names_of(
             "tools_of",
             "try_native",
             "with_route_tried",
+            "with_settings",
         ),
     },
 )

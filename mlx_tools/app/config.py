@@ -78,9 +78,9 @@ class Configuration:
     ``origins`` has an entry for every setting that has a value; a list that adds up has one for
     each source that added. ``files`` are those that were read. ``choices`` say which tools are
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
-    which narrows it. ``layers`` are the sources, lowest first. ``watched`` are the places where a
-    file was read, and those where one would have been had there been one, each with what was there
-    (`fingerprints`).
+    which narrows it; ``allowed`` are those that `over` added to the first. ``layers`` are the
+    sources, lowest first. ``watched`` are the places where a file was read, and those where one
+    would have been had there been one, each with what was there (`fingerprints`).
     """
 
     settings: Settings
@@ -90,6 +90,7 @@ class Configuration:
     files: tuple[str, ...]
     warnings: tuple[str, ...]
     layers: tuple[Layer, ...] = field(default=(), repr=False)
+    allowed: tuple[str, ...] = ()
     watched: Mapping[str, str] = field(default_factory=dict)
 
     def named_by(self, key: str) -> str:
@@ -137,6 +138,23 @@ class Configuration:
         values = self.settings.limits.model_dump().items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
+
+    def over(
+        self, options: Mapping[str, str | bool | Sequence[str]], allow: Sequence[str] = ()
+    ) -> Configuration:
+        """The same with more options, as `load` takes them, and with the tools ``allow`` besides
+        those that may be called anyway; no file is read again. As with any option, what a file
+        denies, or a project's does not allow, stays forbidden. Raises `ConfigErrors`."""
+        own, more = self.layers[-1], _read_options(options)
+        values, names = {**own.values, **more.values}, {**own.names, **more.names}
+        found = merge(
+            [*self.layers[:-1], replace(own, values=values, names=names, problems=more.problems)]
+        )
+        (tools, preset), *narrowing = found.choices
+        allowed = (*self.allowed, *allow)
+        if allowed:
+            found = replace(found, choices=(((*(tools or ()), *allowed), preset), *narrowing))
+        return replace(found, allowed=allowed, watched=self.watched)
 
     def is_set(self, key: str) -> bool:
         """Return whether anything but the defaults sets it."""
@@ -196,16 +214,15 @@ def merge(layers: Sequence[Layer]) -> Configuration:
     problems: list[str] = []
     for layer in layers:
         problems += [*layer.problems, *_bad_choice(layer)]
-        chosen = any(key in layer.values for key in _TOOL_CHOICE)
         if layer.kind == "project":
             problems += _loosened(layer, values)
-        elif chosen:
+        elif layer.chooses:
             # A list of tools replaces a preset and a preset a list: who speaks last means all.
             choices.clear()
             for key in _TOOL_CHOICE:
                 values.pop(key, None)
                 origins.pop(key, None)
-        if chosen:
+        if layer.chooses:
             choices.append((layer.values.get("policy.allow"), layer.values.get("policy.preset")))
         _put_over(values, origins, layer)
     if problems:
@@ -267,6 +284,11 @@ class Layer:
     names: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @property
+    def chooses(self) -> bool:
+        """Return whether it says which tools may be called."""
+        return any(key in self.values for key in _TOOL_CHOICE)
 
 
 def defaults() -> Layer:

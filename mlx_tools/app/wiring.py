@@ -241,16 +241,33 @@ async def opened(
     registry = registry_of(configuration)
     _note_unfindable(configuration, registry, note)
     async with found(options, note) as (chosen, settings):
-        yield Controller(
-            wrap(chosen.backend),
-            registry,
-            configuration.policy(),
-            limits=configuration.limits(),
-            settings=settings,
-            store=session_store(configuration),
-            approver=approver,
-            standing=configuration.standing(),
-        )
+        yield controller_of(configuration, registry, wrap(chosen.backend), settings, approver)
+
+
+def controller_of(
+    configuration: Configuration,
+    registry: Registry,
+    backend: Backend,
+    settings: RunSettings,
+    approver: Approver,
+) -> Controller:
+    """A controller of a backend that was found, as the settings say."""
+    return Controller(
+        backend,
+        registry,
+        configuration.policy(),
+        limits=configuration.limits(),
+        settings=settings,
+        store=session_store(configuration),
+        approver=approver,
+        standing=configuration.standing(),
+    )
+
+
+def with_settings(settings: RunSettings, configuration: Configuration) -> RunSettings:
+    """The same model, spoken to as other settings say."""
+    roots = tuple(RootName.parse(root).absolute() for root in configuration.settings.tools.roots)
+    return replace(settings, **configuration.run_values(), roots=roots)
 
 
 @asynccontextmanager

@@ -216,20 +216,16 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     session = folder.find(given)
     session = outermost(folder, session) if given == LAST else session
     with Undo(folder, session) as undoing:
-        steps = undoing.steps()
-        due = sum(step.status == "due" for step in steps)
-        if due and not yes and not _undo_agreed(steps, counted(due, "change")):
-            note("nothing was undone")
-            return EXIT_OK
-        ended = [undoing.undo(step) if step.status == "due" else step for step in steps]
+        ended = undo_steps(undoing, yes=yes, hint="--yes undoes what can be undone")
+    if ended is None:
+        return EXIT_OK
     undone = sum(step.status == "undone" for step in ended)
     refused = len(ended) - undone
     if as_json:
         changes = [step.to_json() for step in ended]
         print_json({"session": session, "changes": changes, "undone": undone, "refused": refused})
     else:
-        for step in ended:
-            print_text(_change(step))
+        tell_undone(ended)
         if not ended:
             other = undoable(folder)
             hint = f"; mlx-tools undo {other} would" if other is not None else ""
@@ -239,12 +235,24 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     return EXIT_STOPPED if refused else EXIT_OK
 
 
-def _undo_agreed(steps: Sequence[UndoStep], due: str) -> bool:
+def undo_steps(undoing: Undo, *, yes: bool = False, hint: str) -> list[UndoStep] | None:
+    """Undo what the user agrees to; what became of each change, None where that is not wanted.
+    Raises `UsageError` with the ``hint`` where nobody can be asked."""
+    steps = undoing.steps()
+    due = counted(sum(step.status == "due" for step in steps), "change")
+    if not yes and any(step.status == "due" for step in steps):
+        for step in steps:
+            print(_change(step), file=sys.stderr)
+        if not inputs.agreed(f"Undo {due}?", f"{due} would be undone, and ", hint):
+            note("nothing was undone")
+            return None
+    return [undoing.undo(step) if step.status == "due" else step for step in steps]
+
+
+def tell_undone(steps: Iterable[UndoStep]) -> None:
+    """Print what became of changes."""
     for step in steps:
-        print(_change(step), file=sys.stderr)
-    return inputs.agreed(
-        f"Undo {due}?", f"{due} would be undone, and ", "--yes undoes what can be undone"
-    )
+        print_text(_change(step))
 
 
 def _change(step: UndoStep) -> str:

@@ -274,6 +274,12 @@ class Controller:
             "give an Approver",
         )
 
+    @property
+    def context(self) -> int | None:
+        """How many tokens the model can take, as far as that is known: by the settings, or since a
+        conversation was opened."""
+        return self.settings.context or (self._context and self._context[0])
+
     async def run(
         self,
         question: str,

@@ -73,17 +73,18 @@ class Undo:
     """All that can be undone of one session and of the runs within its calls.
 
     Use it with ``with``: no other process is at the sessions meanwhile, be it to undo the same.
-    Raises `TranscriptError` where one is.
+    ``own`` is a session that this process is at. Raises `TranscriptError` where another one is.
     """
 
-    def __init__(self, folder: SessionFolder, session: str) -> None:
+    def __init__(self, folder: SessionFolder, session: str, own: str = "") -> None:
         self._folder = folder
+        self._own = own
         self._stores = {one: _store(folder, one) for one in _within(folder, session)}
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Undo:
         with contextlib.ExitStack() as held:
-            for session in self._stores:
+            for session in self._stores.keys() - {self._own}:
                 held.enter_context(self._folder.held(session))
             self._held = held.pop_all()
         return self

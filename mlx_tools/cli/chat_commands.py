@@ -1,0 +1,470 @@
+"""What a talk does where a line begins with a slash: one table, of which help and completion are
+made. A line that begins so and is no command is told, and not asked."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from mlx_tools.app import Configuration
+from mlx_tools.backends import list_models
+from mlx_tools.cli.call_text import as_name, in_words
+from mlx_tools.cli.options import one_of
+from mlx_tools.cli.output import beside, columns_of, cut, note, ours, print_text, steerable, to_json
+from mlx_tools.cli.sessions import session_folder, tell_undone, undo_steps
+from mlx_tools.cli.talk import Talk
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import asks, denial
+from mlx_tools.store import RootName
+from mlx_tools.toolbox import Undo
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    ObservationRecord,
+    Record,
+    StoppedRecord,
+    UserRecord,
+)
+
+
+class Leave(Exception):
+    """The user wants to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCommand:
+    """A command. ``takes`` is what stands behind its name, in brackets where it may be left out;
+    ``complete`` gives what that may be."""
+
+    name: str
+    takes: str
+    help: str
+    does: Callable[[Talk, str], None]
+    complete: Callable[[Talk, str], Iterable[str]] = lambda talk, beginning: ()
+
+    @property
+    def usage(self) -> str:
+        return f"{self.name} {self.takes}".rstrip()
+
+
+def obey(talk: Talk, line: str) -> None:
+    """Do what a line says that begins with a slash. Raises `UsageError` for what is no command,
+    `Leave`, and what the command raises."""
+    word, *more = line.split(maxsplit=1)
+    rest = more[0] if more else ""
+    command = COMMANDS.get(word)
+    if command is None:
+        close = difflib.get_close_matches(word.casefold(), COMMANDS, n=1)
+        said = f"did you mean {close[0]}?" if close else "/help lists what is one;"
+        raise UsageError(
+            f"{cut(in_words(word), 40)} is no command, and was not asked",
+            hint=f"{said} a blank before the / asks it",
+        )
+    if bool(rest) > bool(command.takes) or (command.takes and not rest and command.takes[0] != "["):
+        wanted = f"as in {command.usage}" if command.takes else "it takes nothing behind it"
+        raise UsageError(f"{word}: nothing was done", hint=wanted)
+    command.does(talk, rest)
+
+
+def helps() -> Mapping[str, str]:
+    """The commands, each with a line of help."""
+    return {command.name: command.help for command in COMMANDS.values()}
+
+
+def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:
+    """What may stand behind a command, where this much of it does; behind none, a path."""
+    command = COMMANDS.get(name)
+    known = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
+    for one in known:
+        if one.startswith(beginning):
+            yield one
+
+
+def _help(_: Talk, __: str) -> None:
+    width = max(len(command.usage) for command in COMMANDS.values())
+    for command in COMMANDS.values():
+        _row(command.usage.ljust(width), command.help)
+    print_text("Ctrl-C stops an answer. A line with a blank before its / is asked.")
+
+
+def _row(head: str, text: str) -> None:
+    print_text(beside(f"{head} ", text, columns_of(ours()) if ours().isatty() else None))
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a tool may do: the effects of calls that run, that ask first, and that are denied; of
+    one whose effects do not depend on its arguments, all of them together. ``off`` is why it cannot
+    run at all, ``forbidden`` why what is denied cannot be allowed here."""
+
+    name: str
+    runs: tuple[str, ...] = ()
+    asks: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()
+    off: str = ""
+    forbidden: str = ""
+
+    @property
+    def brief(self) -> str:
+        """Its name, where a call of it may run, and which ask first."""
+        if not self.asks:
+            return self.name if self.runs else ""
+        return f"{self.name} ({', '.join(self.asks) if self.runs else 'each'} asks first)"
+
+    def __str__(self) -> str:
+        if self.off:
+            return f"off: {self.off}"
+        said = []
+        if self.runs:
+            said.append(f"runs ({', '.join(self.runs)})")
+        if self.asks:
+            said.append(f"asks first ({', '.join(self.asks)})")
+        if self.denied:
+            how = self.forbidden or f"/allow {self.name}"
+            said.append(f"not allowed ({', '.join(self.denied)}): {how}")
+        return ", ".join(said)
+
+
+def permissions(talk: Talk) -> list[Permission]:
+    """What each tool may do now: first what runs, last what is off."""
+    policy, registry, rows = talk.controller.policy, talk.controller.registry, []
+    disabled, specs = registry.disabled, registry.all_specs()
+    wider = talk.configuration.over({"policy.deny": ""}, allow=list(specs))
+    unasked = talk.configuration.settings.policy.approve == "always"
+    for name, spec in specs.items():
+        if (off := disabled.get(name)) is not None:
+            rows.append(Permission(name, off=_here(off)))
+            continue
+        runs: list[str] = []
+        asked: list[str] = []
+        denied: list[str] = []
+        for effects in _kinds(spec):
+            one = replace(spec, effects=effects)
+            some = runs if unasked or not asks(policy, one) else asked
+            some = some if denial(policy, one) is None else denied
+            some += sorted(effects) or ["nothing"]
+        why = _forbidden(wider, spec) if denied else ""
+        rows.append(Permission(name, tuple(runs), tuple(asked), tuple(denied), forbidden=why))
+    rows += [Permission(key, off=why) for key, why in disabled.items() if "/" in key]
+    return sorted(rows, key=lambda row: (bool(row.off), not row.runs, not row.asks))
+
+
+def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
+    """Who forbids a tool that these settings were to allow, and why; empty where nobody does."""
+    denied = denial(configuration.policy(), spec)
+    if denied is None:
+        return ""
+    word = denied.rule.partition(" ")[0]
+    if word in ("deny", "local_only"):
+        return f"{denied.reason} ({configuration.named_by(f'policy.{word}')})"
+    files = [one.source for one in configuration.layers if one.kind == "project" and one.chooses]
+    return f"{denied.reason} ({', '.join(files)})"
+
+
+def _kinds(spec: ToolSpec) -> list[frozenset[Any]]:
+    """The effects that a call may have: one after the other where its arguments say which."""
+    possible = spec.possible_effects
+    return [frozenset((e,)) for e in sorted(possible)] if callable(spec.effects) else [possible]
+
+
+def _here(reason: str) -> str:
+    """A reason with the command of a talk in place of the option."""
+    return reason.replace("--root DIR", "/root DIR")
+
+
+def _tools(talk: Talk, _: str) -> None:
+    rows = permissions(talk)
+    width = max((len(row.name) for row in rows), default=0)
+    for row in rows:
+        _row(as_name(row.name).ljust(width), str(row))
+
+
+def _allow(talk: Talk, rest: str) -> None:
+    registry, configuration = talk.controller.registry, talk.configuration
+    names = _tools_named(talk, rest)
+    denied = [one for one in _denied_here(configuration) if one not in names]
+    wider = configuration.over({"policy.deny": ",".join(denied)}, allow=names)
+    for name in names:
+        if (off := registry.disabled.get(name)) is not None:
+            raise UsageError(f"{name} is off: {_here(off)}")
+        if why := _forbidden(wider, registry.all_specs()[name]):
+            raise UsageError(f"{name} cannot be allowed here: {why}")
+    talk.go_on_under(wider)
+    _tell_permissions(talk, names)
+
+
+def _deny(talk: Talk, rest: str) -> None:
+    names = _tools_named(talk, rest)
+    denied = dict.fromkeys([*_denied_here(talk.configuration), *names])
+    talk.go_on_under(talk.configuration.over({"policy.deny": ",".join(denied)}))
+    _tell_permissions(talk, names)
+
+
+def _denied_here(configuration: Configuration) -> Sequence[str]:
+    """The tools that this talk denies."""
+    denied: Sequence[str] = configuration.layers[-1].values.get("policy.deny", ())
+    return denied
+
+
+def _tools_named(talk: Talk, rest: str) -> list[str]:
+    """The names of tools that were typed. Raises `UsageError` where there is no such tool."""
+    registry = talk.controller.registry
+    specs = registry.all_specs()
+    named = [registry.named(name) for name in rest.replace(",", " ").split()]
+    for name in named:
+        if name not in specs:
+            close = difflib.get_close_matches(name, specs, n=1)
+            hint = f"did you mean {close[0]}?" if close else "/tools lists them"
+            raise UsageError(f"there is no tool {cut(in_words(name), 40)}", hint=hint)
+    if not named:
+        raise UsageError("no tool is named", hint="/tools lists them")
+    return named
+
+
+def _tell_permissions(talk: Talk, names: Sequence[str]) -> None:
+    for row in permissions(talk):
+        if row.name in names:
+            _row(row.name, str(row))
+
+
+def _may_be_allowed(talk: Talk, _: str) -> list[str]:
+    return [row.name for row in permissions(talk) if row.denied and not row.forbidden]
+
+
+def _may_be_denied(talk: Talk, _: str) -> list[str]:
+    return [row.name for row in permissions(talk) if row.runs or row.asks]
+
+
+def roots(talk: Talk) -> list[str]:
+    """The folders that tools may see, and whether they may write there."""
+    found = map(RootName.parse, talk.configuration.settings.tools.roots)
+    return [f"{in_words(one.path)} ({'read, write' if one.writable else 'read'})" for one in found]
+
+
+def _root(talk: Talk, rest: str) -> None:
+    if rest:
+        given = RootName.parse(rest)
+        named = [*map(RootName.parse, talk.configuration.settings.tools.roots), given]
+        folders = {RootName(one.path).absolute(): one.absolute() for one in named}
+        talk.go_on_under(talk.configuration.over({"tools.roots": list(folders.values())}))
+    print_text("\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in")
+
+
+# --- the model, and what it is told ---------------------------------------------------------------
+
+
+def _model(talk: Talk, rest: str) -> None:
+    if rest:
+        talk.go_on_with(rest)
+        print_text(talk.model or "the server does not say which model it runs")
+        return
+    for where, names in _models(talk):
+        for name in names:
+            mark = "* " if name == talk.model else "  "
+            _row(f"{mark}{in_words(name)}", where)
+    note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
+
+
+def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:
+    """The models that the server has, and those that are here besides."""
+    ask = getattr(talk.controller.backend, "models", None)
+    served = talk.wait(ask) if ask is not None else ()
+    yield "on the server", served
+    here = [one.name for one in list_models() if one.pulled and one.mlx]
+    yield "on this machine", [name for name in here if name not in served]
+
+
+def _system(talk: Talk, rest: str) -> None:
+    if rest:
+        talk.go_on_under(talk.configuration.over({"prompt.persona": rest}))
+    said = talk.configuration.settings.prompt.persona
+    print_text(said or "the model is told the built-in words; /system TEXT puts others in place")
+
+
+# --- what was said --------------------------------------------------------------------------------
+
+
+def _retry(talk: Talk, _: str) -> None:
+    talk.retry()
+
+
+def _clear(talk: Talk, _: str) -> None:
+    talk.begin_anew()
+    print_text("a new conversation begins")
+
+
+def _compact(talk: Talk, _: str) -> None:
+    print_text(talk.compact())
+
+
+def _transcript(talk: Talk, _: str) -> None:
+    print_text(talk.conversation.transcript or "the transcript is in memory alone")
+
+
+def _save(talk: Talk, rest: str) -> None:
+    path = Path(rest).expanduser()
+    text = "\n\n".join(as_markdown(talk.records))
+    if not text:
+        raise UsageError("nothing was said yet")
+    try:
+        with path.open("x", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{text}\n")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    print_text(f"saved in {path}")
+
+
+def as_markdown(records: Sequence[Record]) -> Iterator[str]:
+    """A conversation as the blocks of a Markdown text: each question is a heading, a call and what
+    came of it are fenced."""
+    for record in records:
+        match record:
+            case UserRecord():
+                first, _, rest = record.content.partition("\n")
+                yield f"## {first}"
+                yield from filter(None, [rest.strip("\n")])
+            case CallRecord():
+                yield f"`{record.name}`"
+                yield _fenced(to_json(record.arguments), "json")
+            case ObservationRecord():
+                said = record.content if record.error is None else record.error.message
+                yield _fenced(said or "")
+            case AnswerRecord():
+                yield record.content
+            case StoppedRecord():
+                yield f"*stopped: {record.reason}*"
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """A text as a block of code, behind a fence that is longer than any in it."""
+    longest = max((len(found) for found in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+_CLIPBOARDS: Final = (
+    ("", ("pbcopy",)),
+    ("WAYLAND_DISPLAY", ("wl-copy",)),
+    ("DISPLAY", ("xclip", "-selection", "clipboard")),
+)
+"""Programs that take what is to be copied, each with the variable without which it has no screen.
+"""
+
+
+def _copy(talk: Talk, _: str) -> None:
+    answers = [record.content for record in talk.records if isinstance(record, AnswerRecord)]
+    if not answers:
+        raise UsageError("there is no answer yet")
+    print_text(f"copied {copy(answers[-1], os.environ)}")
+
+
+def copy(text: str, environ: Mapping[str, str]) -> str:
+    """Put a text on the clipboard; says by what. Over ssh only the terminal knows whose that is.
+    Raises `UsageError` where there is none."""
+    data = text.encode("utf-8", "backslashreplace")
+    for variable, command in _CLIPBOARDS if "SSH_CONNECTION" not in environ else ():
+        program = shutil.which(command[0], path=environ.get("PATH"))
+        if program is None or (variable and not environ.get(variable)):
+            continue
+        quiet = subprocess.DEVNULL  # what goes on serving the clipboard must not hold our output
+        done = subprocess.run(  # noqa: S603 - an argument list, no shell
+            [program, *command[1:]], input=data, stdout=quiet, stderr=quiet, check=False, timeout=5
+        )
+        if done.returncode == 0:
+            return f"with {command[0]}"
+    if not steerable(sys.stderr):
+        raise UsageError("there is no clipboard here", hint="/save FILE writes a file")
+    sys.stderr.write(f"\x1b]52;c;{b64encode(data).decode()}\x07")
+    sys.stderr.flush()
+    return "by the terminal, where it lets programs do so"
+
+
+def _undo(talk: Talk, _: str) -> None:
+    folder, present = session_folder(), talk.conversation.session
+    for session in reversed(talk.sessions):
+        with Undo(folder, session, own=present) as undoing:
+            if undoing.steps():
+                hint = f"mlx-tools undo {session} --yes"
+                tell_undone(undo_steps(undoing, hint=hint) or ())
+                return
+    note("nothing that this talk changed can be undone")
+
+
+def _steps(talk: Talk, rest: str) -> None:
+    if rest:
+        talk.steps = one_of("/steps", rest, ("on", "off")) == "on"
+    shown = sys.stderr.isatty() if talk.steps is None else talk.steps
+    print_text(f"steps are {'shown' if shown else 'not shown'}")
+
+
+def _quit(_: Talk, __: str) -> None:
+    raise Leave
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def _paths(_: Talk, beginning: str) -> list[str]:
+    """The files and folders that a path may go on to; folders end with a slash."""
+    folder, where, start = beginning.rpartition("/")
+    place = Path(f"{folder}/" if where else ".").expanduser()
+    found = []
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith(start) and (start or not entry.name.startswith(".")):
+                end = "/" if entry.is_dir() else ""
+                found.append(f"{beginning[: len(beginning) - len(start)]}{entry.name}{end}")
+    return sorted(found)
+
+
+def _folders(talk: Talk, beginning: str) -> list[str]:
+    return [path for path in _paths(talk, beginning) if path.endswith("/")]
+
+
+def _on_off(_: Talk, __: str) -> tuple[str, str]:
+    return "on", "off"
+
+
+def _model_names(talk: Talk, __: str) -> list[str]:
+    return [name for where, names in _models(talk) for name in names]
+
+
+COMMANDS: Final[Mapping[str, ChatCommand]] = {
+    command.name: command
+    for command in (
+        ChatCommand("/tools", "", "what may run, what asks, what is off", _tools),
+        ChatCommand("/allow", "NAME…", "let the model call these tools", _allow, _may_be_allowed),
+        ChatCommand("/deny", "NAME…", "let it call them no more", _deny, _may_be_denied),
+        ChatCommand(
+            "/root", "[DIR[:rw]]", "let tools see a folder (:rw: change it)", _root, _folders
+        ),
+        ChatCommand(
+            "/model", "[NAME]", "go on with another model; list them", _model, _model_names
+        ),
+        ChatCommand("/system", "[TEXT]", "tell the model who it is", _system),
+        ChatCommand("/retry", "", "ask the last question again", _retry),
+        ChatCommand("/undo", "", "bring back what calls changed", _undo),
+        ChatCommand("/save", "FILE", "write the conversation as Markdown", _save, _paths),
+        ChatCommand("/copy", "", "the last answer to the clipboard", _copy),
+        ChatCommand("/compact", "", "have the model sum up, to make room", _compact),
+        ChatCommand("/steps", "[on|off]", "show what happens, or not", _steps, _on_off),
+        ChatCommand("/clear", "", "begin a new conversation", _clear),
+        ChatCommand("/transcript", "", "where this conversation is kept", _transcript),
+        ChatCommand("/help", "", "this list", _help),
+        ChatCommand("/quit", "", "leave (or Ctrl-D)", _quit),
+    )
+}

@@ -1,0 +1,192 @@
+"""A talk: questions and answers that see each other, in one session after another, while a model
+and what it may do change under it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from anyio.from_thread import BlockingPortal
+
+from mlx_tools.app import (
+    Configuration,
+    RunOptions,
+    controller_of,
+    found,
+    registry_of,
+    with_settings,
+)
+from mlx_tools.cli.background import Turns
+from mlx_tools.cli.output import complain, note, ours, print_text
+from mlx_tools.cli.view import LiveView, compacted, ending, list_sources
+from mlx_tools.controller import Controller, Conversation
+from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.transcript import (
+    Answered,
+    Compacted,
+    Event,
+    Finished,
+    Outcome,
+    Paused,
+    Record,
+)
+
+
+class Talk:
+    """Questions to a model and its answers.
+
+    ``sessions`` are the ids of those it has gone through, the present one last. ``steps`` says
+    whether what happens is shown, None where the terminal decides. Raises what `found` and
+    `registry_of` raise.
+    """
+
+    def __init__(self, run: RunOptions, portal: BlockingPortal) -> None:
+        self.run = run
+        self.steps: bool | None = None
+        self._portal = portal
+        self.turns = Turns(portal, run)
+        self._question = ""
+        self._said: list[Mapping[str, str]] = []
+        self._last: list[Mapping[str, str]] = []
+        self._left = False  # the last question is not to be gone on with
+        self._stack, self.controller = self._found(run)
+        try:
+            self.conversation = self.wait(self.controller.conversation)
+        except BaseException:
+            self._stack.close()
+            raise
+        self.sessions = [self.conversation.session]
+
+    @property
+    def configuration(self) -> Configuration:
+        """The settings that hold now."""
+        return self.run.configuration
+
+    @property
+    def model(self) -> str | None:
+        """The model's name, where it is known."""
+        return self.controller.settings.model
+
+    @property
+    def records(self) -> Sequence[Record]:
+        """What was said and done in the present session."""
+        records: Sequence[Record] = self.conversation.files.transcript
+        return records
+
+    def wait(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What an asynchronous function of the loop gives."""
+        return self._portal.call(function, *arguments)
+
+    def close(self) -> None:
+        """End the conversation and what serves it."""
+        self.conversation.close()
+        self._stack.close()
+
+    # --- questions ---
+
+    def ask(self, question: str) -> Outcome:
+        """Answer a question, and show what happens. Raises what `Conversation.run` raises, and
+        KeyboardInterrupt for Ctrl-C, which stops the answer."""
+        if self._left:
+            self._go_on_in(self.controller)
+        view, conversation = LiveView.here(steps=self.steps), self.conversation
+        self._question = question
+        try:
+            for event in self.turns.follow(lambda: conversation.stream(question)):
+                view.show(event)
+        except StorageError:
+            self._left = True  # that session keeps; the talk goes on in another
+            raise
+        finally:
+            view.end()
+        assert isinstance(event, Finished)
+        outcome = event.outcome
+        self._last = []
+        if isinstance(outcome, Answered):
+            self._last = [
+                {"role": "user", "content": question},
+                {"role": "assistant", "content": outcome.answer},
+            ]
+            self._said = [*self._said, *self._last]
+            if not ours().isatty():
+                print_text(outcome.answer)
+            list_sources(outcome.sources)
+        if (said := ending(outcome)) is not None:
+            complain(said, kind=outcome.status)
+        self._left = isinstance(outcome, Paused)  # as above
+        return outcome
+
+    def retry(self) -> Outcome:
+        """Ask the last question again, as if it had not been answered."""
+        if not self._question:
+            raise UsageError("nothing was asked yet")
+        self._left = True
+        return self.ask(self._question)
+
+    def compact(self) -> str:
+        """Have the model sum up what was said; what left the prompt, in words."""
+        conversation = self.conversation
+
+        async def happens() -> AsyncGenerator[Event]:
+            if (done := await conversation.compact()) is not None:
+                yield done
+
+        told = [e for e in self.turns.follow(happens) if isinstance(e, Compacted)]
+        return compacted(told[0]) if told else "nothing was said yet"
+
+    # --- what a talk goes on in ---
+
+    def begin_anew(self) -> None:
+        """Forget what was said."""
+        self._enter(self.wait(self.controller.conversation))
+        self._question, self._said, self._last = "", [], []
+
+    def go_on_under(self, configuration: Configuration) -> None:
+        """Go on with the same model under other settings, in a new session that has all that was
+        said before. Raises what `registry_of` raises; nothing has changed then."""
+        old = self.controller
+        controller = controller_of(
+            configuration,
+            registry_of(configuration),
+            old.backend,
+            with_settings(old.settings, configuration),
+            self.turns.approver,
+        )
+        self._go_on_in(controller)
+        self.run = replace(self.run, configuration=configuration)
+
+    def go_on_with(self, model: str) -> None:
+        """Go on with another model, like `go_on_under`. Raises what `found` raises."""
+        run = replace(self.run, model=model)
+        stack, controller = self._found(run)
+        with stack:
+            self._go_on_in(controller)
+            self._stack, stack = stack.pop_all(), self._stack
+            self.run = run
+        stack.close()
+
+    def _found(self, run: RunOptions) -> tuple[ExitStack, Controller]:
+        """A controller of the backend that is found for these options, and what closes that."""
+        configuration = run.configuration
+        registry = registry_of(configuration)
+        with ExitStack() as stack:
+            backends = self._portal.wrap_async_context_manager(found(run, note))
+            chosen, settings = stack.enter_context(backends)
+            approver = self.turns.approver
+            made = controller_of(configuration, registry, chosen.backend, settings, approver)
+            return stack.pop_all(), made
+        raise AssertionError("unreachable")
+
+    def _go_on_in(self, controller: Controller) -> None:
+        said = self._said[: -len(self._last) or None] if self._left else self._said
+        self._enter(self.wait(partial(controller.conversation, history=said)))
+        self._said, self._last = said, []
+        self.controller = controller
+
+    def _enter(self, conversation: Conversation) -> None:
+        self.conversation.close()
+        self.conversation, self._left = conversation, False
+        self.sessions.append(conversation.session)

@@ -1,0 +1,291 @@
+"""The commands of `mlx-tools chat`: what each does, and what a line is that begins with a slash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from anyio.from_thread import start_blocking_portal
+
+from mlx_tools.app import RunOptions, config
+from mlx_tools.cli.chat import banner
+from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, obey
+from mlx_tools.cli.talk import Talk
+from mlx_tools.errors import BackendUnreachable, UsageError
+from mlx_tools.testing import ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
+
+Say = Callable[..., Any]
+
+
+@pytest.fixture
+def say(run: Any) -> Iterator[Say]:
+    """Sends lines to a talk whose model answers One, Two and so on; gives how it ended, and the
+    server that was asked."""
+    with ScriptedServer(*map(answer, ("One.", "Two.", "Three."))) as server:
+
+        def lines(*lines: str, options: tuple[str, ...] = ()) -> tuple[Any, ScriptedServer]:
+            text = "".join(f"{line}\n" for line in lines)
+            return run("chat", "--url", server.url, *options, stdin=text), server
+
+        yield lines
+
+
+@contextmanager
+def talking(*script: Any, **options: Any) -> Iterator[Talk]:
+    """A talk, with nobody at a terminal."""
+    with ScriptedServer(*script) as server:
+        said = config.load(options={"backend.url": server.url, **options})
+        with (
+            start_blocking_portal() as portal,
+            closing(Talk(RunOptions(configuration=said), portal)) as talk,
+        ):
+            yield talk
+
+
+# --- what a line is -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line", ["/Tools", "/x", "/", "// no", "/etc/passwd is what?", "/tools all"]
+)
+def test_what_begins_with_a_slash_is_never_asked(say: Say, line: str) -> None:
+    result, server = say(line)
+    assert (result.code, result.out, server.bodies) == (2, "", [])
+    assert result.error.startswith(f"mlx-tools: error: {line.split()[0]}")
+
+
+def test_the_closest_command_is_named_and_how_to_ask_all_the_same(say: Say) -> None:
+    result, _ = say("/Tools")
+    assert "did you mean /tools? a blank before the / asks it" in result.error
+
+
+def test_a_line_with_a_blank_before_its_slash_is_a_question(say: Say) -> None:
+    result, server = say(" /etc/passwd is what?")
+    assert result.out == "One.\n" and "User: /etc/passwd is what?" in server.prompts[0]
+
+
+def test_a_command_that_needs_something_says_what(say: Say) -> None:
+    result, _ = say("/save")
+    assert result.code == 2 and "/save FILE" in result.error
+
+
+def test_quit_leaves_and_asks_nothing_more(say: Say) -> None:
+    result, server = say("first?", "/quit", "second?")
+    assert result.code == 0 and len(server.bodies) == 1
+
+
+def test_help_lists_every_command(say: Say) -> None:
+    result, _ = say("/help")
+    assert all(f"{name} " in result.out for name in COMMANDS)
+
+
+# --- what may run ---------------------------------------------------------------------------------
+
+
+def test_tools_says_what_runs_what_asks_what_is_off_and_what_to_do(say: Say, home: Path) -> None:
+    result, _ = say("/tools", f"/root {home}:rw", "/allow create_file", "/tools")
+    before, after = result.out.split(f"{home} (read, write)\n")
+    for row in (
+        "calculator            runs (read)",
+        "web_search            not allowed (network, read): /allow web_search",
+        "file_access           off: no folder was named that it may see (/root DIR)",
+    ):
+        assert row in before.splitlines()
+    assert "file_access           runs (read), not allowed (write): /allow file_access" in after
+    assert "create_file           asks first (write)" in after
+
+
+def test_a_tool_is_allowed_and_denied_with_all_that_was_said_before(say: Say) -> None:
+    lines = ("first?", "/allow format_xml", "second?", "/deny format_xml, clock", "third?")
+    result, server = say(*lines)
+    assert result.code == 0
+    has_tool = ['"name":"format_xml"' in prompt for prompt in server.prompts]
+    assert has_tool == [False, True, False]
+    assert all("first?" in prompt and "One." in prompt for prompt in server.prompts[1:])
+    assert '"name":"clock"' in server.prompts[1] and '"name":"clock"' not in server.prompts[2]
+
+
+def test_what_was_denied_in_a_talk_can_be_allowed_again(home: Path) -> None:
+    with talking() as talk:
+        obey(talk, "/deny clock")
+        assert talk.controller.policy.deny == ("clock",)
+        obey(talk, "/allow clock")
+        assert talk.controller.policy.deny == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "text"),
+    [
+        ("config.toml", "config", 'policy.deny = ["web_search"]'),
+        ("mlx-tools.toml", "here", 'policy.deny = ["web_search"]'),
+        ("mlx-tools.toml", "here", 'policy.allow = ["clock"]'),
+    ],
+)
+def test_what_a_file_forbids_is_not_allowed_and_the_file_is_named(
+    say: Say, home: Path, name: str, folder: str, text: str
+) -> None:
+    (home / folder).mkdir(exist_ok=True)
+    (home / folder / name).write_text(text)
+    result, server = say("/allow web_search", "/tools", "first?")
+    (error,) = result.err.splitlines()
+    assert "web_search cannot be allowed here" in error and str(home / folder / name) in error
+    assert "/allow web_search" not in result.out and "web_search" not in server.prompts[0]
+
+
+def test_a_list_of_the_users_own_is_widened(home: Path) -> None:
+    (home / "config").mkdir()
+    (home / "config" / "config.toml").write_text('policy.allow = ["clock"]')
+    with talking() as talk:
+        obey(talk, "/allow format_xml")
+        obey(talk, "/system You are brief.")
+        assert talk.controller.policy.allow == ("clock", "format_xml")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("/allow web_serach", "did you mean web_search?"),
+        ("/allow run_command", "run_command is off: "),
+        ("/allow ,", "no tool is named"),
+        ("/root nowhere", "root '"),
+    ],
+)
+def test_what_cannot_be_allowed_changes_nothing(home: Path, line: str, told: str) -> None:
+    with talking() as talk:
+        before = talk.conversation
+        with pytest.raises(UsageError) as error:
+            obey(talk, line)
+        assert told in str(error.value) and talk.conversation is before
+
+
+def test_a_folder_is_named_once_with_what_was_said_last(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path.cwd()
+    with talking() as talk:
+        for line in ("/root .", f"/root {folder}:rw", "/root"):
+            obey(talk, line)
+        assert talk.controller.settings.roots == (f"{folder}:rw",)
+    assert capsys.readouterr().out.splitlines()[-1] == f"{folder} (read, write)"
+
+
+# --- the model, and what it is told ---------------------------------------------------------------
+
+
+def test_another_model_goes_on_with_what_was_said(say: Say) -> None:
+    result, server = say("first?", "/model", "/model m2", "next?")
+    assert "* scripted  on the server\n" in result.out and "m2\n" in result.out
+    assert server.bodies[1]["model"] == "m2"
+    assert "first?" in server.prompts[1] and "One." in server.prompts[1]
+
+
+def test_a_model_that_cannot_be_had_leaves_the_one_there_is(home: Path) -> None:
+    with talking() as talk:
+        before = talk.conversation
+        elsewhere = talk.configuration.over({"backend.url": "http://127.0.0.1:9"})
+        talk.run = replace(talk.run, configuration=elsewhere)
+        with pytest.raises(BackendUnreachable):
+            obey(talk, "/model m2")
+        assert talk.conversation is before
+
+
+def test_the_system_text_stands_in_the_next_prompt(say: Say) -> None:
+    result, server = say("first?", "/system You are a pirate.", "second?", "/system")
+    assert result.out.count("You are a pirate.\n") == 2
+    assert "You are a pirate." in server.prompts[1] and "first?" in server.prompts[1]
+
+
+# --- what was said --------------------------------------------------------------------------------
+
+
+def test_a_question_is_asked_again_without_its_answer(say: Say) -> None:
+    result, server = say("first?", "second?", "/retry")
+    assert result.out == "One.\nTwo.\nThree.\n"
+    assert server.prompts[2].replace(" ", "") == server.prompts[1].replace(" ", "")
+
+
+def test_nothing_can_be_asked_again_or_saved_or_copied_before_a_question(say: Say) -> None:
+    result, server = say("/retry", "/save x.md", "/copy", "first?", "/clear", "/retry")
+    assert result.code == 2 and len(result.err.splitlines()) == 4 and len(server.bodies) == 1
+
+
+def test_clear_begins_anew(say: Say) -> None:
+    _, server = say("first?", "/clear", "second?")
+    assert "first?" not in server.prompts[1]
+
+
+def test_a_talk_is_saved_as_markdown_and_never_over_a_file(run: Any) -> None:
+    script = (call("calculator", expression="6*7"), answer("It is `42`."))
+    with ScriptedServer(*script) as server:
+        lines = "six times seven?\n/save talk.md\n/save talk.md\n"
+        result = run("chat", "--url", server.url, stdin=lines)
+    assert Path("talk.md").read_text() == (
+        "## six times seven?\n\n`calculator`\n\n"
+        '```json\n{"expression":"6*7"}\n```\n\n```\n42\n```\n\nIt is `42`.\n'
+    )
+    assert result.code == 2 and "talk.md: File exists" in result.error
+
+
+def test_the_answer_goes_to_the_first_clipboard_that_takes_it(tmp_path: Path) -> None:
+    for name, does in (("wl-copy", "exit 1"), ("xclip", f"cat >{tmp_path}/copied")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o700)
+    here = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DISPLAY": ":0", "WAYLAND_DISPLAY": "w"}
+    assert copy("Grüße", here) == "with xclip"
+    assert (tmp_path / "copied").read_text() == "Grüße"
+    (tmp_path / "copied").unlink()
+    with pytest.raises(UsageError, match="no clipboard"):  # of the other machine
+        copy("Grüße", {**here, "SSH_CONNECTION": "1 2 3 4"})
+    assert not (tmp_path / "copied").exists()
+
+
+# --- at a keyboard --------------------------------------------------------------------------------
+
+
+def test_what_may_follow_a_command_is_completed(home: Path) -> None:
+    (home / "here" / "notes").mkdir()
+    (home / "here" / "note.txt").write_text("")
+    with talking() as talk:
+        assert list(completions(talk, "/allow", "web_")) == ["web_search"]
+        assert list(completions(talk, "/deny", "cl")) == ["clock"]
+        assert list(completions(talk, "/root", "no")) == ["notes/"]
+        assert list(completions(talk, "/save", "./no")) == ["./note.txt", "./notes/"]
+        assert list(completions(talk, "/steps", "o")) == ["on", "off"]
+        assert "scripted" in completions(talk, "/model", "")
+        assert list(completions(talk, "/quit", "")) == []
+
+
+def test_the_banner_says_model_context_folders_and_what_asks(home: Path) -> None:
+    options = {"tools.roots": [str(home)], "policy.allow": "calculator,create_file"}
+    with talking(**options) as talk:
+        assert list(banner(talk)) == [
+            "scripted",
+            f"folders: {home} (read)",
+            "tools: calculator, create_file (each asks first)",
+            "/help lists the commands, Ctrl-D leaves",
+        ]
+
+
+def test_undo_brings_back_what_an_earlier_session_of_the_talk_changed(home: Path) -> None:
+    (home / "note.txt").write_text("old\n")
+    write = call("file_access", operation="write", path="note.txt", content="new\n")
+    with ScriptedServer(write, answer("Written.")) as server:
+        options = ("--root", f"{home}:rw", "--tools", "file_access", "--approve", "always")
+        screen = Terminal("chat", "--url", server.url, *options)
+        with closing(screen):
+            screen.see("^>$")
+            screen.type("write\r")
+            screen.see("Written")
+            assert (home / "note.txt").read_text() == "new\n"
+            screen.type("/deny clock\r")
+            screen.see("clock not allowed")
+            screen.type("/undo\r")
+            screen.see("Undo 1 change")
+            screen.type("y\n")
+            screen.see("restored")
+            assert (home / "note.txt").read_text() == "old\n"
