@@ -76,7 +76,7 @@ class Proposer:
         question: str,
         tools: Mapping[str, ToolSpec],
         *,
-        history: Sequence[Mapping[str, str]] = (),
+        history: Sequence[Mapping[str, Any]] = (),
         context: str = "",
     ) -> Proposal:
         """Return what the model would write.

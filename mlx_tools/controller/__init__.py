@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
+    from mlx_tools.controller.earlier import Earlier, turn_of
     from mlx_tools.controller.outputs import Outputs
     from mlx_tools.controller.session import Complete, Session, Write
     from mlx_tools.controller.turn import Turn, decision_on, refusal_by
@@ -43,6 +44,7 @@ __getattr__, __dir__ = names_of(
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "driver": ("Conversation",),
+        "earlier": ("Earlier", "turn_of"),
         "outputs": ("Outputs",),
         "session": ("Complete", "Session", "Write"),
         "turn": ("Turn", "decision_on", "refusal_by"),

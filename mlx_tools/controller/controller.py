@@ -41,6 +41,7 @@ from mlx_tools.controller.approvals import (
     seal_of,
 )
 from mlx_tools.controller.driver import Conversation
+from mlx_tools.controller.earlier import MESSAGES, Earlier, earlier_in, earlier_of
 from mlx_tools.controller.nested import NestedRun, NestedRuns
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import (
@@ -63,12 +64,11 @@ from mlx_tools.prompt import (
     is_on_demand,
     is_reader,
     is_search,
-    read_history,
     result_tool,
 )
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
-from mlx_tools.transcript import Consents, Header, Outcome, events
+from mlx_tools.transcript import Consents, Header, Outcome, State, events
 
 T = TypeVar("T")
 
@@ -76,7 +76,6 @@ _LONG: Final[tuple[str, ...]] = get_args(LongObservations)
 _COMPACT: Final[tuple[str, ...]] = get_args(Compaction)
 _WALL_CLOCK: Final = partial(datetime.now, UTC)
 _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
-_HISTORY: Final = 'each message is {"role": "user" or "assistant", "content": text}'
 
 _FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
 """What a header says as it was found out when the session began."""
@@ -203,6 +202,7 @@ _RECORDED: Final = frozenset(
 """What of the settings stands in a header under the same name, as it is here."""
 
 
+_NOTHING_SAID: Final = Earlier()
 _NOTHING_ALLOWED: Final = Policy()
 _USUAL_LIMITS: Final = Limits()
 _USUAL_SETTINGS: Final = RunSettings()
@@ -285,11 +285,14 @@ class Controller:
         question: str,
         *,
         tool_choice: str | None = None,
-        history: Sequence[Mapping[str, str]] = (),
+        history: Sequence[Mapping[str, Any]] = (),
     ) -> Outcome:
         """Answer one question.
 
-        ``history`` are earlier messages, each ``{"role": "user" | "assistant", "content": text}``.
+        ``history`` are earlier messages, each ``{"role": role, "content": text}``: of the ``user``,
+        of the ``assistant``, with its ``tool_calls`` as OpenAI's interface has them, of a ``tool``,
+        with the ``tool_call_id`` that it answers, or of the ``system``, where they come first said
+        as such.
         Returns `Answered`, `Paused` or `Stopped`. Raises `UsageError` for what cannot be, and
         `BackendError` where the backend failed before it completed anything.
         """
@@ -301,7 +304,7 @@ class Controller:
         question: str,
         *,
         tool_choice: str | None = None,
-        history: Sequence[Mapping[str, str]] = (),
+        history: Sequence[Mapping[str, Any]] = (),
     ) -> Outcome:
         """`run`, for callers without an event loop."""
         try:
@@ -319,7 +322,7 @@ class Controller:
         question: str,
         *,
         tool_choice: str | None = None,
-        history: Sequence[Mapping[str, str]] = (),
+        history: Sequence[Mapping[str, Any]] = (),
     ) -> AsyncGenerator[events.Event]:
         """Like `run`, but yields what happens as it happens; the last event is `Finished`.
 
@@ -333,7 +336,7 @@ class Controller:
                 yield event
 
     async def conversation(
-        self, *, history: Sequence[Mapping[str, str]] = (), spent: float = 0.0
+        self, *, history: Sequence[Mapping[str, Any]] = (), spent: float = 0.0
     ) -> Conversation:
         """Open a session for any number of questions. Close it, or use it with ``async with``.
 
@@ -342,11 +345,46 @@ class Controller:
         takes to find out what the server serves is added. Raises `BackendTimeout` where that takes
         all of it, and what `run` raises.
         """
+        return await self._new(earlier_in(require_items("history", history, MESSAGES)), spent)
+
+    async def carry_over(
+        self, session: str | os.PathLike[str] | Conversation, *, without_last: bool = False
+    ) -> Conversation:
+        """Open a new session that goes on from what was said in another one, under this
+        controller's own settings: another model, policy, folders or system text.
+
+        ``session`` is an id, the path of a transcript, or a conversation that is open; it stays as
+        it is. ``without_last`` leaves out its last question, and all that came of it. The others
+        stand in the new transcript as what was said before, with their calls, results and answers:
+        none of them runs again, counts for a run, or is an approval, and no consent comes along.
+
+        Raises `UsageError` where there is no such session, or nothing was asked in it, and
+        `TranscriptError` where it is damaged or was not begun with this store's secret.
+        """
+        if isinstance(session, Conversation):
+            empty = session.folded.state is State.EMPTY
+            artifacts = session.files.artifacts
+            earlier = session.earlier if empty else earlier_of(session.folded, artifacts)
+        else:
+            earlier = self._read(session)
+        return await self._new(earlier.without_last() if without_last else earlier)
+
+    def _read(self, session: str | os.PathLike[str]) -> Earlier:
+        """What was said in a session of the store."""
+        reads = getattr(self._store, "read", None)
+        if reads is None:
+            raise UsageError("this store cannot read a session again")
+        files = reads(session)
+        check_begun_here(files.transcript, self._store.secret)
+        specs, words = self.registry.specs(), load_words()
+        return earlier_of(Session(files.transcript, specs=specs, words=words), files.artifacts)
+
+    async def _new(self, earlier: Earlier, spent: float = 0.0) -> Conversation:
+        """Open a session; see `conversation`."""
         began = monotonic() - spent
         choice = self.settings.tool_choice
         if self.settings.require_tools or choice not in ("auto", "none"):
             self._check_tools()
-        messages = read_history(require_items("history", history, _HISTORY))
         with found_within(self.limits.total_timeout - spent):
             if self._decided is None or self._decided[0] != self.settings:
                 self._decided = self.settings, await decide_for(self.backend, self.settings)
@@ -357,9 +395,12 @@ class Controller:
             decided = self._decided[1]
             chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
             decided = speakable(decided, chat_format, self.settings.style)
-        openings = self._openings(decided.style, chat_format)
-        header = partial(self._header, decided, chat_format, context, openings, messages)
-        return self._open(self._store.create(), header, monotonic() - began)
+        persona = self.settings.persona
+        if earlier.system:
+            persona = "\n\n".join(filter(None, (persona, earlier.system)))
+        openings = self._openings(decided.style, chat_format, persona)
+        header = partial(self._header, decided, chat_format, context, openings)
+        return self._open(self._store.create(), header, monotonic() - began, earlier)
 
     async def resume(
         self, session: str | os.PathLike[str], *, approvals: Approvals = None
@@ -415,6 +456,7 @@ class Controller:
         files: SessionFiles,
         header: Callable[[str, str, str | None], Header] | None = None,
         spent: float = 0.0,
+        earlier: Earlier = _NOTHING_SAID,
     ) -> Conversation:
         """A session, new where there is something that makes its header."""
         secret = self._store.secret
@@ -445,6 +487,7 @@ class Controller:
                 make_nested=partial(NestedRuns, depth=self._depth, make=self._within),
                 reads=Reads(self.settings.cache),
                 spent=spent,
+                earlier=earlier,
             )
         except BaseException:
             files.transcript.close()
@@ -501,11 +544,11 @@ class Controller:
         self.registry.add_search()
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
-    def _openings(self, style: Style, chat_format: ChatFormat) -> Openings:
+    def _openings(self, style: Style, chat_format: ChatFormat, persona: str | None) -> Openings:
         """The maker of the beginnings of sessions: the same as long as nothing changes here."""
         settings, words = self.settings, load_words()
         specs = self.registry.specs()
-        key = (words, settings, style, chat_format, self.policy)
+        key = (words, settings, style, chat_format, persona, self.policy)
         if self._kept is None or self._kept[0] != (*key, specs):
             offered = (s for s in specs.values() if permitted(self.policy, s))
             frame = Frame(
@@ -516,7 +559,7 @@ class Controller:
                 native=chat_format.tools,
                 response_mode=settings.response_mode,
                 project_context=settings.project_context,
-                persona=settings.persona,
+                persona=persona,
                 catalog_budget=settings.catalog_budget,
                 output_schema=settings.output_schema,
             )
@@ -530,16 +573,16 @@ class Controller:
         chat_format: ChatFormat,
         context: int | None,
         openings: Openings,
-        history: Sequence[tuple[str, str]],
         session: str,
         question: str,
         tool_choice: str | None,
     ) -> Header:
         settings = self.settings
         first = (tool_choice or settings.tool_choice, *settings.require_tools)
-        opening = openings.opening(question, history=history, first=first)
+        opening = openings.opening(question, first=first)
         header = Header(
-            **{name: getattr(settings, name) for name in _RECORDED},
+            **{name: getattr(settings, name) for name in _RECORDED - {"persona"}},
+            persona=openings.frame.persona,
             version=FORMAT_VERSION,
             session=session,
             created=self._now().isoformat(timespec="seconds"),
@@ -561,6 +604,5 @@ class Controller:
             standing={} if self._standing == self.policy else self._standing.to_json(),
             parent=self._parent,
             limits=self.limits.to_json(),
-            history=tuple({"role": r, "content": c} for r, c in history),
         )
         return replace(header, seal=seal(self._store.secret, "header", to_json(header)))

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -30,6 +31,7 @@ from mlx_tools.controller.approvals import (
 )
 from mlx_tools.controller.completer import Completer, Emit
 from mlx_tools.controller.context import ContextWindow, Fitted
+from mlx_tools.controller.earlier import Earlier
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
@@ -52,6 +54,7 @@ from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult
 from mlx_tools.transcript import (
     CallRecord,
+    CarriedRecord,
     CompactedRecord,
     CompletionRecord,
     DecisionRecord,
@@ -79,6 +82,7 @@ class Conversation:
     one's tool choice. ``outputs`` holds the whole outputs of the current run, for an outcome that
     is to include them. ``now`` is the wall clock, UTC. ``make_nested`` makes what lets tools ask
     the model. ``spent`` is how many seconds of the first question's total time are gone already.
+    ``earlier`` is what was said before a new session.
     """
 
     folded: Session
@@ -94,6 +98,7 @@ class Conversation:
     make_nested: Callable[[Conversation], NestedRuns]
     reads: Reads
     spent: float = 0.0
+    earlier: Earlier = Earlier()  # noqa: RUF009  # frozen, so all may share it
 
     def __post_init__(self) -> None:
         self.outputs = Outputs(self.folded, self.files.artifacts, str(Path.home()))
@@ -157,8 +162,7 @@ class Conversation:
         if tool_choice is not None:
             tool_choice = self._checked(tool_choice)
         self._leave_unfinished()
-        if session.state is State.EMPTY and self.begin is not None:
-            self.append(self.begin(question, tool_choice))
+        self._begin(question, tool_choice)
         with observed(self.files.transcript, emit) as self._emit:
             self.outputs.begin()
             self.reads.begin()
@@ -232,6 +236,8 @@ class Conversation:
         Raises `UsageError` in the middle of a question, and `BackendError` where there is no
         summary: nothing has changed then.
         """
+        if self.earlier.question is not None:
+            self._begin(self.earlier.question)
         state = self.folded.state
         if state not in (State.EMPTY, State.IDLE, State.STOPPED):
             raise UsageError(
@@ -253,6 +259,21 @@ class Conversation:
             outputs=self.outputs.whole,
             artifacts=self.outputs.artifacts,
         )
+
+    def _begin(self, question: str, tool_choice: str | None = None) -> None:
+        """Write down the header of a new session, and what was said before it."""
+        session, begin = self.folded, self.begin
+        if begin is None or session.question:
+            return
+        if session.state is State.EMPTY:
+            self.append(begin(self.earlier.question or question, tool_choice))
+        clean, artifacts = self.outputs.clean, self.files.artifacts
+        if artifacts is not None:
+            for key, text in self.earlier.kept():
+                artifacts.put(clean(text), key)
+        there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
+        for record in islice(self.earlier.carried(session, clean), there, None):
+            self.append(record)  # those that are there were written before the disk was full
 
     def _append_resumed(self) -> None:
         """Write down that this process goes on with the session, and under which policy."""

@@ -43,6 +43,7 @@ from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
+    CarriedRecord,
     CompactedRecord,
     CompletionRecord,
     Consents,
@@ -165,7 +166,8 @@ class Session:
 
     ``asked`` is the prompt of the last completion, empty where it is unknown, and ``completed`` the
     record of that completion, ``began`` what the user said first. ``filling``: four fifths of the
-    context were used, and nothing has been summed up since. ``result`` is the tool whose call is
+    context were used, and nothing has been summed up since. ``compacted`` are the artifacts of what
+    was summed up last. ``result`` is the tool whose call is
     the answer, where that has to fit a schema: the model knows it as it knows the others, and
     nobody else does. ``history`` is what happened so far, ``run_history`` the part of it since the
     last question.
@@ -199,6 +201,8 @@ class Session:
         self.history = SessionHistory(consents)
         self.turn = 0
         self.calls_made = 0
+        self.question = ""
+        self.compacted: tuple[str, ...] = ()
         self.pause: PauseRecord | None = None
         self.asked = ""
         self.completed: CompletionRecord | None = None
@@ -240,6 +244,8 @@ class Session:
                 raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
         elif isinstance(record, UserRecord) and not record.content.strip():
             raise TranscriptError("the question is empty")
+        elif isinstance(record, CarriedRecord) and self.question:
+            raise TranscriptError(f"a {record.type} record may not follow a question")
         elif isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
             raise TranscriptError("a paused record has not one digest for each of its calls")
         elif isinstance(record, CompactedRecord):
@@ -264,6 +270,9 @@ class Session:
                 return
             case GoldenRecord() | MendRecord():
                 return  # what the session is kept for; how the completion came about that follows
+            case CarriedRecord():
+                self._carry(record)
+                return
             case UserRecord():
                 self._ask(record)
             case CompletionRecord():
@@ -280,6 +289,7 @@ class Session:
             case CompactedRecord():
                 self.prompt.add(record)
                 self.known.compact(record, self.prompt.records)
+                self.compacted = record.artifacts
                 self.filling = self.filling and record.reason == "full"
                 return
             case _:
@@ -323,6 +333,29 @@ class Session:
         )
         self.state = State.IDLE
 
+    def _carry(self, carried: CarriedRecord) -> None:
+        """Take in what was said before: what it shows is known, and nothing of it counts."""
+        record = carried.record
+        match record:
+            case UserRecord():
+                self.known.ask(record, "auto")
+                self._hear(record)
+            case CallRecord():
+                self.calls_made += 1  # their keys go on behind these
+            case ObservationRecord():
+                self._take_in(record, RunHistory())
+            case CompactedRecord():
+                self.known.compact(record, ())
+                self.compacted = record.artifacts
+        self.history.private_read |= carried.private
+        self.prompt.add(record)
+
+    def _hear(self, record: UserRecord) -> None:
+        """Take in the words of a question; what was piped in may hold a call to be echoed."""
+        if record.piped and calls_in(foreign := record.content[-record.piped :]):
+            self.observations.append(foreign)
+        self.began = self.began or record.content
+
     def _ask(self, record: UserRecord) -> None:
         self.tool_choice = record.tool_choice or self.header.tool_choice
         self.known.ask(record, self.tool_choice)
@@ -330,10 +363,8 @@ class Session:
         self.format_errors = 0
         self.told_to_finish = False
         self.refused = ""  # what was just told to look like a call that nothing could read
-        if record.piped and calls_in(foreign := record.content[-record.piped :]):
-            self.observations.append(foreign)
+        self._hear(record)
         self.question = record.content
-        self.began = self.began or record.content
         self.run_history = RunHistory()
         self.state = State.COMPLETING
 
@@ -389,14 +420,19 @@ class Session:
     def _observe(self, record: ObservationRecord) -> None:
         if record.nested:  # the last word is left, whatever runs within the call took
             self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
-        search = self.known.observe(record)
-        ran = self.history.observe(record, self.specs.get(record.name), self.run_history)
+        search, ran = self._take_in(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
+
+    def _take_in(self, record: ObservationRecord, run: RunHistory) -> tuple[bool, bool]:
+        """Take in what an observation shows; return whether it is a search's, and its call ran."""
+        search = self.known.observe(record)
+        ran = self.history.observe(record, self.specs.get(record.name), run)
         # A tool's error is an observation too, and its words may be somebody else's. What a
         # search finds are lines of the catalog, from which the model is to call.
         text = record.content if record.error is None else record.error.message
         if text and not search and calls_in(text):
             self.observations.append(text)
+        return search, ran
 
     # --- the next step ---
 

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
-from mlx_tools.controller import Session
+from mlx_tools.controller import Session, turn_of
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import ChatFormat, Frame, Neutraliser, Openings, PromptWords
-from mlx_tools.protocol import Reading, write_answer, write_call
+from mlx_tools.protocol import Reading
 from mlx_tools.transcript import (
-    AnswerRecord,
     CallRecord,
     CompletionRecord,
     Header,
@@ -291,29 +290,21 @@ def _value_of(call: ClientCall) -> dict[str, Any]:
 
 def _written(message: ClientMessage, session: Session) -> Turned:
     """An assistant's message in the protocol's own form."""
-    style, turn = session.header.style, session.turn + 1
-    calls = [ToolCall(call.name, _value_of(call)) for call in message.calls]
-    if calls:
-        lines = [write_call(call.name, call.arguments, style=style) for call in calls]
-        text = "\n".join(filter(None, (message.content, *lines)))
-        reading = Reading(messages=tuple(calls), counted=text, clean=True)
-    else:
-        result = session.result
-        given = None if result is None else result.said(message.content)
-        if result is None or given is None:
-            text = write_answer(message.content, style)
-        else:
-            text = write_call(result.spec.name, given, style=style)
-        reading = Reading(messages=(FinalAnswer(message.content),), counted=text, clean=True)
-    completion = CompletionRecord(turn=turn, text=text, counted=text, finish_reason="stop")
-    records: list[tuple[Record, Reading | None]] = [(completion, reading)]
-    for number, call in enumerate(calls, start=session.calls_made + 1):
-        key = f"c{number}"
-        made = CallRecord(turn=turn, call=key, name=call.name, arguments=call.arguments)
-        records.append((made, None))
-    if not calls:
-        records.append((AnswerRecord(turn=turn, content=message.content), None))
-    return tuple(records)
+    turn, first = session.turn + 1, session.calls_made + 1
+    records = turn_of(
+        message.content,
+        [
+            CallRecord(turn=turn, call=f"c{number}", name=call.name, arguments=_value_of(call))
+            for number, call in enumerate(message.calls, start=first)
+        ],
+        session,
+        turn,
+    )
+    completion, *rest = records
+    calls = [ToolCall(r.name, r.arguments) for r in rest if isinstance(r, CallRecord)]
+    said = tuple(calls) or (FinalAnswer(message.content),)
+    reading = Reading(messages=said, counted=completion.counted, clean=True)
+    return (completion, reading), *((record, None) for record in rest)
 
 
 def new_session(header: Header, tools: Sequence[ToolSpec], words: PromptWords) -> Session:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from mlx_tools.app import Share
 from mlx_tools.backends import Backend
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, Earlier, RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
@@ -29,6 +29,7 @@ from mlx_tools.tools import Registry, Tool, ToolError
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
+    CarriedRecord,
     EditRecord,
     Header,
     ObservationRecord,
@@ -226,7 +227,9 @@ async def _ask(
         store=store,
         approver=_SameSaid(golden.records),
     )
-    async with await controller.conversation(history=header.history) as conversation:
+    carried = tuple(r.record for r in golden.records if isinstance(r, CarriedRecord))
+    async with await controller.conversation() as conversation:
+        conversation.earlier = Earlier(said=carried)
         for record in golden.records:
             if isinstance(record, UserRecord):
                 outcome = await conversation.run(record.content, tool_choice=record.tool_choice)

@@ -10,7 +10,7 @@ from typing import Final
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.paths import write_whole
 from mlx_tools.store import encode, load, parse
-from mlx_tools.transcript import GoldenRecord, Header, Record, UserRecord
+from mlx_tools.transcript import CarriedRecord, GoldenRecord, Header, Record, UserRecord
 
 SUFFIX: Final = ".jsonl"
 
@@ -48,7 +48,8 @@ class Golden:
         golden = records[1] if len(records) > 1 else None
         if not isinstance(golden, GoldenRecord):
             golden = GoldenRecord(name=path.stem if path is not None else "")
-        if not rest or not isinstance(rest[0], UserRecord):
+        first = next((r for r in rest if not isinstance(r, CarriedRecord)), None)
+        if not isinstance(first, UserRecord):
             raise TranscriptError("the transcript does not begin with a question")
         return cls(records[0], golden, rest, path)
 

@@ -34,6 +34,7 @@ from mlx_tools.toolbox import builtin_tools, file_access_spec
 from mlx_tools.tools import ToolResult
 from mlx_tools.transcript import (
     CallRecord,
+    CarriedRecord,
     EditRecord,
     MendRecord,
     ObservationRecord,
@@ -121,11 +122,9 @@ def opening_today(
     search = next((spec for spec in tools if is_search(spec)), None)
     first = next(r for r in golden.records if isinstance(r, UserRecord))
     choice = first.tool_choice or header.tool_choice
-    return Openings(frame, lambda: search).opening(
-        first.content,
-        history=tuple((said["role"], said["content"]) for said in header.history),
-        first=(choice, *header.require_tools),
-    )
+    carried = (r.record for r in golden.records if isinstance(r, CarriedRecord))
+    said = next((r.content for r in carried if isinstance(r, UserRecord)), first.content)
+    return Openings(frame, lambda: search).opening(said, first=(choice, *header.require_tools))
 
 
 def chat_format_today(golden: Golden) -> ChatFormat | None:

@@ -19,6 +19,7 @@ from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
+    CarriedRecord,
     CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
@@ -167,6 +168,9 @@ def _place(difference: Difference, steps: Sequence[ReportStep]) -> ReportStep | 
 
 def _step(record: Record) -> ReportStep:
     match record:
+        case CarriedRecord():
+            step = _step(record.record)
+            return replace(step, notes=[*step.notes, "from before"])
         case Header() | GoldenRecord() | UserRecord():
             return _beginning(record)
         case CompletionRecord():

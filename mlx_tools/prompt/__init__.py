@@ -38,7 +38,6 @@ from mlx_tools.prompt.opening import (
     Openings,
     build_examples,
     build_system,
-    read_history,
     result_tool,
 )
 from mlx_tools.prompt.render import Prompt

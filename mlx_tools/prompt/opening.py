@@ -1,4 +1,4 @@
-"""The beginning of a session: system prompt, examples, earlier messages.
+"""The beginning of a session: system prompt and examples.
 
 The system prompt is persona, response mode, protocol, catalog and project context, in this order.
 Nothing that changes from run to run stands in it, so a server's cache can keep it.
@@ -14,9 +14,9 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple
 
-from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.errors import ConfigError
 from mlx_tools.messages import ToolObservation, ToolSpec
-from mlx_tools.prompt.catalog import build_catalog, count_tokens, names_in, signature
+from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature
 from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
@@ -35,27 +35,8 @@ CATALOG_BUDGET: Final = 1500
 """Tokens that the catalog may take, where nothing else is said."""
 
 Message = Mapping[str, str]
-"""A turn of a conversation: ``{"role": role, "content": text}``. A caller's has the role ``user``
-or ``assistant``; an example may be an ``observation``, which is written in the user's role."""
-
-Said = tuple[str, str]
-"""Role and content of an earlier message."""
-
-
-def read_history(history: Sequence[Message]) -> tuple[Said, ...]:
-    """The earlier messages that a caller gives. Raises `UsageError` for one that is none."""
-    found = []
-    for message in history:
-        known = isinstance(message, Mapping)
-        role, content = (message.get("role"), message.get("content")) if known else (None, None)
-        if role not in ("user", "assistant") or not isinstance(content, str):
-            raise UsageError(
-                "an earlier message is not usable",
-                hint='each is {"role": "user" or "assistant", "content": text}',
-            )
-        found.append((role, content))
-    return tuple(found)
-
+"""A turn of an example: ``{"role": role, "content": text}``. The role is ``user``, ``assistant`` or
+``observation``, which is written in the user's."""
 
 RESULT_NAME: Final = "final_result"
 
@@ -159,41 +140,22 @@ class Openings:
         catalog = json.dumps(described, sort_keys=True)
         self.catalog_hash = hashlib.sha256(catalog.encode()).hexdigest()
 
-    def opening(
-        self, question: str, *, history: Sequence[Said] = (), first: Sequence[str] = ()
-    ) -> Opening:
-        """The opening of a session that begins with ``history`` and then ``question``.
+    def opening(self, question: str, *, first: Sequence[str] = ()) -> Opening:
+        """The opening of a session that begins with ``question``.
 
-        A shortlist is chosen by the first question of them all, and the later ones bring what it
-        lacks: so a conversation that is sent anew with each question, as stateless clients do,
-        begins with the same bytes each time. ``first`` are tools that stand in the shortlist
-        whatever it is chosen by.
+        A shortlist is chosen by that question, and the later ones bring what it lacks: so a
+        conversation that is sent anew with each question, as stateless clients do, begins with the
+        same bytes each time. ``first`` are tools that stand in the shortlist whatever it is chosen
+        by.
         """
         whole, shown, finder = self._kept
         if not whole.hidden:
-            earlier = [self._turn(role, content) for role, content in history]
-            return Opening(whole.text, (*shown, *earlier))
-        request = next((content for role, content in history if role == "user"), question)
-        best = partial(finder.shortlist, request, first)
+            return Opening(whole.text, shown)
+        best = partial(finder.shortlist, question, first)
         system = build_system(self.frame, best=best, search=self.search)
-        told, earlier = list(system.shown), []
-        for role, content in history:
-            lines: tuple[str, ...] = ()
-            if role == "user" and content != request:
-                lines = finder.offer(content, told)
-                told += names_in("\n".join(lines))
-            earlier.append(self._turn(role, content, lines))
         by_name = {tool.name: tool for tool in self.frame.tools}
         shown = _examples(self.frame, [by_name[n] for n in system.shown if n in by_name])
-        return Opening(system.text, (*shown, *earlier), tuple(told), request)
-
-    def _turn(self, role: str, content: str, lines: Sequence[str] = ()) -> Message:
-        """An earlier message as a turn of the prompt."""
-        if role == "user":
-            text = self.frame.words.asked(content, lines)
-        else:
-            text = write_answer(content, self.frame.style)
-        return {"role": role, "content": self.frame.neutraliser.plain(text)}
+        return Opening(system.text, shown, system.shown, question)
 
 
 def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:

@@ -240,7 +240,7 @@ class Prompt:
         gone, kept = self._records[: record.gone], self._records[record.gone :]
         if kept and not isinstance(kept[0], UserRecord):
             kept.insert(0, [one for one in gone if isinstance(one, UserRecord)][-1])
-        if record.gone:
+        if record.content:
             self._gone = record.content
         self._records = []
         self._begin()

@@ -140,15 +140,16 @@ class ArtifactStore(KeptFiles):
     keep_all: bool = False
     sweep: Callable[[], object] = lambda: None
 
-    def put(self, text: str) -> str | None:
+    def put(self, text: str, key: str = "") -> str | None:
         """Keep ``text`` and return its id, None where it is larger than all that may be kept.
 
+        ``key`` is the id of one that comes from another session.
         Raises `StorageError` where it cannot be written; nothing else is removed then.
         """
         data = text.encode(errors="surrogatepass")
         if len(data) > self.max_bytes:
             return None
-        key = secrets.token_hex(16)
+        key = key or secrets.token_hex(16)
         try:
             self._write(key, data)
         except OSError as error:

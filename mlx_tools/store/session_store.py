@@ -30,7 +30,7 @@ from mlx_tools.store.artifacts import (
     UndoStore,
     drafted,
 )
-from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, write_all
+from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, load, write_all
 from mlx_tools.transcript import Header
 
 ACCESS_FILE: Final = "access.json"
@@ -256,6 +256,13 @@ class MemoryStore:
         kept.in_use = True
         return SessionFiles(os.fspath(session), kept)
 
+    def read(self, session: str | os.PathLike[str]) -> SessionFiles:
+        """A session of this store, to be looked at, in use or not. Raises what `open` raises."""
+        kept = self._kept.get(os.fspath(session))
+        if kept is None:
+            raise UsageError(f"there is no session {os.fspath(session)!r} in memory")
+        return SessionFiles(os.fspath(session), kept)
+
 
 class TranscriptStore:
     """A folder of sessions, readable by its owner alone.
@@ -313,12 +320,23 @@ class TranscriptStore:
         It is locked until its transcript is closed. Raises `UsageError` where there is none,
         `TranscriptError` where it is damaged or in use.
         """
+        path = self._path_of_one(session)
+        return self._opened(path, TranscriptFile(path, create=False))
+
+    def read(self, session: str | os.PathLike[str]) -> SessionFiles:
+        """A session, to be looked at: not locked, and not changed. Raises what `open` raises."""
+        path = self._path_of_one(session)
+        return self._opened(path, Transcript(load(path)))
+
+    def _path_of_one(self, session: str | os.PathLike[str]) -> Path:
         path = self.path_of(session)
         if not path.is_file():
             raise UsageError(
                 f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
             )
-        transcript = TranscriptFile(path, create=False)
+        return path
+
+    def _opened(self, path: Path, transcript: Transcript) -> SessionFiles:
         header = transcript[0] if transcript else None
         name = header.session if isinstance(header, Header) else path.parent.name
         return self._files(name, path.parent, transcript)

@@ -26,6 +26,7 @@ from mlx_tools.transcript import (
     ObservationRecord,
     PauseRecord,
     Record,
+    Said,
 )
 
 FORMAT_VERSION: Final = 2
@@ -35,6 +36,7 @@ NAME: Final = "transcript.jsonl"
 """A transcript's file in the folder of its session."""
 
 _CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
+_RECORDS: Final = get_args(Record)
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
 _compact: Final = json.JSONEncoder(
@@ -53,6 +55,8 @@ def _plain(value: Any) -> Any:
     kind = type(value)
     if kind in _SCALARS:
         return value
+    if isinstance(value, _RECORDS):
+        return to_json(value)
     if is_dataclass(kind):
         return {
             name: _plain(v)
@@ -123,6 +127,9 @@ def _reader(hint: Any) -> _Read:
     if all(one in _SCALARS for one in union):
         kinds = frozenset((*union, int) if float in union else union)
         return _if(lambda value: type(value) in kinds)
+    if union == get_args(Said):
+        kinds = frozenset(one.type for one in union)
+        return _if(lambda value: type(value) is dict and value.get("type") in kinds, from_json)
     if len(union) > 1:
         return _first_that_fits([_reader(one) for one in inner])
     if origin is Literal:

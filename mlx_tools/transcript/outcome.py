@@ -20,6 +20,7 @@ from mlx_tools.messages import ErrorInfo, Usage, total_usage
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
+    CarriedRecord,
     CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
@@ -370,7 +371,8 @@ def outcome_of(
     match last:
         case AnswerRecord():
             # of whichever question of the session they were found for
-            kept = [row for r in records if isinstance(r, ObservationRecord) for row in r.sources]
+            held = (r.record if isinstance(r, CarriedRecord) else r for r in records)
+            kept = [row for r in held if isinstance(r, ObservationRecord) for row in r.sources]
             given = {one.n: one for one in given_in(kept)} if kept else {}
             return Answered(
                 answer=last.content,

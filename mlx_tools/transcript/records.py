@@ -34,10 +34,11 @@ class Header:
     ``verdict`` says why ``style`` and ``strategy`` are what was measured of the model.
     ``shortlist`` names the tools of which the prompt tells at the beginning, where not of all, and
     ``shortlist_request`` is what they were chosen by. ``system`` and ``examples`` were made of
-    ``project_context``, ``persona``, ``catalog_budget`` (tokens; None: unknown), ``history`` (as
-    the caller gave it) and ``require_tools``. ``standing`` is what was configured besides
-    ``policy``, empty where that is the same. ``parent`` names the session and the call that this
-    one runs within. ``context`` is how many tokens the model can take, None where nobody says.
+    ``project_context``, ``persona``, ``catalog_budget`` (tokens; None: unknown) and
+    ``require_tools``; in older files of ``history`` too, earlier messages. ``standing`` is what was
+    configured besides ``policy``, empty where that is the same. ``parent`` names the session and
+    the call that this one runs within. ``context`` is how many tokens the model can take, None
+    where nobody says.
     ``route`` says by which ``path`` the model is asked: ``native``, by its server's own chat
     interface, or ``prompted``, as where it is empty; and the ``reason``. Of a native one it says
     whether the server ``completes`` text too, and ``obeys`` a tool choice. ``output_schema`` is the
@@ -466,9 +467,36 @@ class StoppedRecord:
     used: int | None = None
 
 
+Said = (
+    UserRecord
+    | CompletionRecord
+    | CallRecord
+    | ObservationRecord
+    | CorrectionRecord
+    | AnswerRecord
+    | CompactedRecord
+)
+"""The records that a prompt is made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedRecord:
+    """One record of what was said before this session, in another one or to a caller.
+
+    It stands in the prompt, and its texts are known for what they are; nothing of it runs again,
+    counts for a run of this session, or is a person's approval. ``private``: a private tool has
+    answered there.
+    """
+
+    type: ClassVar[str] = "carried"
+    record: Said
+    private: bool = False
+
+
 Record = (
     Header
     | GoldenRecord
+    | CarriedRecord
     | UserRecord
     | MendRecord
     | CompletionRecord
@@ -507,7 +535,7 @@ class State(StrEnum):
 
 TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     State.EMPTY: frozenset({"header"}),
-    State.IDLE: frozenset({"golden", "user", "compacted"}),
+    State.IDLE: frozenset({"golden", "carried", "user", "compacted"}),
     State.COMPLETING: frozenset(
         {"mend", "completion", "compacted", "correction", "resumed", "stopped"}
     ),

@@ -17,6 +17,7 @@ from .scene import ALL, FREELY, Scene, Stage
 from .tools import KEY, READ, asking, failing, giving, look, many, save, slow
 
 LOOK = call("look", text="a")
+LOOKED = [{"id": "l1", "function": {"name": "look", "arguments": '{"text": "door"}'}}]
 LINES = "\n".join(f"{number:03}: all work and no play" for number in range(90))
 
 
@@ -253,7 +254,10 @@ def _beginnings() -> Iterator[Scene]:
         tools=lambda: [look()],
         says=[answer("Green, as you said.")],
         history=[
+            {"role": "system", "content": "The user lives by the sea."},
             {"role": "user", "content": "My door is green."},
+            {"role": "assistant", "tool_calls": LOOKED},
+            {"role": "tool", "tool_call_id": "l1", "content": "a green door"},
             {"role": "assistant", "content": "I see."},
         ],
         asks=["What colour is my door?"],

@@ -276,6 +276,47 @@ def _resumed() -> Iterator[Scene]:
             policy=ASKS,
             play=play,
         )
+
+    async def gone_on(stage: Stage) -> str:
+        session = await stage.ask_all(stage.controller(call("look", text="it"), answer("Seen.")))
+        policy = Policy(allow=["look"])
+        controller = stage.controller(SAVE, answer("It is denied now."), policy=policy)
+        async with await controller.reopen(session) as conversation:
+            await conversation.run("Save it.")
+        return session
+
+    async def carried(stage: Stage) -> str:
+        first = stage.controller(call("look", text="it"), answer("Seen."), answer("Red."))
+        session = await stage.ask_all(first)
+        async with await first.reopen(session) as conversation:
+            await conversation.run("Which colour has it?")
+        again = stage.controller(answer("Blue."))
+        async with await again.carry_over(session, without_last=True) as conversation:
+            await conversation.run("Which colour has it, really?")
+            return conversation.session
+
+    for name, about, feature, play in (
+        (
+            "gone-on",
+            "A session that was answered goes on in another process, under a narrower policy.",
+            "resumed",
+            gone_on,
+        ),
+        (
+            "carried-over",
+            "A session goes on from what was said in another one, but for its last question.",
+            "carried",
+            carried,
+        ),
+    ):
+        yield Scene(
+            name=f"sessions/{name}",
+            about=about,
+            features=(feature,),
+            tools=lambda: [save(), look()],
+            policy=ASKS,
+            play=play,
+        )
     yield Scene(
         name="nested/approval-within",
         about="A call in a run within a call waits for a person, and the outer run with it.",

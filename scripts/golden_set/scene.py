@@ -67,7 +67,7 @@ class Scene:
     limits: Limits = field(default_factory=Limits)
     settings: Mapping[str, Any] = field(default_factory=dict)
     answers: Sequence[ApprovalAnswer] = ()
-    history: Sequence[Mapping[str, str]] = ()
+    history: Sequence[Mapping[str, Any]] = ()
     files: ModelFiles | None = None
     expect: Sequence[Mapping[str, Any]] = ()
     play: Callable[[Stage], Awaitable[str]] | None = None

@@ -1,0 +1,245 @@
+"""What was said before a session: a conversation of another one, or a caller's messages, as records
+that its prompt is made of.
+
+Pure. Nothing of it runs, counts or is approved in the session that goes on from it: it stands there
+in a `CarriedRecord` each, which only the prompt, and what guards it, look into.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
+from typing import Any, Final
+
+from mlx_tools.controller.session import Session
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.protocol import write_answer, write_call
+from mlx_tools.store import ArtifactStore
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CarriedRecord,
+    CompactedRecord,
+    CompletionRecord,
+    CorrectionRecord,
+    ObservationRecord,
+    Said,
+    State,
+    UserRecord,
+)
+
+MESSAGES: Final = (
+    'each is {"role": "user", "assistant" or "system", "content": text}, with "tool_calls" as '
+    'OpenAI has them, or {"role": "tool", "tool_call_id": id, "content": text}'
+)
+"""What earlier messages are, for whoever gave some that are not."""
+
+_ROLES: Final = ("user", "assistant", "system", "tool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Earlier:
+    """What was said, as ``said``.
+
+    ``system`` is what a caller's messages began with for the system. ``form`` is that of the
+    session it was written in, None where it was not written in any: in one of another form the
+    model's turns are written anew. ``private``: a private tool has answered there. ``artifacts``
+    keep what ``said`` shows a part of.
+    """
+
+    said: tuple[Said, ...] = ()
+    system: str = ""
+    form: tuple[Any, ...] | None = None
+    private: bool = False
+    artifacts: ArtifactStore | None = None
+
+    @property
+    def question(self) -> str | None:
+        """The first question."""
+        return next((one.content for one in self.said if isinstance(one, UserRecord)), None)
+
+    def without_last(self) -> Earlier:
+        """The same but for the last question and all that came of it."""
+        places = [n for n, one in enumerate(self.said) if isinstance(one, UserRecord)]
+        return replace(self, said=self.said[: places[-1]] if places else ())
+
+    def carried(
+        self, session: Session, clean: Callable[[str], str] = str
+    ) -> Iterator[CarriedRecord]:
+        """The records for a session in which nothing was said yet, each to be folded before the
+        next is taken. ``clean`` takes out of observations what the session may not show."""
+        same = self.form == form_of(session)
+        for one in self.said if same else _rewritten(self.said, session):
+            if isinstance(one, UserRecord):
+                one = session.question_record(one.content, one.tool_choice, one.at, one.piped)
+            elif isinstance(one, ObservationRecord):
+                one = _cleaned(one, clean)
+            yield CarriedRecord(record=one, private=self.private)
+
+    def kept(self) -> Iterator[tuple[str, str]]:
+        """The artifacts that are still there of what is shown in part: id and text."""
+        for one in self.said if self.artifacts is not None else ():
+            keys: tuple[str | None, ...] = getattr(one, "artifacts", ())
+            if isinstance(one, ObservationRecord):
+                keys = (one.artifact,)
+            for key in filter(None, keys):
+                if self.artifacts is not None and (text := self.artifacts.get(key)) is not None:
+                    yield key, text
+
+
+def form_of(session: Session) -> tuple[Any, ...]:
+    """All that decides how a model's turns are written in a session."""
+    header = session.header
+    native = header.chat_format if header.style == "native" else None
+    return header.style, native, header.output_schema
+
+
+def earlier_of(session: Session, artifacts: ArtifactStore | None) -> Earlier:
+    """What was said in a session, as far as it stands in its prompt."""
+    if session.state is State.EMPTY:
+        return Earlier()
+    prompt, compacted = session.prompt, session.compacted
+    gone = [CompactedRecord(reason="asked", content=prompt.gone, artifacts=compacted)]
+    return Earlier(
+        said=(*(gone if prompt.gone else ()), *map(_as_said, prompt.records)),
+        form=form_of(session),
+        private=session.history.private_read,
+        artifacts=artifacts,
+    )
+
+
+def _as_said(record: Said) -> Said:
+    """A record of a prompt, without what was used up or found out when it was made."""
+    match record:
+        case CompletionRecord():
+            record = replace(record, usage=Usage(), prompt=None, kept=0, reasoning="", dropped=())
+            return replace(record, duration_ms=None)
+        case ObservationRecord():
+            return replace(record, duration_ms=None)
+        case UserRecord():
+            return replace(record, tools=())
+    return record
+
+
+def _cleaned(record: ObservationRecord, clean: Callable[[str], str]) -> ObservationRecord:
+    if record.error is not None:
+        return replace(record, error=ErrorInfo(record.error.code, clean(record.error.message)))
+    return replace(record, content=clean(record.content or ""))
+
+
+# --- a model's turns, written by the host -------------------------------------------------------
+
+
+def written(content: str, calls: Sequence[CallRecord], session: Session) -> str:
+    """A turn in the protocol's own form: what is called, or the answer ``content``."""
+    style, result = session.header.style, session.result
+    if calls:
+        lines = [write_call(call.name, call.arguments, style=style) for call in calls]
+        return "\n".join(filter(None, (content, *lines)))
+    given = None if result is None else result.said(content)
+    if result is None or given is None:
+        return write_answer(content, style)
+    return write_call(result.spec.name, given, style=style)
+
+
+def turn_of(
+    content: str, calls: Sequence[CallRecord], session: Session, turn: int
+) -> tuple[CompletionRecord, *tuple[CallRecord | AnswerRecord, ...]]:
+    """The records of a turn that the host writes."""
+    text = written(content, calls, session)
+    completion = CompletionRecord(turn=turn, text=text, counted=text, finish_reason="stop")
+    return completion, *(calls or (AnswerRecord(turn=turn, content=content),))
+
+
+def _rewritten(said: Sequence[Said], session: Session) -> Iterator[Said]:
+    """The records with the model's turns in this session's form; what nothing was read of is left
+    out, and what was said of that."""
+    for place, one in enumerate(said):
+        if isinstance(one, CompletionRecord):
+            rest = takewhile(lambda r: not isinstance(r, CompletionRecord), said[place + 1 :])
+            brought = [r for r in rest if isinstance(r, CallRecord | AnswerRecord)]
+            calls = [r for r in brought if isinstance(r, CallRecord)]
+            if not brought:
+                continue
+            answers = [r.content for r in brought if isinstance(r, AnswerRecord)]
+            content = one.commentary if calls else answers[0]
+            yield turn_of(content, calls, session, one.turn)[0]
+        elif not isinstance(one, CorrectionRecord):
+            yield one
+
+
+# --- a caller's messages ------------------------------------------------------------------------
+
+
+def earlier_in(messages: Sequence[Mapping[str, Any]]) -> Earlier:
+    """What was said, as a caller's messages have it. Raises `UsageError` for one that is none."""
+    said: list[Said] = []
+    turn = made = 0
+    waiting: dict[str, CallRecord] = {}
+    read = [(*_read(message), message) for message in messages]
+    begun = [content for _, content, _ in takewhile(lambda one: one[0] == "system", read)]
+    for says, group in groupby(read[len(begun) :], lambda one: one[0] in ("user", "system")):
+        if says:
+            waiting = {}
+            said.append(UserRecord(content="\n\n".join(content for _, content, _ in group)))
+            continue
+        for role, content, message in group:
+            if role == "tool":
+                said.append(_observed(message, content, waiting))
+                continue
+            turn += 1
+            calls = [
+                CallRecord(turn=turn, call=f"c{made + n}", name=name, arguments=given, id=key)
+                for n, (key, name, given) in enumerate(_calls(message), start=1)
+            ]
+            made += len(calls)
+            waiting = {call.id or call.call: call for call in calls}
+            said.append(CompletionRecord(turn=turn, text=content, commentary=content))
+            said += calls or (AnswerRecord(turn=turn, content=content),)
+    return Earlier(said=tuple(said), system="\n\n".join(begun))
+
+
+def _read(message: Mapping[str, Any]) -> tuple[str, str]:
+    """The role and the text of a message."""
+    known = isinstance(message, Mapping)
+    role, content = (message.get("role"), message.get("content")) if known else (None, None)
+    if content is None and known and role == "assistant" and message.get("tool_calls"):
+        content = ""
+    if role not in _ROLES or not isinstance(content, str):
+        raise _unusable()
+    return role, content
+
+
+def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:
+    """The id, the name and the arguments of each call of a message."""
+    for call in message.get("tool_calls") or ():
+        own = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(own, Mapping) or not isinstance(own.get("name"), str):
+            raise _unusable()
+        given = own.get("arguments", {})
+        try:
+            given = json.loads(given or "{}") if isinstance(given, str) else given
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, Mapping):
+            raise _unusable()
+        key = call.get("id")
+        yield key if isinstance(key, str) else None, own["name"], given
+
+
+def _observed(
+    message: Mapping[str, Any], content: str, waiting: dict[str, CallRecord]
+) -> ObservationRecord:
+    """A result, of the call that it names or, where it names none, of the next."""
+    key = message.get("tool_call_id", next(iter(waiting), None))
+    call = waiting.pop(key, None) if isinstance(key, str) else None
+    if call is None:
+        raise UsageError(f"an earlier message is the result of no call: {key!r}", hint=MESSAGES)
+    return ObservationRecord(call=call.call, name=call.name, id=call.id, content=content)
+
+
+def _unusable() -> UsageError:
+    return UsageError("an earlier message is not usable", hint=MESSAGES)

@@ -1,0 +1,322 @@
+"""A new session that goes on from what was said: it stands in the prompt, and nothing of it runs,
+counts or is approved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools import (
+    Answered,
+    Controller,
+    Outcome,
+    Paused,
+    Policy,
+    RunSettings,
+    TranscriptStore,
+    UsageError,
+    tool,
+)
+from mlx_tools.controller import Conversation, Session
+from mlx_tools.errors import TranscriptError
+from mlx_tools.messages import Style
+from mlx_tools.policy import Limits
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import load_words
+from mlx_tools.store.transcript import load
+from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
+from mlx_tools.transcript.outcome import count
+from mlx_tools.transcript.records import CarriedRecord, Header, UserRecord
+
+FREE = Policy(allow=["*"], ask_effects=())
+did: list[str] = []
+
+
+@tool(effects={"read"})
+def look(what: str = "it") -> str:
+    """Looks."""
+    did.append(what)
+    return f"seen {what} " + "at length " * (200 if what == "all" else 0)
+
+
+@tool(effects={"read"}, private=True)
+def diary() -> str:
+    """Reads the diary."""
+    return "dear diary"
+
+
+@tool(effects={"write"})
+def put(text: str) -> str:
+    """Puts a text."""
+    did.append(text)
+    return "put"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_done() -> None:
+    did.clear()
+
+
+def house(
+    folder: Path,
+    *lines: str,
+    policy: Policy = FREE,
+    form: str = "chatml",
+    style: Style = "jsonl",
+    **more: Any,
+) -> Controller:
+    settings = RunSettings(chat_format=NAMED_FORMATS[form], style=style, strategy="free")
+    return Controller(
+        ScriptedBackend(*lines),
+        [look, put, diary],
+        policy,
+        settings=replace(settings, **more.pop("settings", {})),
+        store=TranscriptStore(folder),
+        **more,
+    )
+
+
+def prompts(controller: Controller) -> list[str]:
+    backend = controller.backend
+    assert isinstance(backend, ScriptedBackend)
+    return backend.prompts
+
+
+def carried(
+    controller: Controller, session: Any, question: str = "And now?", **more: Any
+) -> Outcome:
+    async def go() -> Outcome:
+        async with await controller.carry_over(session, **more) as conversation:
+            return await conversation.run(question)
+
+    return anyio.run(go)
+
+
+def asked(controller: Controller, *questions: str) -> Outcome:
+    async def go() -> Outcome:
+        async with await controller.conversation() as conversation:
+            for question in questions:
+                outcome = await conversation.run(question)
+            return outcome
+
+    return anyio.run(go)
+
+
+def private_read(outcome: Outcome) -> bool:
+    """Whether a later call would be held to have read something private."""
+    session = Session(load(Path(outcome.transcript or "")), specs={}, words=load_words())
+    return session.history.private_read
+
+
+def test_the_prompt_begins_with_the_same_bytes_where_nothing_else_changes(tmp_path: Path) -> None:
+    first = house(tmp_path, call("look", what="a"), answer("well"), answer("again"))
+    before = asked(first, "What is there?", "Sure?")
+    did.clear()
+    second = house(tmp_path, answer("as before"))
+    after = carried(second, before.session)
+    assert isinstance(after, Answered)
+    assert prompts(second)[0].startswith(prompts(first)[-1] + answer("again"))
+    assert after.session != before.session
+    retried = house(tmp_path, answer("better"))
+    carried(retried, before.session, "Sure?", without_last=True)
+    assert prompts(retried)[0] == prompts(first)[-1]
+    assert did == []
+
+
+def test_nothing_of_before_runs_counts_or_is_reported(tmp_path: Path) -> None:
+    before = house(tmp_path, call("put", text="x"), answer("well")).run_sync("Put it.")
+    did.clear()
+    after = carried(house(tmp_path, call("look"), answer("done")), before.session)
+    assert did == ["it"]
+    assert [one.id for one in after.calls] == ["c2"]
+    assert (after.turns, after.usage.completion_tokens) == (2, None)
+    counted = count(load(Path(after.transcript or "")))
+    assert (counted.questions, counted.completions) == (1, 2)
+    assert list(counted.tools) == ["look"]
+
+
+def test_a_call_that_waited_or_was_approved_for_the_session_is_neither_run_nor_allowed(
+    tmp_path: Path,
+) -> None:
+    asks = Policy(allow=["*"])
+    waiting = house(tmp_path, call("put", text="x"), policy=asks).run_sync("Put it.")
+    assert isinstance(waiting, Paused)
+    after = carried(house(tmp_path, answer("no"), policy=asks), waiting.session)
+    assert isinstance(after, Answered)
+    yes = ScriptedApprover(True)
+    agreed = house(tmp_path, call("put", text="y"), answer(), policy=asks, approver=yes)
+    before = agreed.run_sync("Put it.")
+    again = carried(house(tmp_path, call("put", text="y"), policy=asks), before.session)
+    assert isinstance(again, Paused)
+    assert did == ["y"]
+
+
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+def test_another_model_reads_the_calls_and_answers_in_its_own_form(
+    tmp_path: Path, style: Style
+) -> None:
+    lines = ("{", call("look", what="a"), answer("well"))
+    before = house(tmp_path, *lines).run_sync("What is there?")
+    other = house(tmp_path, "Well.", form="gemma", style=style)
+    carried(other, before.session)
+    fresh = house(tmp_path, "Well.", form="gemma", style=style)
+    fresh.run_sync("What is there?")
+    (prompt,), (beginning,) = prompts(other), prompts(fresh)
+    start = beginning.rindex("What is there?")
+    assert prompt.startswith(beginning[:start])
+    told = prompt[start:]
+    places = [told.index(words) for words in ("look", "seen a", "well", "And now?")]
+    assert places == sorted(places)
+    assert "<|im_start|>" not in told
+    assert told.count("<start_of_turn>model") == (4 if style == "jsonl" else 3)
+
+
+def test_what_a_private_tool_has_answered_is_private_still(tmp_path: Path) -> None:
+    before = house(tmp_path, call("diary"), answer("well")).run_sync("Read it.")
+    again = house(tmp_path, answer("yes"), answer("no"))
+    assert private_read(carried(again, before.session))
+    other = house(tmp_path, answer("yes")).run_sync("Hello?")
+    assert not private_read(carried(again, other.session))
+
+
+def test_a_secret_that_the_new_policy_takes_out_is_taken_out_of_what_was_read(
+    tmp_path: Path,
+) -> None:
+    key = "sk_live_" + "51H8xJ2eZvKYlo2C7a9b"
+    loose = replace(FREE, redact=False)
+    lines = (call("look", what=key), answer("well"))
+    before = house(tmp_path, *lines, policy=loose).run_sync("Look.")
+    after = house(tmp_path, answer("yes"))
+    carried(after, before.session)
+    observed = prompts(after)[0].rpartition("tool_observation")[2]
+    assert "seen" in observed
+    assert key not in observed
+
+
+def test_an_output_that_was_cut_can_be_read_on_in(tmp_path: Path) -> None:
+    limits = Limits(max_observation_chars=400)
+    lines = (call("look", what="all"), answer("well"))
+    before = house(tmp_path, *lines, limits=limits).run_sync("Look at all.")
+    key = before.calls[0].artifact
+    assert key is not None
+    reads = house(tmp_path, call("read_artifact", id=key, offset=0), answer("done"), limits=limits)
+    after = carried(reads, before.session)
+    assert [one.status for one in after.calls] == ["ok"]
+
+
+def test_what_was_summed_up_stands_in_place_of_what_is_gone(tmp_path: Path) -> None:
+    first = house(
+        tmp_path, answer("one"), answer("two"), "They said one.", settings={"context": 8192}
+    )
+
+    async def go() -> str:
+        async with await first.conversation() as conversation:
+            await conversation.run("First?")
+            await conversation.run("Second?")
+            await conversation.compact()
+            return conversation.session
+
+    session = anyio.run(go)
+    second = house(tmp_path, answer("done"))
+    carried(second, session)
+    prompt = prompts(second)[0]
+    assert "First?" not in prompt
+    assert prompt.index("They said one.") < prompt.index("Second?") < prompt.index("And now?")
+
+
+def test_a_conversation_that_is_open_is_carried_over_before_and_after_its_first_question(
+    tmp_path: Path,
+) -> None:
+    run = house(tmp_path, answer("well"), answer("again"), answer("at last"))
+
+    async def go() -> Conversation:
+        async with (
+            await run.conversation() as one,
+            await run.carry_over(one, without_last=True) as two,
+        ):
+            await two.run("What is there?")
+            three = await run.carry_over(two)
+            four = await run.carry_over(three)
+            three.close()
+            async with four:
+                await four.run("And now?")
+            return four
+
+    anyio.run(go)
+    assert prompts(run)[1].startswith(prompts(run)[0] + answer("well"))
+
+
+def test_a_carried_record_comes_before_the_first_question_and_is_read_back(tmp_path: Path) -> None:
+    before = house(tmp_path, call("look"), answer("well")).run_sync("What is there?")
+    after = carried(house(tmp_path, answer("done")), before.session)
+    records = load(Path(after.transcript or ""))
+    kinds = [type(record) for record in records]
+    assert kinds[: kinds.index(UserRecord)] == [Header, *[CarriedRecord] * 6]
+    session = Session(records, specs={}, words=load_words())
+    with pytest.raises(TranscriptError, match="may not follow a question"):
+        session.check(records[1])
+
+
+def test_a_transcript_of_another_store_or_without_a_question_is_not_carried_over(
+    tmp_path: Path,
+) -> None:
+    before = house(tmp_path / "theirs", answer()).run_sync("What is there?")
+    with pytest.raises(TranscriptError, match="not begun here"):
+        carried(house(tmp_path / "mine", answer()), before.transcript)
+    with pytest.raises(UsageError, match="no session"):
+        carried(house(tmp_path / "mine", answer()), before.session)
+
+
+# --- a caller's messages --------------------------------------------------------------------------
+
+TALK: Sequence[Mapping[str, Any]] = (
+    {"role": "system", "content": "Speak like a sailor."},
+    {"role": "user", "content": "What is there?"},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {"id": "k1", "type": "function", "function": {"name": "look", "arguments": "{}"}},
+            {"id": "k2", "function": {"name": "look", "arguments": {"what": "b"}}},
+        ],
+    },
+    {"role": "tool", "tool_call_id": "k2", "content": "seen b"},
+    {"role": "tool", "tool_call_id": "k1", "content": "seen it"},
+    {"role": "assistant", "content": "Two things."},
+)
+
+
+def test_earlier_messages_may_be_calls_results_and_the_systems(tmp_path: Path) -> None:
+    run = house(tmp_path, answer("done"))
+    outcome = run.run_sync("And now?", history=TALK)
+    (prompt,) = prompts(run)
+    told = prompt[prompt.rindex("What is there?") :]
+    words = ('"name":"look"', "seen it", "seen b", "Two things.", "And now?")
+    places = [told.index(one) for one in words]
+    assert places == sorted(places)
+    assert prompt.startswith("<|im_start|>system\nSpeak like a sailor.")
+    assert (outcome.calls, did) == ((), [])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "tool", "tool_call_id": "k1", "content": "seen"},
+        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": "{}"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "["}}]},
+        {"role": "critic", "content": "no"},
+    ],
+)
+def test_earlier_messages_that_are_none_are_refused_before_anything_is_asked(
+    tmp_path: Path, message: Mapping[str, Any]
+) -> None:
+    run = house(tmp_path, answer())
+    with pytest.raises(UsageError, match="earlier message"):
+        run.run_sync("And now?", history=[message])
+    assert prompts(run) == []
