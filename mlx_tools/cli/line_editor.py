@@ -12,6 +12,7 @@ import termios
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, TextIO
@@ -105,17 +106,22 @@ class LineEditor:
 def _plain(screen: TextIO | None) -> str:
     """A text from a terminal that obeys nothing. Raises EOFError at the end of the input."""
     text = ""
-    while True:
+    say = partial(print, file=screen or sys.stderr, flush=True)
+    try:
         if screen is not None:
-            print("" if text else PROMPT, end="", file=screen, flush=True)
-        line = read_line(sys.stdin)
-        if line is None and not text:
-            raise EOFError
-        text += line or ""
-        more = select.select([sys.stdin], [], [], _REST)[0]
-        if line is None or not (more or _opened(text)):
-            return text
-        text += "\n"
+            say(PROMPT, end="")
+        while (line := read_line(sys.stdin)) is not None:
+            text += line
+            if not (_opened(text) or select.select([sys.stdin], [], [], _REST)[0]):
+                return text
+            text += "\n"
+    except KeyboardInterrupt:
+        say()
+        raise
+    if not text:
+        say()
+        raise EOFError
+    return text
 
 
 def _opened(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,16 +11,20 @@ import pytest
 from tests.cli.terminal import Terminal
 
 PROGRAM = """
-import sys
+import os, signal, sys
 from pathlib import Path
 from mlx_tools.cli.line_editor import LineEditor
 
-words = ("llama-3", "llama-2", "src/a b", "evil\\x1b[31m")
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+if named := os.environ.get("REDIRECTED"):
+    stream, _, file = named.partition("=")
+    setattr(sys, stream, open(file, "w"))
+words = ("llama-3", "llama-2", "evil\\x1b[31m", "evil\\u202e")
 editor = LineEditor(
     Path("HISTORY"),
     lambda: {"/model": "which model answers", "/mode": "another", "/help": "a list"},
     lambda command, beginning: [word for word in words if word.startswith(beginning)],
-    lambda: "12 % of the context\\x1b[31m",
+    lambda: "12 % of\\x1b[31m the context",
 )
 while True:
     try:
@@ -37,11 +42,12 @@ Open = Callable[..., Terminal]
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[Open]:
+    """Opens a terminal on which texts are read."""
     opened: list[Terminal] = []
 
-    def open_terminal(columns: int = 80, rows: int = 24, **environ: str) -> Terminal:
+    def open_terminal(columns: int = 80, **environ: str) -> Terminal:
         program = PROGRAM.replace("HISTORY", str(tmp_path / "state" / "chat_history"))
-        opened.append(Terminal(program=program, environ=environ, columns=columns, rows=rows))
+        opened.append(Terminal(program=program, environ=environ, columns=columns))
         opened[-1].see("^>$")
         return opened[-1]
 
@@ -50,22 +56,142 @@ def line(tmp_path: Path) -> Iterator[Open]:
         item.close()
 
 
+def type_slowly(screen: Terminal, *texts: str) -> None:
+    """Type texts, each once the one before was taken in."""
+    for text in texts:
+        screen.read_rest()
+        screen.type(text)
+        screen.until("\x1b")
+
+
 @pytest.mark.parametrize(
     ("typed", "read"),
     [
-        ("plain\r", "plain"),
-        ("a\x1b\rb\r", r"a\nb"),
-        ("a\nb\r", r"a\nb"),
-        ('"""\rtwo\r', r"two\nlines"),
-        ("\x1b[200~a\r\tb\r\x1b[201~\r", r"a\n\tb\n"),
-        ("pasted\runmarked\r", r"pasted\nunmarked"),
-        ("漢字 e\u0301 שלום x\x7f\r", r"\u6f22\u5b57 e\u0301 \u05e9\u05dc\u05d5\u05dd "),
+        (["a", "\x1b\r", "b", "\r"], "a\nb"),  # Alt-Enter
+        (["a", "\n", "b", "\r"], "a\nb"),  # Ctrl-J
+        (['"""', "\r", "two", "\r", 'lines"""', "\r"], "two\nlines"),
+        (["\x1b[200~a\r\tb\r\x1b[201~", "\r"], "a\n\tb\n"),
+        (["pasted\runmarked\r"], "pasted\nunmarked"),
+        (["漢字 e\u0301 🙂 שלום x", "\x7f", "\r"], "漢字 e\u0301 🙂 שלום "),
     ],
 )
-def test_a_text_is_read_as_it_was_meant(line: Open, typed: str, read: str) -> None:
+def test_a_text_is_read_as_it_was_meant(line: Open, typed: list[str], read: str) -> None:
+    screen = line(columns=200)
+    type_slowly(screen, *typed)
+    assert f"READ {read!a}" in screen.see("READ")
+
+
+def test_a_dumb_terminal_reads_lines_and_a_paste_as_one_text(line: Open) -> None:
+    screen = line(TERM="dumb")
+    screen.type("three\rlines\rpasted\r")
+    screen.see(r"READ 'three\\nlines\\npasted'\n>$")
+    screen.type('"""\r')
+    screen.see('^> """$')
+    screen.type('quoted"""\r')
+    screen.see("READ 'quoted'\n>$")
+    screen.type("half\x03")
+    screen.see("INTERRUPTED\n>$")
+    screen.type("\x04")
+    assert screen.end() == 0 and "READ None" in screen.screen
+
+
+def test_ctrl_c_clears_the_line_and_ctrl_d_leaves_a_terminal_as_it_was(line: Open) -> None:
     screen = line()
-    screen.type(typed)
-    if typed.startswith('"""'):
-        screen.see("^  two\n^$")
-        screen.type('lines"""\r')
-    assert f"READ '{read}'" in screen.see("READ")
+    screen.type("half a line")
+    screen.see("half a line")
+    screen.press("ctrl-c")
+    screen.see("INTERRUPTED\n>$")
+    screen.press("ctrl-d")
+    assert screen.end() == 0 and screen.echoes() and "READ None" in screen.screen
+
+
+def test_commands_and_what_follows_them_are_completed_below_the_line(line: Open) -> None:
+    screen = line(columns=40)
+    screen.type("/mo\t")
+    seen = screen.see("> /mode\n.*/model  which model answers")
+    assert "/help" not in seen
+    screen.type("l")
+    assert "which model" not in screen.gone("which model")
+    screen.type(" ll\t")
+    screen.see("> /model llama-\n.*llama-3")
+    screen.type("3\r")
+    screen.see("READ '/model llama-3'")
+
+
+def test_nothing_that_a_terminal_would_obey_is_shown_or_completed(line: Open) -> None:
+    screen = line()
+    assert r"12 % of\x1b[31m the context" in screen.screen
+    screen.type("/model ev\t")
+    screen.type("x\r")
+    screen.see("READ '/model evx'")
+    assert "\x1b[31m" not in screen.text
+
+
+def test_what_was_typed_is_kept_in_private_and_found_again(line: Open, tmp_path: Path) -> None:
+    first = line()
+    type_slowly(first, "\x1b[200~one\rtwo\x1b[201~", "\r")
+    first.see("READ")
+    type_slowly(first, "another", "\r")
+    first.see("READ 'another'")
+    first.press("ctrl-d")
+    assert first.end() == 0
+    history = tmp_path / "state" / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    second = line()
+    second.press("up")
+    second.see("> another")
+    second.press("ctrl-r")
+    second.type("one")
+    second.see("> one\n  two")
+    type_slowly(second, "\r", "\r")
+    second.see(r"READ 'one\\ntwo'")
+
+
+def test_the_history_is_bounded(line: Open, tmp_path: Path) -> None:
+    history = tmp_path / "state" / "chat_history"
+    history.parent.mkdir()
+    history.write_text("".join(f"\n# then\n+{'x' * 1000} {n}\n" for n in range(2_500)))
+    screen = line()
+    screen.press("up")
+    screen.see("x 2499")
+    assert 900_000 < history.stat().st_size < 1_200_000
+
+
+def test_an_editor_changes_the_text(line: Open) -> None:
+    screen = line(VISUAL="sed -i s/wrong/right/")
+    screen.type("all wrong")
+    screen.see("all wrong")
+    screen.type("\x18\x05")
+    screen.see("> all right")
+    screen.type(" wrong\x1be")
+    screen.see("> all right right")
+    screen.press("enter")
+    screen.see("READ 'all right right'")
+
+
+def test_a_line_is_drawn_anew_where_the_terminal_has_another_size(line: Open) -> None:
+    screen = line()
+    screen.type("a text that is wider than forty columns are")
+    screen.see("forty columns are$")
+    screen.resize(40, 30)
+    screen.see("^> a text that is wider than forty column\n  s are$")
+
+
+def test_a_terminal_that_goes_away_ends_the_input(line: Open, tmp_path: Path) -> None:
+    screen = line(REDIRECTED=f"stdout={tmp_path / 'redirected'}")
+    screen.type("half")
+    screen.see("half")
+    screen.hang_up()
+    screen.process.wait(30)
+    assert (tmp_path / "redirected").read_text() == "READ None\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_one_stream_that_is_a_terminal_is_enough(line: Open, tmp_path: Path, stream: str) -> None:
+    file = tmp_path / "redirected"
+    screen = line(REDIRECTED=f"{stream}={file}")
+    screen.type("one\r")
+    screen.see("^> one\n(READ 'one'\n)?>$")
+    screen.press("ctrl-d")
+    assert screen.end() == 0
+    assert file.read_text() == ("READ 'one'\nREAD None\n" if stream == "stdout" else "")
