@@ -1,4 +1,4 @@
-"""Asks the user whether a call may run: the call is shown whole, and escaped; a key answers."""
+"""Asks the user whether a call may run: it is shown in brief, and escaped; a key answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -20,14 +20,15 @@ from mlx_tools.cli.call_text import (
     ShownLine,
     as_name,
     exact,
-    foot,
+    in_brief,
+    in_full,
     in_words,
     show,
     size_of,
-    whole,
     wrapped,
 )
-from mlx_tools.cli.inputs import at_terminal, handled, read_key, read_line, terminal_kept
+from mlx_tools.cli.inputs import at_terminal, handled, read_key, terminal_kept
+from mlx_tools.cli.output import folded, steerable
 from mlx_tools.controller import (
     AlwaysApprove,
     ApprovalAnswer,
@@ -40,22 +41,19 @@ from mlx_tools.errors import UsageError
 APPROVED: Final = "approved at the terminal"
 REFUSED: Final = "the user said no"
 
-_BESIDE: Final = 10
-"""Rows that foot and question may take: what is longer than the others is called long."""
-
-_HELP: Final[Mapping[str, str]] = {
-    "y": "run this call, once",
-    "n": "do not run it, and say why (the model is told)",
-    "e": "edit the arguments, then look again",
-    "s": "run it, and let this tool run without asking for the rest of the session",
-    "a": "run it and all that are left of these calls, but those that need a look of their own",
-    "d": "show the call again, a screen at a time",
-    "p": "decide nothing and pause the run (or Ctrl-D)",
-    "?": "this list",
+_KEYS: Final[Mapping[str, tuple[str, str]]] = {
+    "y": ("yes", "es"),
+    "n": ("no", "o"),
+    "e": ("edit", "dit"),
+    "s": ("for the session", "ession"),
+    "d": ("details", "etails"),
+    "p": ("pause", "ause"),
 }
-_AGAIN: Final = {"y": "run it AGAIN", "n": "give it up, and say why (the model is told)"}
+"""What a key does, in words, and the rest of a word that begins with it, for a narrow screen."""
 
 AskUser = Callable[[Sequence[ApprovalRequest]], Sequence[ApprovalAnswer]]
+Look = Callable[[ApprovalRequest, Mapping[str, Any]], ApprovalRequest]
+"""Gives the request with other arguments. Raises `UsageError` where it cannot have them."""
 
 
 def approver_of(configuration: Configuration, user: Approver) -> Approver:
@@ -66,9 +64,9 @@ def approver_of(configuration: Configuration, user: Approver) -> Approver:
     return AlwaysApprove() if wish == "always" else NobodyThere()
 
 
-def asker(approve: str, *, in_session: bool = True) -> AskUser:
+def asker(approve: str, look: Look | None = None) -> AskUser:
     """Who is asked, and about what, by the setting ``policy.approve``; see `ask_user`."""
-    ask = partial(ask_user, in_session=in_session)
+    ask = partial(ask_user, look=look)
     return partial(_ask_about_the_rest, ask) if approve == "always" else ask
 
 
@@ -92,90 +90,70 @@ def ask_user(
     *,
     keyboard: TextIO | None = None,
     screen: TextIO | None = None,
-    in_session: bool = True,
+    look: Look | None = None,
 ) -> Sequence[ApprovalAnswer]:
     """Ask about one call after the other. Where the input ends, nothing more is decided.
 
-    Without ``in_session`` no call can be edited, and no consent holds for longer than a call.
+    ``look`` is given where the calls are a model's, in a session that goes on: they can be edited,
+    a consent can hold for longer than a call, and the model is told why not.
     """
-    asked = Questions(requests, keyboard or sys.stdin, screen or sys.stderr, in_session=in_session)
-    return asked.ask()
+    return Questions(requests, keyboard or sys.stdin, screen or sys.stderr, look).ask()
 
 
 class Questions:
-    """Asks about calls of one turn, one after the other: a key answers.
-
-    ``in_session``: the calls are a model's, in a session that goes on: they can be edited, and a
-    consent can hold for longer than a call.
-    """
+    """Asks about calls of one turn, one after the other: a key answers."""
 
     def __init__(
         self,
         requests: Sequence[ApprovalRequest],
         keyboard: TextIO,
         screen: TextIO,
-        *,
-        in_session: bool = True,
+        look: Look | None = None,
     ) -> None:
         self._requests = requests
-        self._in_session = in_session
+        self._look = look
         self._keyboard = keyboard
         self._screen = screen
-        self._answers: list[ApprovalAnswer] = []
-        self._all = False
+        self._consents: list[ApprovalRequest] = []
 
     def ask(self) -> Sequence[ApprovalAnswer]:
         """One answer a call, in order. Once nothing is decided about one, nothing is about the
         others. Raises KeyboardInterrupt for Ctrl-C."""
+        answers: list[ApprovalAnswer] = []
         try:
-            self._ask_all()
+            for number, request in enumerate(self._requests):
+                answers.append(self._decide(request, number))
+                if answers[-1].approved is None:
+                    break
         except KeyboardInterrupt:
             self._say("")  # what comes next begins a line
             raise
         except OSError:  # the terminal is gone: nobody is there to decide
             pass
-        left = len(self._requests) - len(self._answers)
-        return [*self._answers, *[ApprovalAnswer(None)] * left]
+        left = len(self._requests) - len(answers)
+        return [*answers, *[ApprovalAnswer(None)] * left]
 
-    def _ask_all(self) -> None:
-        many = len(self._requests) > 1
-        if many:  # whoever approves all has seen all
-            for number, request in enumerate(self._requests):
-                self._show_whole(number, request.arguments)
-        for number, request in enumerate(self._requests):
-            if self._all and _plain(request):
-                self._say(f"call {as_name(request.name)}: approved with the others")
-                self._answers.append(ApprovalAnswer(True, APPROVED))
-                continue
-            if number or not many:
-                self._show_whole(number, request.arguments)
-            answer = self._decide(number)
-            if answer.approved is None:
-                return
-            self._answers.append(answer)
-
-    def _decide(self, number: int) -> ApprovalAnswer:
+    def _decide(self, asked: ApprovalRequest, number: int) -> ApprovalAnswer:
         """Return what the user decides about one call."""
-        request = self._requests[number]
-        arguments, draft = request.arguments, ""
-        foot_shown = False
-        keys = self._keys(number)
+        if any(_covers(consent, asked) for consent in self._consents):
+            self._say(f"{as_name(asked.name)}: approved for the session")
+            return ApprovalAnswer(True, APPROVED, for_session=True)
+        request, draft = asked, ""
+        many = len(self._requests)
+        place = f"{number + 1} of {many}" if many > 1 else ""
         while True:
-            if not foot_shown:
-                self._show_foot(number, arguments)
-            foot_shown = True
-            key = read_key(self._keyboard, partial(self._ask, number, keys))
-            key = "p" if key is None else key.lower()
-            if len(key) != 1 or key not in keys:
-                self._say("?" if not key else in_words(key))
-                self._help(number, keys)
-                continue
-            self._say({"y": "yes", "n": "no", "p": "paused", "?": "help"}.get(key, key))
-            own = None if arguments is request.arguments else arguments
+            edited = request is not asked
+            brief = partial(self._show_brief, request, place=place, edited=edited)
+            keys = self._keys(asked)
+            key = self._key(keys, in_doubt=asked.in_doubt, show=brief)
             match key:
-                case "y" | "s" | "a":
-                    self._all |= key == "a"
-                    return ApprovalAnswer(True, APPROVED, own, for_session=key == "s")
+                case "y" | "s":
+                    if key == "s":
+                        self._consents.append(request)
+                    arguments, digest = (
+                        (request.arguments, request.digest) if edited else (None, "")
+                    )
+                    return ApprovalAnswer(True, APPROVED, arguments, key == "s", digest)
                 case "p":
                     return ApprovalAnswer(None)
                 case "n":
@@ -183,112 +161,115 @@ class Questions:
                     if reason is not None:
                         return ApprovalAnswer(False, reason or REFUSED)
                 case "e":
-                    arguments, draft = self._edit(request, arguments, draft)
-                    if not draft:
-                        self._show_whole(number, arguments)
-                        foot_shown = False
+                    request, draft = self._edit(asked, request, draft)
                 case "d":
-                    self._page(number, arguments)
-                    foot_shown = False
-                case "?":
-                    self._help(number, keys)
+                    by_model = self._look is not None
+                    self._page(
+                        partial(in_full, request, place=place, edited=edited, by_model=by_model)
+                    )
 
-    def _keys(self, number: int) -> str:
-        """The keys that answer here. No standing consent is offered for what it cannot cover."""
-        plain = _plain(self._requests[number])
-        edit = "e" if self._in_session else ""
-        session = "s" if self._in_session and plain else ""
-        every = "a" if plain and sum(map(_plain, self._requests[number:])) > 1 else ""
-        return f"yn{edit}{session}{every}dp?"
+    def _keys(self, request: ApprovalRequest) -> str:
+        """The keys that answer here. No standing consent is offered for what it cannot cover, and
+        what may have done its work with these arguments gets no others."""
+        edit = "e" if self._look and not request.in_doubt else ""
+        session = "s" if self._look and _plain(request) else ""
+        return f"yn{edit}{session}dp"
 
-    def _ask(self, number: int, keys: str) -> None:
-        many = len(self._requests)
-        of_many = f" ({number + 1} of {many})" if many > 1 else ""
-        once = "AGAIN" if self._requests[number].in_doubt else "once"
-        self._prompt(f"Run it {once}{of_many}? [{'/'.join(keys)}] ")
-
-    def _help(self, number: int, keys: str) -> None:
-        said = {**_HELP, **(_AGAIN if self._requests[number].in_doubt else {})}
-        self._show([ShownLine(f"{key}  {said[key]}") for key in keys])
+    def _key(self, keys: str, *, in_doubt: bool, show: Callable[[], None]) -> str:
+        """The key that is pressed, of those that are offered; ``p`` at the end of the input."""
+        while True:
+            line = _offer(keys, in_doubt, size_of(self._screen).columns)
+            key = read_key(self._keyboard, self._screen, show, partial(self._prompt, f"{line} "))
+            key = "p" if key is None else key.lower()
+            if len(key) == 1 and key in keys:
+                self._say({"n": "no", "p": "paused"}.get(key, "yes" if key in "ys" else ""))
+                return key
+            self._say("?")
+            show = _nothing
 
     def _reason(self) -> str | None:
         """Why not: a line, empty where none is given; None where the user thought better of it."""
-        self._prompt("Why not? (a line; Enter for no reason) ")
-        line = read_line(self._keyboard)
+        if self._look is None:  # nobody is told
+            return ""
+        from mlx_tools.cli.line_editor import edit_line
+
+        line = edit_line(self._keyboard, self._screen, "Why not? (Enter for no reason) ")
         if line is None:
-            self._say("")
             return None
-        return "".join(c for c in line if c.isprintable()).strip()
+        return "".join(c if c.isprintable() else " " for c in line).strip()
 
     def _edit(
-        self, request: ApprovalRequest, arguments: Mapping[str, Any], draft: str
-    ) -> tuple[Mapping[str, Any], str]:
-        """The arguments after editing, and a draft where they are not yet what they should be."""
-        text = draft or exact(arguments, fold=False)
+        self, asked: ApprovalRequest, request: ApprovalRequest, draft: str
+    ) -> tuple[ApprovalRequest, str]:
+        """The request as it is after editing, and a draft where that is not yet what it should
+        be."""
+        assert self._look is not None
+        text = draft or exact(request.arguments, fold=False)
         try:
             changed = _edited(text, self._keyboard, self._screen)
         except EditFailed as error:
             self._say(in_words(f"Nothing was changed: {error}."))
-            return arguments, draft or text
+            return request, draft
         try:
             value = inputs.parse_object(changed, "the arguments")
+            if exact(value) == exact(asked.arguments):  # unlike ==, this tells 1 from 1.0 and true
+                self._say("These are the call's own arguments.")
+                return asked, ""
+            return self._look(asked, value), ""
         except UsageError as error:
             self._say(in_words(f"{error}. The call is as it was; e goes on with your text."))
-            return arguments, changed or text
-        if exact(value) == exact(request.arguments):  # unlike ==, this tells 1 from 1.0 and true
-            self._say("These are the call's own arguments.")
-            return request.arguments, ""
-        return value, ""
+            return request, changed or text
 
-    def _show_whole(self, number: int, arguments: Mapping[str, Any]) -> None:
+    def _show_brief(self, request: ApprovalRequest, *, place: str, edited: bool) -> None:
         self._say("")
-        self._show(self._whole(number, arguments))
+        show(in_brief(request, size_of(self._screen), place=place, edited=edited), self._screen)
 
-    def _whole(self, number: int, arguments: Mapping[str, Any]) -> list[ShownLine]:
-        many = len(self._requests)
-        place = f"{number + 1} of {many}" if many > 1 else ""
-        request = self._requests[number]
-        return whole(request, arguments, place=place, by_model=self._in_session)
-
-    def _show_foot(self, number: int, arguments: Mapping[str, Any]) -> None:
-        size = size_of(self._screen)
-        rows = len(wrapped(self._whole(number, arguments), size.columns))
-        long = rows + _BESIDE > size.lines
-        lines = foot(
-            self._requests[number],
-            arguments,
-            columns=size.columns,
-            heads=long or len(self._requests) > 1,
-        )
-        if long:
-            lines.append(ShownLine(f"{rows} rows; d shows them a screen at a time", "dim"))
-        self._show(lines)
-
-    def _page(self, number: int, arguments: Mapping[str, Any]) -> None:
-        """Show the call again, a screen at a time, as wide as the screen is then."""
-        lines, shown = self._whole(number, arguments), 0
+    def _page(self, lines: Callable[[], Iterable[ShownLine]]) -> None:
+        """Show lines a screen at a time, as wide as the screen is then."""
+        rows, columns, shown = list[ShownLine](), 0, 0
         while True:
             size = size_of(self._screen)
-            rows = wrapped(lines, size.columns)
-            height = max(1, size.lines - 2)
-            show(rows[shown : shown + height], self._screen)
-            shown += height
-            if shown >= len(rows):
+            if columns != size.columns:
+                columns = size.columns
+                rows = [*wrapped(lines(), columns)]
+            page = rows[shown : shown + max(1, size.lines - 2)]
+            shown += len(page)
+            left = len(rows) - shown
+            if left <= 0:
+                show(page, self._screen)
                 return
-            more = f"-- {len(rows) - shown} rows more, q ends -- "
-            key = read_key(self._keyboard, partial(self._prompt, more))
+            ask = partial(self._prompt, f"-- {left} rows more, q ends -- ")
+            key = read_key(self._keyboard, self._screen, partial(show, page, self._screen), ask)
             self._say("")
             if key is None or key.lower() == "q":
                 return
-
-    def _show(self, lines: Sequence[ShownLine]) -> None:
-        show(wrapped(lines, size_of(self._screen).columns), self._screen)
 
     def _prompt(self, text: str) -> None:
         print(text, end="", file=self._screen, flush=True)
 
     def _say(self, text: str) -> None:
         print(text, file=self._screen, flush=True)
+
+
+def _covers(consent: ApprovalRequest, request: ApprovalRequest) -> bool:
+    """Return whether a consent for the session that was given for one call holds for another."""
+    same = consent.name == request.name and request.effects <= consent.effects
+    return same and _plain(request)
+
+
+def _offer(keys: str, in_doubt: bool, columns: int) -> str:
+    """The keys on one line, spelled out, as wide as there is room."""
+    words = {key: f"{key} {_KEYS[key][0]}" for key in keys}
+    if in_doubt:
+        words |= {"y": "y run it AGAIN", "n": "n give it up"}
+    wide = "  ".join(words.values())
+    if len(wide) < columns:
+        return wide
+    return folded(" ".join(f"{key}){_KEYS[key][1]}" for key in keys), columns - 1)
+
+
+def _nothing() -> None:
+    """What is shown before a question that stands there already."""
 
 
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------
@@ -301,32 +282,40 @@ class EditFailed(Exception):
 def _edited(text: str, keyboard: TextIO, screen: TextIO) -> str:
     """``text`` as the user leaves it.
 
-    The editor is that of ``VISUAL`` (not on a dumb terminal) or ``EDITOR``; it is started without a
-    shell, on a file that only the user can read. Without one a line is read. Raises `EditFailed`.
+    The editor is that of ``VISUAL`` or ``EDITOR``, else nano or vi; it is started without a shell,
+    on a file that only the user can read. Without one, the text stands on a line that can be
+    changed; a dumb terminal shows it before. Raises `EditFailed`.
     """
     command = _editor(os.environ)
     if command:
         return _in_editor(command, text, keyboard, screen)
-    print(f"VISUAL and EDITOR name no editor. Now it is:\n{in_words(text)}", file=screen)
-    print("The arguments, on one line: ", end="", file=screen, flush=True)
-    line = read_line(keyboard)
+    from mlx_tools.cli.line_editor import edit_line
+
+    text = " ".join(line.strip() for line in text.split("\n"))
+    if not steerable(screen):
+        print(f"Now it is:\n{in_words(text)}", file=screen)
+        text = ""
+    line = edit_line(keyboard, screen, "The arguments: ", text)
     if not line or not line.strip():
         raise EditFailed("nothing was typed")
     return line
 
 
 def _editor(environ: Mapping[str, str]) -> list[str]:
-    """The user's editor as a program and its arguments, empty where none is named.
+    """The user's editor as a program and its arguments, empty where there is none, or the terminal
+    can show none.
 
     Raises `EditFailed` where what is named is no command.
     """
-    for name in ("EDITOR",) if environ.get("TERM") == "dumb" else ("VISUAL", "EDITOR"):
+    dumb = environ.get("TERM") == "dumb"
+    for name in ("EDITOR",) if dumb else ("VISUAL", "EDITOR"):
         if environ.get(name, "").strip():
             try:
                 return shlex.split(environ[name])
             except ValueError as error:
                 raise EditFailed(f"{name} is no command: {error}") from None
-    return []
+    found = None if dumb else shutil.which("nano") or shutil.which("vi")
+    return [found] if found else []
 
 
 def _in_editor(command: list[str], text: str, keyboard: TextIO, screen: TextIO) -> str:

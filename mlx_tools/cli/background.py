@@ -7,11 +7,11 @@ reaches it at once, in the middle of a completion or of a question to the user a
 from __future__ import annotations
 
 import queue
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, aclosing, closing, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -79,7 +79,7 @@ class Turns:
     def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
         self.portal = portal
         self.approver = approver_of(run.configuration, self)
-        self._ask_user = asker(run.configuration.settings.policy.approve)
+        self._ask_user = asker(run.configuration.settings.policy.approve, self._look)
         self.type_ahead: TypeAhead | None = None
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
@@ -93,6 +93,10 @@ class Turns:
         self._queue.put(question)
         await decided.wait()
         return question.answers.result()
+
+    def _look(self, request: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
+        assert request.edited is not None
+        return self.portal.call(request.edited, arguments)
 
     def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
         """Return what happens in a run, whose events ``stream`` gives; the last is `Finished`.

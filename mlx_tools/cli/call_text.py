@@ -15,8 +15,9 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from mlx_tools.cli.output import COLOURS, colourful, cut, folded
@@ -46,6 +47,9 @@ _BLANK: Final = frozenset(
 
 _RUNS: Final = re.compile(r"(\\(?:u[0-9a-f]{4}|.)| )\1*(\{?)", re.DOTALL)
 _SPACES: Final = re.compile(r" {40,}")
+_CONTROL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[ubf]")
+"""JSON's escape of a character that a terminal would obey."""
+_USUAL: Final = dict.fromkeys(map(ord, "\n\r\t"), " ")
 _RUN: Final = 16
 _SPACE: Final = "\\u0020"
 
@@ -97,9 +101,12 @@ def _written(value: Any, indent: str, depth: int, fold: bool) -> str:
 
 
 def _scalar(value: Any, fold: bool) -> str:
-    value = dict(value) if isinstance(value, Mapping) else value
-    text = spelled(json.dumps(value, ensure_ascii=False))
+    text = spelled(_dumped(value))
     return _RUNS.sub(_folded, text) if fold else text
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(dict(value) if isinstance(value, Mapping) else value, ensure_ascii=False)
 
 
 def _folded(found: re.Match[str]) -> str:
@@ -153,24 +160,39 @@ def cell(char: str) -> int:
 # --- a call as lines on a screen ----------------------------------------------------------------
 
 MIN_COLUMNS: Final = 12
-MAX_HEADS: Final = 8
+MAX_ARGUMENTS: Final = 8
+"""Arguments that the line of a call names; the others are counted."""
+
 _WIDE: Final = 40
 """Rows of so many columns part our own lines between words; narrower ones waste no room."""
+_SHORT: Final = 32
+"""Columns of an argument that stands whole in the line of a call, though that takes a row more."""
+_LEAST: Final = 12
+"""Columns that a longer one has there at least, besides its size."""
+_MORE: Final = ", … 1000000 more"
+_LOOKED_AT: Final = 2_000
+"""Characters of an argument that are looked at for its beginning."""
 _REASON_CHARS: Final = 300
 
 IN_DOUBT: Final = (
     "It was started before, and nobody knows how it ended: it may have done all of its work, a "
     "part of it, or nothing. Look before you decide."
 )
+SUSPECT: Final = (
+    "The call was mended, stood beside other text, or stands in what a tool said: the model may "
+    "never have meant it."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownLine:
-    """A line before it is wrapped. ``foreign``: the model or a file wrote it."""
+    """A line before it is wrapped. ``foreign``: the model or a file wrote it; ``begun``: but words
+    of ours stand before it."""
 
     text: str
     colour: str = ""
     foreign: bool = False
+    begun: bool = False
 
 
 def size_of(screen: TextIO) -> os.terminal_size:
@@ -182,34 +204,117 @@ def size_of(screen: TextIO) -> os.terminal_size:
     return os.terminal_size((columns or 80, lines or 24))
 
 
-def whole(
-    request: ApprovalRequest,
-    arguments: Mapping[str, Any],
-    *,
-    place: str = "",
-    by_model: bool = True,
+def in_brief(
+    request: ApprovalRequest, size: os.terminal_size, *, place: str = "", edited: bool = False
 ) -> list[ShownLine]:
-    """All of a call: its name and why it is asked about, its arguments, what it would change.
+    """The rows of a call that fit on a screen: what is called, with the beginning of each argument;
+    what it would change, else its arguments, as far as there is room; and in a line each what must
+    be known before a yes.
 
-    ``arguments`` are the request's own, or those that the person has put in their place.
-    ``place`` is where the call stands among others: ``1 of 2``. ``by_model``: a model asks for it,
-    not the person.
+    ``place`` is where the call stands among others: ``1 of 2``. ``edited``: the arguments are the
+    person's own.
     """
-    edited = arguments is not request.arguments
-    name, of_many = as_name(request.name), f" ({place})" if place else ""
+    again = " AGAIN" if request.in_doubt else ""
+    yours = " with your arguments" if edited else ""
+    of_many = f" ({place})" if place else ""
+    head = f"Run {as_name(request.name)}{again}{yours}{of_many}? "
+    arguments, whole = _beginnings(request.arguments, size.columns - 3 - len(head))
+    top = [*wrapped([ShownLine(head + arguments, "bold", True, True)], size.columns)]
+    known = [*wrapped(_to_know(request), size.columns)]
+    body, much = _body(request, whole)
+    room = max(2, size.lines - len(top) - len(known) - _BESIDE)
+    shown = [*islice(wrapped(body, size.columns), room + 1)]
+    if len(shown) > room:
+        more = ShownLine(f"! This is the beginning of {much}; d shows all", "yellow")
+        shown[room - 1 :] = wrapped([more], size.columns)
+    return [*top, *shown, *known]
+
+
+_BESIDE: Final = 4
+"""Rows that the keys, the row before the question and what the user types may take."""
+
+
+def _beginnings(arguments: Mapping[str, Any], room: int) -> tuple[str, bool]:
+    """The arguments on one line of about ``room`` columns, and whether they stand there whole."""
+    items = [_item(key, value) for key, value in list(arguments.items())[:MAX_ARGUMENTS]]
+    short = [cells(text) + 2 for text, length in items if not length]
+    share = (room - sum(short)) // max(1, len(items) - len(short)) - len(_MORE)
+    told, whole = [], len(items) == len(arguments)
+    for text, length in items:
+        beginning = next(_pieces(text, max(_LEAST, share))) if length else text
+        whole &= (fits := not length or len(beginning) == length)
+        told.append(beginning if fits else f"{beginning}… {length - len(beginning)} more")
+    if len(arguments) > len(items):
+        told.append(f"and {len(arguments) - len(items)} arguments more")
+    return ", ".join(told) or "no arguments", whole
+
+
+def _item(key: str, value: Any) -> tuple[str, int]:
+    """An argument, as far as it is looked at, and its length; 0 where it is short."""
+    plain = key.isascii() and key.isidentifier()
+    text = f"{key if plain else json.dumps(key)}: {_dumped(value)}"
+    seen = _RUNS.sub(_folded, spelled(text[:_LOOKED_AT]))
+    if len(text) > _LOOKED_AT:
+        return seen, len(text)
+    return seen, len(seen) if cells(seen) > _SHORT else 0
+
+
+def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[ShownLine], str]:
+    """The lines of what a call would change, else of its arguments where the line of the call has
+    not all of them, and how much that is."""
+    if request.preview:
+        lines = request.preview.removesuffix("\n").split("\n")
+        changes = [*dropwhile(lambda line: not line.startswith("@@"), lines)]
+        more, less = (sum(line.startswith(mark) for line in changes) for mark in "+-")
+        much = f"{len(lines)} lines" + (f" (+{more} -{less})" if changes else "")
+        return diff(request.preview), much
+    text = "" if whole else exact(request.arguments)
+    lines = text.split("\n") if text else []
+    return (ShownLine(line, foreign=True) for line in lines), f"{len(text)} characters"
+
+
+def _to_know(request: ApprovalRequest) -> Iterator[ShownLine]:
+    """What a person must know before a yes, each on a line."""
+    if request.in_doubt:
+        yield ShownLine("! It was started before, and may have done its work", "yellow")
+    elif request.suspect or request.changed:
+        yield ShownLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
+    if _unseen(request):
+        yield ShownLine("! It holds characters that are not seen, here written \\u…", "yellow")
+
+
+def _unseen(request: ApprovalRequest) -> bool:
+    """Return whether there are characters that a terminal would obey or not show, besides the ends
+    of lines and tabs."""
+    text = _dumped(request.arguments)
+    preview = request.preview.translate(_USUAL)
+    return bool(spelled(text) != text or _CONTROL.search(text) or spelled(preview) != preview)
+
+
+def in_full(
+    request: ApprovalRequest, *, place: str = "", edited: bool = False, by_model: bool = True
+) -> Iterator[ShownLine]:
+    """All that is known of a call. ``by_model``: a model asks for it, not the person."""
+    of_many = f" ({place})" if place else ""
     who = "The model asks" if by_model else "You ask"
-    lines = [ShownLine(f"{who} to call {name}{of_many}: {in_words(request.reason)}.", "bold")]
-    if edited:
-        lines.append(ShownLine("With your arguments:", "bold"))
-    lines += [ShownLine(text, foreign=True) for text in exact(arguments).split("\n")]
-    if request.preview and edited:
-        lines.append(
-            ShownLine("What it would change has not been worked out for your arguments.", "dim")
-        )
-    elif request.preview:
-        lines.append(ShownLine("What it would change:", "bold"))
-        lines += diff(request.preview)
-    return lines
+    reason = in_words(request.reason)
+    yield ShownLine(f"{who} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
+    yield from (ShownLine(text, "yellow") for text in _warnings(request))
+    yield ShownLine("Your arguments:" if edited else "Arguments:", "bold")
+    yield from (ShownLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
+    if request.preview:
+        yield ShownLine("What it would change:", "bold")
+        yield from diff(request.preview)
+    yield ShownLine(f"digest {in_words(request.digest)}")
+    if request.expires_at:
+        yield ShownLine(f"an approval holds until {in_words(request.expires_at)}")
+
+
+def _warnings(request: ApprovalRequest) -> Iterator[str]:
+    if request.in_doubt:
+        yield IN_DOUBT
+    elif request.suspect:
+        yield SUSPECT
 
 
 def diff(text: str) -> Iterator[ShownLine]:
@@ -226,63 +331,21 @@ def diff(text: str) -> Iterator[ShownLine]:
         yield ShownLine(as_code(line), colour, foreign=True)
 
 
-def foot(
-    request: ApprovalRequest, arguments: Mapping[str, Any], *, columns: int, heads: bool
-) -> list[ShownLine]:
-    """The lines right above the question, however long the call is: name, reason and digest.
-
-    ``heads``: also the beginning of each argument, since the arguments themselves may be out of
-    sight. A row has ``columns`` columns.
-    """
-    reason = cut(in_words(request.reason), _REASON_CHARS)
-    lines = [ShownLine(f"call {as_name(request.name)}: {reason}", "bold")]
-    if heads:
-        lines += _heads(arguments, columns)
-    edited = arguments is not request.arguments
-    size = len(exact(arguments))
-    lines.append(ShownLine(f"{size} characters of arguments{', edited by you' if edited else ''}"))
-    if not edited:
-        lines.append(ShownLine(f"digest {in_words(request.digest)}"))
-    if request.expires_at:
-        lines.append(ShownLine(f"an approval holds until {in_words(request.expires_at)}"))
-    if request.suspect:
-        lines.append(ShownLine("The call was mended, or stands in what a tool said.", "yellow"))
-    if request.in_doubt:
-        lines.append(ShownLine(IN_DOUBT, "yellow"))
-    return lines
-
-
-def _heads(arguments: Mapping[str, Any], columns: int) -> list[ShownLine]:
-    """The first row of each argument."""
-    lines = []
-    for key, value in list(arguments.items())[:MAX_HEADS]:
-        text = f"{on_one_line(str(key))}: {on_one_line(value)}"
-        room = max(30, columns - 24)
-        if cells(text) > room:
-            text = f"{next(_pieces(text, room))} … ({len(text)} characters)"
-        lines.append(ShownLine(text, foreign=True))
-    if len(arguments) > MAX_HEADS:
-        lines.append(ShownLine(f"and {len(arguments) - MAX_HEADS} arguments more"))
-    return lines
-
-
-def wrapped(lines: Sequence[ShownLine], columns: int | None) -> list[ShownLine]:
+def wrapped(lines: Iterable[ShownLine], columns: int | None) -> Iterator[ShownLine]:
     """The lines as rows of at most ``columns`` columns, None for rows of any length."""
-    rows = []
     for line in lines:
-        first, others = ("| ", ": ") if line.foreign else ("", "  ")
+        first, others = ("" if line.begun else "| ", ": ") if line.foreign else ("", "  ")
         if columns is None:
-            rows.append(ShownLine(first + line.text, line.colour))
+            yield ShownLine(first + line.text, line.colour)
             continue
         room = max(MIN_COLUMNS, columns - 1) - len(others)
         by_words = not line.foreign and columns >= _WIDE
         parts = folded(line.text, room).split("\n") if by_words else [line.text]
         for number, piece in enumerate(piece for part in parts for piece in _pieces(part, room)):
-            rows.append(ShownLine((others if number else first) + piece, line.colour))
-    return rows
+            yield ShownLine((others if number else first) + piece, line.colour)
 
 
-def show(rows: Sequence[ShownLine], screen: TextIO) -> None:
+def show(rows: Iterable[ShownLine], screen: TextIO) -> None:
     """Print rows, in their colours where the screen has colours."""
     coloured = colourful(screen)
     for row in rows:

@@ -14,11 +14,12 @@ import termios
 import threading
 import tty
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.output import columns_of, folded, note
+from mlx_tools.cli.output import columns_of, folded, note, steerable
 from mlx_tools.errors import UsageError
 from mlx_tools.protocol import HOOKS, Unreadable
 
@@ -145,40 +146,58 @@ def at_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def read_key(keyboard: TextIO, ask: Callable[[], None]) -> str | None:
+def read_key(
+    keyboard: TextIO, screen: TextIO, show: Callable[[], None], ask: Callable[[], None]
+) -> str | None:
     """The next key: a character, ``""`` for any that is none, None at the end of the input.
 
-    Whatever was typed before is forgotten, then ``ask`` writes the question; it is written again
-    where the program was stopped (Ctrl-Z) and goes on. What comes in one
-    piece and is more than a character, such as an arrow key or a text that is pasted, is no
-    character: none of its letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for
-    Ctrl-C.
+    ``show`` writes what is asked about, then whatever was typed is forgotten, then ``ask`` writes
+    the question; both again where the program was stopped (Ctrl-Z) and goes on. What is pasted, or
+    comes in one piece and is more than a character (and Enter), is no character: none of its
+    letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for Ctrl-C.
     """
-    file = keyboard.fileno()
+    from prompt_toolkit.input.vt100_parser import Vt100Parser  # takes a while: before the question
 
-    asking = False
+    keys: list[str] = []
+    parser = Vt100Parser(lambda press: keys.append(press.key))
+    file, asking = keyboard.fileno(), False
+    pastes = "\x1b[?2004{}" if steerable(screen) else ""  # the terminal marks what is pasted
 
     def begin(*_: object) -> None:
         nonlocal asking
         if not asking:  # a signal may come in the middle of it, and nothing is written within that
             asking = True
-            tty.setcbreak(file, termios.TCSAFLUSH)
+            tty.setcbreak(file)
+            show()
+            print(end=pastes.format("h"), file=screen, flush=True)
+            termios.tcflush(file, termios.TCIFLUSH)
             ask()
             asking = False
 
     try:
         with terminal_kept(keyboard), handled(signal.SIGCONT, begin):
-            begin()
-            data = os.read(file, _CHUNK)
-            if data[:1] == b"\x1b":
-                while select.select([file], [], [], _REST)[0] and os.read(file, _CHUNK):
-                    continue
+            try:
+                begin()
+                while not keys and (text := _come(file)):
+                    parser.feed(text)
+                    parser.flush()
+            finally:
+                print(end=pastes.format("l"), file=screen, flush=True)
     except (OSError, termios.error):  # the terminal is gone
         return None
-    text = data.decode("utf-8", "replace").rstrip("\r\n")
-    if not data or text == "\x04":
+    while len(keys) > 1 and keys[-1] in ("c-m", "c-j"):  # Enter
+        keys.pop()
+    if not keys or keys == ["c-d"]:
         return None
-    return text if len(text) == 1 and text.isprintable() else ""
+    return keys[0] if len(keys) == 1 and len(keys[0]) == 1 and keys[0].isprintable() else ""
+
+
+def _come(file: int) -> str:
+    """The text that comes in one go; empty at the end of the input. Raises OSError."""
+    data, patience = b"", None
+    while select.select([file], [], [], patience)[0] and (chunk := os.read(file, _CHUNK)):
+        data, patience = data + chunk, _REST
+    return data.decode("utf-8", "replace")
 
 
 def read_line(keyboard: TextIO) -> str | None:
@@ -225,19 +244,16 @@ def handled(number: int, handler: Callable[..., None]) -> Iterator[None]:
 
 
 def agreed(question: str, alone: str, hint: str) -> bool:
-    """Return whether the user at the terminal says yes. Nothing, and the end of the input, is no.
+    """Return whether the user at the terminal says yes: with the key y. Any other is no.
 
     What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
     can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.
     """
     if not at_terminal():
         raise UsageError(f"{alone}nobody is here to be asked", hint=hint)
-    with contextlib.suppress(OSError, ValueError, termios.error):
-        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
     asked = folded(f"{in_words(question)} [y/N]", columns, "  ")
-    print(asked, end=" ", file=sys.stderr, flush=True)
-    line = read_line(sys.stdin)
-    if line is None:
-        print(file=sys.stderr)  # behind the question
-    return (line or "").strip().casefold() in ("y", "yes")
+    ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
+    key = read_key(sys.stdin, sys.stderr, lambda: None, ask)
+    print(key or "", file=sys.stderr)
+    return (key or "").lower() == "y"

@@ -23,7 +23,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus, is_done
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.input.typeahead import store_typeahead
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
@@ -101,6 +101,26 @@ class LineEditor:
         self._keyboard.vt100_parser.feed(self.type_ahead.take())
         store_typeahead(self._keyboard, self._keyboard.read_keys())
         return self._session.prompt()
+
+
+def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -> str | None:
+    """The line that is typed behind a question, where ``text`` stands already and can be changed;
+    None at the end of the input. A dumb terminal shows no such text. Raises KeyboardInterrupt for
+    Ctrl-C."""
+    if not steerable(screen):
+        print(question, end="", file=screen, flush=True)
+        return read_line(keyboard)
+    keys = _Keyboard(keyboard)
+    line: PromptSession[str] = PromptSession(
+        input=keys, output=_output(screen), enable_suspend=True
+    )
+    ahead = get_typeahead(keys)  # was typed as a next question, and answers nothing here
+    try:
+        return line.prompt(question, default=text)
+    except EOFError:
+        return None
+    finally:
+        store_typeahead(keys, ahead)
 
 
 def _plain(screen: TextIO | None) -> str:

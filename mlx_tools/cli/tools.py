@@ -208,7 +208,7 @@ class _Asker:
     """Asks the user: no other work goes on meanwhile, so this thread does it."""
 
     def __init__(self, approve: str) -> None:
-        self._ask = asker(approve, in_session=False)
+        self._ask = asker(approve)
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return self._ask(requests)

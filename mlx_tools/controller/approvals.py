@@ -8,16 +8,17 @@ looked at again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
 from mlx_tools.controller.turn import arguments_size, decision_on, recorded, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
-from mlx_tools.messages import ToolCall, ToolSpec
+from mlx_tools.messages import Effects, ToolCall, ToolSpec
 from mlx_tools.policy import Decision, Policy, same, seal
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import to_json
@@ -25,6 +26,7 @@ from mlx_tools.tools import Preview, preview_of
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
+    DecisionRecord,
     EditRecord,
     Header,
     PauseRecord,
@@ -41,6 +43,8 @@ _SLACK: Final = timedelta(minutes=5)
 """How far a clock may have been set back before it is no longer believed."""
 _EDITS: Final = 3
 """How often an approver may answer with arguments that cannot be, before it is asked no more."""
+CHANGED: Final = "changed"
+"""The rule of a decision that asks again about a call that is no longer what was approved."""
 _APPROVALS: Final = 'write {"c1": True}, with True, False or an ApprovalAnswer for each call'
 
 
@@ -56,7 +60,10 @@ class ApprovalRequest:
     unified diff), empty where it tells nothing. ``expires_at`` is until when an approval can be
     given (ISO 8601, UTC). ``in_doubt``: the call was started before, and nobody knows how it ended.
     ``state`` identifies what the call would act on, such as the present content of a file; the
-    approval binds to it.
+    approval binds to it. ``effects`` are those that it has with these arguments. ``changed``:
+    somebody approved it, and it is no longer what was approved. ``edited``, where there is one,
+    gives the request as it would be with other arguments, whose digest an answer can carry; it
+    raises `UsageError` where the call cannot have them.
     """
 
     call: str
@@ -69,6 +76,9 @@ class ApprovalRequest:
     expires_at: str = ""
     in_doubt: bool = False
     state: str = ""
+    effects: Effects = frozenset()
+    changed: bool = False
+    edited: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +88,8 @@ class ApprovalAnswer:
     ``arguments`` are those that the call is to have instead: they are validated and decided about
     anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
     effects need no further approval in this session; a suspect one still does. ``digest`` is that
-    of the call as whoever answers saw it, where it is not asked in place; empty for what was shown
-    last.
+    of the call as whoever answers saw it, where it was not asked in place or was seen with other
+    arguments (`ApprovalRequest.edited`); empty for what was shown last.
     """
 
     approved: bool | None
@@ -153,7 +163,11 @@ class CallApprovals:
     async def ask(self, calls: Sequence[CallRecord]) -> None:
         """Ask about calls; those that nobody decides about leave the run paused."""
         seen = await self.pause(calls)
-        asked = [one for one in seen if one.call not in self._undecided]
+        asked = [
+            replace(one, edited=partial(self._look, one))
+            for one in seen
+            if one.call not in self._undecided
+        ]
         for _ in range(_EDITS):
             if not asked:
                 return
@@ -161,7 +175,7 @@ class CallApprovals:
             again = []
             for one, answer in zip(asked, answers, strict=True):
                 try:
-                    await self._take(one, answer)
+                    await self._take(one, answer, digest=answer.digest)
                 except UsageError as fault:
                     again.append(replace(one, reason=f"{fault}; {one.reason}"))
             asked = again
@@ -188,15 +202,16 @@ class CallApprovals:
     def _pause_seal(self, record: PauseRecord) -> str:
         return seal(self._conversation.secret, "pause", to_json(record))
 
-    async def _take(self, one: ApprovalRequest, answer: ApprovalAnswer) -> None:
-        """Write down an answer. Raises `UsageError` for arguments that the call cannot have."""
+    async def _take(self, one: ApprovalRequest, answer: ApprovalAnswer, digest: str = "") -> None:
+        """Write down an answer. Raises `UsageError` for arguments that the call cannot have, or
+        that make it another call than the one with this ``digest``."""
         if answer.approved is None:
             self._undecided.add(one.call)
             return
         if not self._session.current.waits(one.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
-            one = await self._edited(one, answer.arguments)
+            one = await self._edited(one, answer.arguments, digest)
         spec = self._session.specs.get(one.name)
         record = ApprovalRecord(
             call=one.call,
@@ -213,9 +228,30 @@ class CallApprovals:
         self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 
     async def _edited(
-        self, one: ApprovalRequest, arguments: Mapping[str, object]
+        self, one: ApprovalRequest, arguments: Mapping[str, Any], digest: str
     ) -> ApprovalRequest:
         """The call with other arguments: validated, decided about and written down."""
+        call, decision = self._with(one, arguments)
+        seen = await self._seen(call, one.expires_at, decision)
+        if digest and not same(digest, seen.digest):
+            raise UsageError(f"what {one.name} would do has changed since it was shown")
+        record = EditRecord(
+            call=call.call, arguments=call.arguments, at=self._conversation.timestamp()
+        )
+        self._conversation.append(record)
+        self._conversation.append(decision)
+        return seen
+
+    async def _look(self, one: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
+        """The request as it would be with other arguments; nothing is written down."""
+        call, decision = self._with(one, arguments)
+        return await self._seen(call, one.expires_at, decision)
+
+    def _with(
+        self, one: ApprovalRequest, arguments: Mapping[str, Any]
+    ) -> tuple[CallRecord, DecisionRecord]:
+        """The call with other arguments, and what is decided about it: that somebody must approve
+        it, whatever policy says."""
         session, name = self._session, one.name
         if session.current.calls[one.call].in_doubt:
             raise UsageError(
@@ -237,15 +273,8 @@ class CallApprovals:
         decision = decision_on(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
-        self._conversation.append(
-            EditRecord(
-                call=edited.call, arguments=edited.arguments, at=self._conversation.timestamp()
-            )
-        )
-        # Whatever policy says of the call as it is now: it waits for the approval that comes next.
         asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
-        self._conversation.append(decision if decision.decision == "ask" else asks)
-        return await self._seen(session.current.call(edited.call), one.expires_at)
+        return edited, decision if decision.decision == "ask" else asks
 
     # --- answers to what an earlier process asked ---
 
@@ -347,14 +376,17 @@ class CallApprovals:
             why = "the approval was used before"
         else:
             return one.state or None
-        asks = Decision("ask", "changed", why, "requires_confirmation")
+        asks = Decision("ask", CHANGED, why, "requires_confirmation")
         self._conversation.append(recorded(call.call, asks))
         raise Changed
 
     # --- what is shown ---
 
-    async def _seen(self, call: CallRecord, expires: str) -> ApprovalRequest:
+    async def _seen(
+        self, call: CallRecord, expires: str, decision: DecisionRecord | None = None
+    ) -> ApprovalRequest:
         session, state = self._session, self._session.current.calls[call.call]
+        decision = decision or state.decision
         return approval_request(
             call,
             await self.preview(call),
@@ -362,9 +394,10 @@ class CallApprovals:
             policy=session.policy,
             session=session.header.session,
             secret=self._conversation.secret,
-            reason=state.decision.reason if state.decision is not None else "",
+            reason=decision.reason if decision is not None else "",
             expires_at=expires,
             in_doubt=state.in_doubt,
+            changed=decision is not None and decision.rule == CHANGED,
         )
 
     async def preview(self, call: CallRecord) -> Preview:
@@ -396,6 +429,7 @@ def approval_request(
     reason: str,
     expires_at: str = "",
     in_doubt: bool = False,
+    changed: bool = False,
 ) -> ApprovalRequest:
     """The request that is shown of a call, with the digest that an approval of it binds to."""
     shown = {
@@ -419,6 +453,8 @@ def approval_request(
         expires_at=expires_at,
         in_doubt=in_doubt,
         state=preview.state,
+        effects=tool.effects_of(call.arguments) if tool is not None else frozenset(),
+        changed=changed,
     )
 
 

@@ -14,8 +14,8 @@ import termios
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.approve import _ask_about_the_rest, ask_user, asker
-from mlx_tools.cli.call_text import (
-    ShownLine,
-    cells,
-    exact,
-    foot,
-    on_one_line,
-    whole,
-    wrapped,
-)
+from mlx_tools.cli.approve import Look, _ask_about_the_rest, ask_user, asker
+from mlx_tools.cli.call_text import cells, exact, in_brief, in_full, on_one_line, wrapped
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
+from mlx_tools.errors import UsageError
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
 
-ASKED = r"Run it (?:once|AGAIN)[^?]*\? \[[yneadsp/?]+\] "
+ASKED = r"(?:p pause|p\)ause) "
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -53,11 +46,18 @@ def request(arguments: dict[str, Any] | None = None, **more: Any) -> ApprovalReq
     return ApprovalRequest(**fields | more)
 
 
-def describe(asked: ApprovalRequest) -> str:
-    """All that is shown of a call."""
-    lines = whole(asked, asked.arguments)
-    lines += foot(asked, asked.arguments, columns=100, heads=False)
-    return "\n".join(line.text for line in wrapped(lines, None))
+def told(asked: ApprovalRequest, *size: int) -> str:
+    """What is shown of a call: in brief, on a screen of so many columns and rows, then in full."""
+    lines = [*in_brief(asked, os.terminal_size(size or (100, 40))), *wrapped(in_full(asked), None)]
+    return "\n".join(line.text for line in lines)
+
+
+def looked(asked: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
+    """The request with other arguments; ``{"n": "no"}`` is none that it can have."""
+    if arguments.get("n") == "no":
+        raise UsageError("the arguments do not fit create_file: n is no number")
+    text = json.dumps(arguments)
+    return replace(asked, arguments=arguments, digest=f"of {text}", preview=f"@@ @@\n+{text}")
 
 
 class Desk:
@@ -75,14 +75,14 @@ class Desk:
         self,
         *requests: ApprovalRequest,
         typed: Sequence[tuple[str, str | Callable[[], None]]],
-        ask: Callable[..., Sequence[ApprovalAnswer]] = ask_user,
+        look: Look | None = looked,
     ) -> list[ApprovalAnswer]:
         """The answers, where this is typed: each text once its pattern has been shown anew."""
         before = termios.tcgetattr(self.keyboard)
         typist = threading.Thread(target=self._type, args=(typed,), daemon=True)
         typist.start()
         try:
-            answers = ask(requests, keyboard=self.keyboard, screen=self.screen)
+            answers = ask_user(requests, keyboard=self.keyboard, screen=self.screen, look=look)
         finally:
             assert termios.tcgetattr(self.keyboard) == before
             self.screen.write("\0")  # so that the typist sees the end
@@ -122,8 +122,9 @@ class Desk:
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    for name in ("NO_COLOR", "VISUAL", "EDITOR"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "false")
 
 
 @pytest.fixture
@@ -141,56 +142,65 @@ def desk() -> Iterator[Callable[..., Desk]]:
 
 # --- keys ---------------------------------------------------------------------------------------
 
+YES = ApprovalAnswer(True, "approved at the terminal")
+
 
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ([(ASKED, "y")], ApprovalAnswer(True, "approved at the terminal")),
-        ([(ASKED, "Y\r")], ApprovalAnswer(True, "approved at the terminal")),
-        (
-            [(ASKED, "s")],
-            ApprovalAnswer(True, "approved at the terminal", for_session=True),
-        ),
+        ([(ASKED, "y")], YES),
+        ([(ASKED, "Y\r")], YES),
+        ([(ASKED, "s")], replace(YES, for_session=True)),
         ([(ASKED, "n"), ("Why", "not that file\r")], ApprovalAnswer(False, "not that file")),
         ([(ASKED, "n"), ("Why", "\r")], ApprovalAnswer(False, "the user said no")),
         ([(ASKED, "p")], ApprovalAnswer(None)),
         ([(ASKED, "\x04")], ApprovalAnswer(None)),
-        ([(ASKED, "n"), ("Why", "\x04"), (ASKED, "y")], ApprovalAnswer(True, "approved at the te")),
+        ([(ASKED, "n"), ("Why", "\x04"), (ASKED, "y")], YES),
     ],
 )
 def test_one_key_answers(desk: Any, typed: list[tuple[str, str]], answer: ApprovalAnswer) -> None:
-    (got,) = desk().asks(request(), typed=typed)
-    assert got.reason.startswith(answer.reason)
-    assert (got.approved, got.arguments, got.for_session) == (
-        answer.approved,
-        answer.arguments,
-        answer.for_session,
-    )
+    assert desk().asks(request(), typed=typed) == [answer]
+
+
+PASTE = "\x1b[200~{}\x1b[201~"
 
 
 @pytest.mark.parametrize(
     "typed",
-    ["\x1b[A", "\x1bOA", "yes", "yy", "a", "q", "\r", " ", "\t", "é", "у", "ß", "\x19", "\x1by"],
+    ["\x1b[A", "\x1bOA", "yes", "yy", "a", "q", "\r", " ", "é", "у", "\x19", "\x1by"]
+    + [PASTE.format(text) for text in ("y", "y\r", "n" * 9000)],
 )
-def test_what_is_no_offered_key_answers_nothing_and_the_keys_are_told(
-    desk: Any, typed: str
-) -> None:
+def test_what_is_no_offered_key_answers_nothing(desk: Any, typed: str) -> None:
+    (answer,) = desk().asks(request(), typed=[(ASKED, typed), (r"\?\r\n.*pause ", "p")])
+    assert answer.approved is None
+
+
+def test_a_paste_that_comes_in_pieces_answers_nothing(desk: Any) -> None:
     one = desk()
-    (answer,) = one.asks(request(), typed=[(ASKED, typed), ("this list", ""), (ASKED, "p")])
-    assert answer.approved is None and "edit the arguments" in one.text
+
+    def pieces() -> None:
+        for piece in ("\x1b[200~some", "y", "\x1b[201~"):
+            os.write(one.master, piece.encode())
+            time.sleep(0.1)  # longer than what comes in one go
+
+    typed: list[Any] = [(ASKED, pieces), (r"\?\r\n.*pause ", "p")]
+    (answer,) = one.asks(request(), typed=typed)
+    assert answer.approved is None
+    assert "\x1b[?2004h" in one.text and one.text.rstrip("\0\r\n").endswith("paused")
 
 
-def test_a_reason_is_text(desk: Any) -> None:
-    typed = [(ASKED, "n"), ("Why", 'y {"approved": true} \x1b[2J ünd so\r')]
+def test_a_reason_is_text_on_a_line_that_can_be_edited(desk: Any) -> None:
+    text = 'y {"ok": tru} ünd sx\x7fo' + "\x1b[D" * 8 + "e"
+    typed = [(ASKED, "n"), ("Why", f"{text}\r")]
     (answer,) = desk().asks(request(), typed=typed)
-    assert answer == ApprovalAnswer(False, 'y {"approved": true} [2J ünd so')
+    assert answer == ApprovalAnswer(False, 'y {"ok": true} ünd so')
 
 
 def test_what_was_typed_before_a_question_answers_nothing(desk: Any) -> None:
     one = desk()
     os.write(one.master, b"yyyy\ry")
     asked = [request({"path": "1"}), request({"path": "2"})]
-    typed = [(ASKED, "y"), (r"2 of 2\)\?.*\] ", "p")]
+    typed = [(r"\(1 of 2\)[^$]*pause ", "y"), (r"\(2 of 2\)[^$]*pause ", "p")]
     answers = one.asks(*asked, typed=typed)
     assert [answer.approved for answer in answers] == [True, None]
 
@@ -209,74 +219,52 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
     assert [answer.approved for answer in answers] == [None, None]
 
 
-# --- several calls ------------------------------------------------------------------------------
-
-
-def test_all_that_are_left_are_approved_but_not_what_needs_a_look_of_its_own(desk: Any) -> None:
-    asked = [
-        request({"path": "1"}),
-        request({"path": "2"}),
-        request({"path": "3"}, suspect=True),
-        request({"path": "4"}, in_doubt=True),
-        request({"path": "5"}),
-    ]
-    one = desk()
-    typed = [(ASKED, "n"), ("Why", "\r"), (ASKED, "a"), (ASKED, "n"), ("Why", "\r"), (ASKED, "p")]
-    answers = one.asks(*asked, typed=typed)
-    assert [a.approved for a in answers] == [False, True, False, None, None]
-    assert not any(a.for_session for a in answers)
-
-
-def test_an_answer_of_its_own_in_between_does_not_end_the_approval_of_all(desk: Any) -> None:
-    asked = [request(), request({"path": "2"}, suspect=True), request({"path": "3"})]
-    answers = desk().asks(*asked, typed=[(ASKED, "a"), (ASKED, "y")])
-    assert [a.approved for a in answers] == [True, True, True]
-
-
-def test_whoever_approves_all_has_seen_all(desk: Any) -> None:
-    one = desk(80, 200)
-    asked = [request({"path": f"file-{n}"}) for n in range(4)]
-    answers = one.asks(*asked, typed=[(ASKED, "a")])
-    assert [a.approved for a in answers] == [True] * 4
-    before = one.text[: one.text.index("Run it")]
-    assert all(f'"file-{n}"' in before for n in range(4))
-
-
 @pytest.mark.parametrize(
-    ("asked", "keys"),
+    ("more", "keys"),
     [
-        ([request()], "y/n/e/s/d/p/?"),
-        ([request(suspect=True)], "y/n/e/d/p/?"),
-        ([request(in_doubt=True)], "y/n/e/d/p/?"),
-        ([request(), request()], "y/n/e/s/a/d/p/?"),
-        ([request(), request(suspect=True)], "y/n/e/s/d/p/?"),
-        ([request(suspect=True), request(), request()], "y/n/e/d/p/?"),
+        ({}, "y yes  n no  e edit  s for the session  d details  p pause"),
+        ({"suspect": True}, "y yes  n no  e edit  d details  p pause"),
+        ({"in_doubt": True}, "y run it AGAIN  n give it up  d details  p pause"),
     ],
 )
-def test_no_consent_is_offered_that_cannot_cover_the_call(
-    desk: Any, asked: list[ApprovalRequest], keys: str
+def test_the_keys_are_spelled_out_and_no_consent_is_offered_that_cannot_cover_the_call(
+    desk: Any, more: dict[str, Any], keys: str
 ) -> None:
     one = desk()
-    one.asks(*asked, typed=[(ASKED, "p")])
-    assert f"[{keys}]" in one.text
+    one.asks(request(**more), typed=[(ASKED, "p")])
+    assert f"\n\x1b[?2004h{keys} " in one.text
 
 
-def test_a_call_in_doubt_is_shown_as_one(desk: Any) -> None:
-    one = desk()
-    (answer,) = one.asks(request(in_doubt=True), typed=[(ASKED, "?"), (ASKED, "y")])
-    assert answer.approved is True
-    assert "nobody knows how it ended" in one.text and "Run it AGAIN?" in one.text
-    assert "run it AGAIN" in one.text and "give it up" in one.text
+def test_the_keys_stand_on_one_line_of_a_narrow_screen(desk: Any) -> None:
+    one = desk(40, 20)
+    one.asks(request(), typed=[(ASKED, "p")])
+    assert "y)es n)o e)dit s)ession d)etails p)ause " in one.text
 
 
 def test_a_call_of_ones_own_is_neither_edited_nor_approved_for_a_session(desk: Any) -> None:
     one = desk()
-    ask = partial(ask_user, in_session=False)
-    typed = [(ASKED, "e"), (ASKED, "s"), (ASKED, "y")]
-    assert one.asks(request(), typed=typed, ask=ask) == [
-        ApprovalAnswer(True, "approved at the terminal")
+    typed = [(ASKED, "e"), (ASKED, "s"), (ASKED, "n")]
+    assert one.asks(request(), typed=typed, look=None) == [
+        ApprovalAnswer(False, "the user said no")
     ]
-    assert "[y/n/d/p/?]" in one.text
+    assert "y yes  n no  d details  p pause " in one.text
+
+
+def test_a_consent_for_the_session_covers_the_calls_beside_it_but_none_with_more_effects(
+    desk: Any,
+) -> None:
+    writes = frozenset({"write"})
+    asked = [
+        request(effects=writes),
+        request({"path": "2"}, effects=writes),
+        request({"path": "3"}, effects=writes, suspect=True),
+        request({"path": "4"}, effects=writes | {"execute"}),
+        request({"path": "5"}, effects=writes, name="other"),
+    ]
+    typed = [(ASKED, "s"), (ASKED, "y"), (ASKED, "y"), (ASKED, "p")]
+    answers = desk().asks(*asked, typed=typed)
+    assert [a.approved for a in answers] == [True, True, True, True, None]
+    assert [a.for_session for a in answers] == [True, True, False, False, False]
 
 
 def test_a_standing_consent_covers_neither_what_is_suspect_nor_what_is_in_doubt() -> None:
@@ -324,21 +312,23 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
     return make
 
 
-def test_edited_arguments_are_shown_and_asked_about_again(desk: Any, editor: Any) -> None:
+def test_the_change_is_shown_again_for_edited_arguments_and_just_that_is_approved(
+    desk: Any, editor: Any
+) -> None:
     folder = editor('{"path": "b.txt", "n": true}')
     one, given_arguments = desk(), {"path": "a.txt", "n": 1}
     (answer,) = one.asks(request(given_arguments), typed=[(ASKED, "e"), (ASKED, "y")])
     assert answer.approved is True and answer.arguments == {"path": "b.txt", "n": True}
-    assert answer.arguments["n"] is True
+    assert answer.arguments["n"] is True and answer.digest == 'of {"path": "b.txt", "n": true}'
     assert json.loads((folder / "given0").read_text()) == given_arguments
     assert (folder / "modes").read_text().split() == ["-rw-------", "drwx------"]
     assert not Path((folder / "name").read_text().strip()).exists()
-    edited = one.text[one.text.index("With your arguments") :]
-    assert '"b.txt"' in edited and "edited by you" in edited and DIGEST not in edited
+    edited = one.text[one.text.index("with your arguments? ") :]
+    assert '| +{"path": "b.txt", "n": true}' in edited
 
 
-@pytest.mark.parametrize("wrong", ["{", "[1]", "", '{"a":1,"a":2}', '{"a":NaN}', b"\xff", "null"])
-def test_an_edit_that_is_no_object_is_told_and_asked_again(
+@pytest.mark.parametrize("wrong", ["{", "[1]", "", '{"a":1,"a":2}', b"\xff", '{"n": "no"}'])
+def test_an_edit_that_the_call_cannot_have_is_told_and_asked_again(
     desk: Any, editor: Any, wrong: str | bytes
 ) -> None:
     folder = editor(wrong, '{"path": "b"}')
@@ -390,12 +380,35 @@ def test_an_editor_is_started_without_a_shell(
     assert not (tmp_path / "ran").exists()
 
 
-def test_without_an_editor_a_line_is_read(desk: Any) -> None:
-    typed = [(ASKED, "e"), ("on one line: ", '{"path": "c"}\r'), (ASKED, "y")]
-    (answer,) = desk().asks(request(), typed=typed)
+@pytest.mark.parametrize(
+    ("term", "typed"), [("xterm", '\x7f\x7f\x7fc"}\r'), ("dumb", '{"path": "c"}\r')]
+)
+def test_without_an_editor_the_arguments_stand_on_a_line(
+    desk: Any, monkeypatch: pytest.MonkeyPatch, term: str, typed: str
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("EDITOR")
+    one = desk()
+    (answer,) = one.asks(
+        request({"path": ""}), typed=[(ASKED, "e"), ("The arguments: ", typed), (ASKED, "y")]
+    )
     assert answer.arguments == {"path": "c"}
-    (answer,) = desk().asks(request(), typed=[(ASKED, "e"), ("line: ", "\r"), (ASKED, "y")])
-    assert answer == ApprovalAnswer(True, "approved at the terminal")
+    if term == "dumb":
+        assert "\x1b" not in one.text and 'Now it is:\r\n{ "path": "" }' in one.text
+
+
+@pytest.mark.parametrize("name", ["nano", "vi"])
+def test_nano_or_vi_is_the_editor_where_none_is_named(
+    desk: Any, editor: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = editor('{"path": "d"}')
+    (folder / "edit it").rename(folder / name)
+    monkeypatch.delenv("VISUAL")
+    monkeypatch.delenv("EDITOR")
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin" if name == "nano" else f"{folder}:/bin")
+    (answer,) = desk().asks(request(), typed=[(ASKED, "e"), (ASKED, "y")])
+    assert answer.arguments == {"path": "d"}
 
 
 def test_what_is_edited_holds_nothing_that_an_editor_shows_as_something_else(
@@ -411,7 +424,9 @@ def test_what_is_edited_holds_nothing_that_an_editor_shows_as_something_else(
 
 # --- what is shown ------------------------------------------------------------------------------
 
-COLOUR = re.compile(r"\x1b\[(?:1|2|31|32|33|0)m")
+COLOUR = re.compile(r"\x1b\[(?:(?:1|2|31|32|33|0)m|\?2004[hl])")
+"""What we write ourselves: colours, and that pastes are to be told."""
+
 ESCAPES = re.compile(r'(\\(?:u[0-9a-f]{4}|["\\/bfnrt]))(?:\{(\d+)\})?')
 
 
@@ -466,16 +481,31 @@ VALUES = st.recursive(
 def test_whatever_the_arguments_all_is_shown_and_nothing_is_obeyed(
     arguments: dict[str, Any], columns: int
 ) -> None:
-    rows = wrapped(whole(request(arguments), arguments), columns)
-    text = "\n".join(row.text for row in rows)
-    assert not obeyed(text)
-    assert unescaped(joined(text)) == arguments
-    assert all(cells(row.text) <= max(columns, 14) for row in rows)
-    assert all(row.text[:2] in ("| ", ": ") for row in rows[_head(rows) :])
+    rows = [row.text for row in wrapped(in_full(request(arguments)), columns)]
+    assert not obeyed("\n".join(rows))
+    theirs = [row for row in rows if row.startswith(("| ", ": "))]
+    assert unescaped(joined("\n".join(theirs))) == arguments
+    assert all(cells(row) <= max(columns, 14) for row in rows)
 
 
-def _head(rows: Sequence[ShownLine]) -> int:
-    return next(number for number, row in enumerate(rows) if row.text.startswith("| "))
+@given(
+    st.dictionaries(ODD | RUNS, VALUES, max_size=9),
+    ODD | RUNS,
+    st.booleans(),
+    st.integers(20, 120),
+    st.integers(5, 40),
+)
+def test_whatever_is_in_a_call_its_brief_fits_the_screen_and_no_row_of_it_looks_like_ours(
+    arguments: dict[str, Any], text: str, diff: bool, columns: int, rows: int
+) -> None:
+    asked = request(arguments, preview=f"@@ @@\n+{text}" * diff, reason=text, suspect=not diff)
+    brief = [row.text for row in in_brief(asked, os.terminal_size((columns, rows)))]
+    assert not obeyed("\n".join(brief)) and all(cells(row) < columns for row in brief)
+    assert brief[0].startswith("Run create_file? "[: columns - 3])
+    beginnings = ("| ", ": ", "!", "  ")
+    assert all(row.startswith(beginnings) for row in brief[1:])
+    body = [row for row in brief if row.startswith("| ")]
+    assert len(body) <= max(2, rows)
 
 
 @given(VALUES)
@@ -502,7 +532,7 @@ def test_a_real_terminal_gets_nothing_but_text_and_our_colours(
     one = Desk(*size)
     try:
         asked = request(arguments, reason=reason, preview=preview, name="tool" + reason)
-        one.asks(asked, typed=[(ASKED, "d"), ("(?:q ends|Run it)", "q"), (ASKED, "p")])
+        one.asks(asked, typed=[(ASKED, "d"), (f"(?:q ends|{ASKED})", "q"), (ASKED, "p")])
     finally:
         one.close()
     shown = COLOUR.sub("", one.text).replace("\r\n", "\n").removesuffix("\0")
@@ -523,7 +553,7 @@ EVIL = {
     "fillers": "\u3164\u115f\u2800\u00a0\u3000",
     "marks": "a" + "\u0300" * 500,
     "line ends": "\u2028\u2029\u0085\x0b\x0c",
-    "fake prompt": "\nRun it once? [y/n/e/s/d/p/?] ",
+    "fake prompt": "\nRun t? none\ny yes  n no  d details  p pause ",
 }
 
 
@@ -538,35 +568,89 @@ def test_a_trick_is_spelled_out(trick: str, where: str) -> None:
         "name": request(name=trick),
         "digest": request(digest=trick),
     }[where]
-    text = describe(asked)
+    text = told(asked)
     assert not obeyed(text) and trick not in text
-    ours = [row for row in text.split("\n") if not row.startswith("| ")]
-    assert not any(row.startswith("Run it") for row in ours)
+    ours = [row for row in text.split("\n") if not row.startswith(("| ", ": "))]
+    assert not any(row.startswith(("Run t?", "y yes")) for row in ours)
 
 
 def test_a_letter_that_only_looks_like_another_is_seen_in_a_name() -> None:
-    assert r"c\u0430lculator" in describe(request(name="cаlculator"))
+    assert r"c\u0430lculator" in told(request(name="cаlculator"))
 
 
 @pytest.mark.parametrize("padding", [" " * 10_000, "\n" * 10_000, "x" * 10_000, "\u3164" * 10_000])
-@pytest.mark.parametrize("size", [(80, 24), (20, 8)])
+@pytest.mark.parametrize("where", ["content", "preview"])
+@pytest.mark.parametrize("size", [(200, 50), (80, 24), (40, 24)])
 def test_ten_kilobytes_push_nothing_out_of_sight(
-    desk: Any, padding: str, size: tuple[int, int]
+    padding: str, where: str, size: tuple[int, int]
 ) -> None:
-    one = desk(*size)
-    arguments = {"path": "/etc/passwd", "content": padding, "mode": "overwrite"}
-    one.asks(request(arguments, expires_at="2030-01-01T00:00:00Z"), typed=[(ASKED, "p")])
-    text = COLOUR.sub("", one.text).replace("\r\n", "\n")
-    last = "".join(text.split("\n")[-(size[1] + 18) :]).replace(": ", "").replace("  ", "")
-    for part in ("create_file", "always", DIGEST[:8], DIGEST[-8:], '"/etc/passwd"', "overwrite"):
-        assert part in last, part
+    content = padding if where == "content" else ""
+    diff = f"@@ -1 +1 @@\n-old\n+{padding}" if where == "preview" else ""
+    arguments = {"path": "/etc/passwd", "content": content, "mode": "overwrite"}
+    asked = request(arguments, preview=diff, suspect=True, reason="it was not written cleanly")
+    rows = [row.text for row in in_brief(asked, os.terminal_size(size))]
+    assert len(rows) <= size[1] - 3
+    shown = "".join(rows).replace(": ", "").replace("| ", "")
+    for part in ("create_file", "/etc/passwd", "overwrite", "! it was not written cleanly"):
+        assert part.replace(": ", "") in shown, part
+    folded = padding[0] in " \n\u3164"
+    assert folded or "d shows all" in shown
+    assert not folded or "{" in shown or "d shows all" in shown
+
+
+def test_what_must_be_known_before_a_yes_is_a_line_each() -> None:
+    def brief(**more: Any) -> str:
+        rows = in_brief(request(**more), os.terminal_size((80, 24)))
+        return "\n".join(row.text for row in rows)
+
+    ordinary = brief(preview="--- a\n+++ a\n@@ -1 +1 @@\n-old\n+new\ttab\r\n")
+    assert "!" not in ordinary and DIGEST not in ordinary and "always needs" not in ordinary
+    assert "! it always needs approval" in brief(suspect=True)
+    assert "! it always needs approval" in brief(changed=True)
+    assert "Run create_file AGAIN? " in brief(in_doubt=True)
+    assert "may have done its work" in brief(in_doubt=True)
+    for unseen in ("\u202e", "\x1b", "\x7f", "\u3164"):
+        assert "not seen" in brief(arguments={"x": f"a{unseen}"})
+        assert "not seen" in brief(preview=f"@@ @@\n+a{unseen}")
+    assert "not seen" not in brief(arguments={"x": 'a\\u001b \\b "한국어"\n\t'})
+    preview = "--- a\n+++ a\n@@ -1,9 +1,200 @@\n" + "-old\n" * 9 + "+new\n" * 200
+    long = brief(preview=preview)
+    assert "! This is the beginning of 212 lines (+200 -9); d shows all" in long
+    assert len(long.split("\n")) <= 21
+
+
+def test_the_line_of_a_call_holds_the_beginning_of_each_argument() -> None:
+    def line(columns: int, **arguments: Any) -> list[str]:
+        asked = request(arguments, preview="@@ @@\n+x")
+        rows = [row.text for row in in_brief(asked, os.terminal_size((columns, 24)))]
+        return rows[: rows.index("| @@ @@")]
+
+    whole = 'Run create_file? path: "a.txt", content: "hello"'
+    assert line(80, path="a.txt", content="hello") == [whole]
+    (row,) = line(80, path="a.txt", content="x" * 3_000_000)
+    assert row.startswith('Run create_file? path: "a.txt", content: "xxx') and "… 29999" in row
+    assert len(line(40, path="notes/a.txt", content="x" * 3_000, mode="w")) <= 3
+    (row,) = line(200, **{f"a{n}": n for n in range(20)})
+    assert row.endswith("a7: 7, and 12 arguments more")
+    assert line(80) == ["Run create_file? no arguments"]
+    assert line(80, **{"a: 1, b": 2}) == ['Run create_file? "a: 1, b": 2']
+
+
+def test_all_of_a_call_stands_behind_d(desk: Any) -> None:
+    one = desk()
+    asked = request(expires_at="2030-01-01T00:00:00Z", in_doubt=True)
+    one.asks(asked, typed=[(ASKED, "d"), (ASKED, "p")])
+    brief, full = one.text.split("The model asks to call create_file: ")
+    assert DIGEST not in brief
+    for part in ("it always needs approval", f"digest {DIGEST}", "2030-01-01", "nobody knows how"):
+        assert part in full
 
 
 def test_depth_is_no_padding() -> None:
     value: Any = 1
     for _ in range(90):
         value = [value]
-    assert len(describe(request({"x": value, "y": 1})).split("\n")) < 30
+    assert len(told(request({"x": value, "y": 1})).split("\n")) < 40
 
 
 def test_a_diff_is_coloured_and_escaped(desk: Any) -> None:
@@ -584,9 +668,10 @@ def test_a_terminal_without_colours_gets_none(
     monkeypatch.setenv(*variable)
     one = desk(20, 10)
     asked = request(preview="+x\n" * 30, in_doubt=True)
-    typed = [(ASKED, "d"), ("q ends", " "), ("q ends", "q"), (ASKED, "n"), ("reason", "no\r")]
-    (answer,) = one.asks(asked, typed=typed)
-    assert answer == ApprovalAnswer(False, "no") and "\x1b" not in one.text
+    typed = [(ASKED, "d"), ("q ends", " "), ("q ends", "q"), (ASKED, "y")]
+    assert one.asks(asked, typed=typed) == [YES]
+    escapes = one.text.replace("\x1b[?2004h", "").replace("\x1b[?2004l", "")
+    assert "\x1b" not in (one.text if variable[0] == "TERM" else escapes)
 
 
 def test_a_long_call_is_shown_a_screen_at_a_time_as_wide_as_the_screen_is_then(desk: Any) -> None:
@@ -649,6 +734,4 @@ def test_the_question_comes_again_where_the_program_was_stopped(program: Any) ->
         with contextlib.suppress(AssertionError):
             one.until(ASKED, timeout=1)
             break
-    one.insist("n", "Why")
-    one.type("\r")
-    assert one.until(r"ANSWER False\s+ECHO True")
+    assert one.insist("n", r"ANSWER False\s+ECHO True")

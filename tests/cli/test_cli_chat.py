@@ -15,7 +15,7 @@ from tests.cli.terminal import Terminal
 from tests.core.full_disk import file_size_limit
 
 Talk = Callable[..., Terminal]
-QUESTION = r"Run it once\? \[y/n/e/s/d/p/\?\] "
+QUESTION = r"p pause "
 
 
 def talk(run: Any, *script: Any, lines: str, options: tuple[str, ...] = ()) -> Any:
@@ -174,7 +174,7 @@ def test_an_approval_is_asked_in_place(
             "ask", "--url", server.url, "six times seven?", MLX_TOOLS_POLICY_ASK="calculator"
         )
         seen = screen.until(QUESTION)
-        assert '"expression": "6*7"' in seen and re.search("digest [0-9a-f]{64}", seen)
+        assert 'Run calculator? expression: "6*7"' in seen
         screen.type(typed[0])
         if typed[1:]:
             screen.until(r"Why not\?")

@@ -105,8 +105,9 @@ def test_a_call_that_must_be_approved_waits_with_exit_code_4(
 def test_a_person_who_calls_a_tool_is_not_taken_for_a_model(home: Path) -> None:
     terminal = Terminal("tools", "call", "clock", "{}", environ={"MLX_TOOLS_POLICY_ASK": "clock"})
     try:
-        terminal.until("You ask to call clock: ")
-        terminal.until(r"Run it once\? .*\] ")
+        terminal.until(r"Run clock\? no arguments[^$]*p pause ")
+        terminal.type("d")
+        terminal.until("You ask to call clock: [^$]*p pause ")
         terminal.type("y")
         assert terminal.end() == 0
     finally:

@@ -14,6 +14,7 @@ from mlx_tools import (
     AlwaysApprove,
     Answered,
     ApprovalAnswer,
+    ApprovalRequest,
     Controller,
     Paused,
     Policy,
@@ -21,6 +22,7 @@ from mlx_tools import (
     builtin_tools,
     tool,
 )
+from mlx_tools.errors import UsageError
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, call
 from mlx_tools.tools import Offer, Registry, ToolContext
@@ -194,6 +196,48 @@ def test_an_approval_is_void_once_the_file_has_changed(root: Path) -> None:
     (root / "a.txt").write_text("as it was")
     assert isinstance(resumed(controller(answer()), second.session, True), Answered)
     assert (root / "a.txt").read_text() == "new"
+
+
+class Edits:
+    """Puts other arguments into each call once it has seen what that would change; ``meanwhile``
+    happens after the first look."""
+
+    def __init__(self, path: str, meanwhile: Callable[[], object] = bool) -> None:
+        self.arguments = {"operation": "write", "path": path, "content": "new"}
+        self.meanwhile = meanwhile
+        self.shown: list[str] = []
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        (one,) = requests
+        assert one.edited is not None and one.arguments["path"] == "a.txt"
+        with pytest.raises(UsageError, match="do not fit file_access"):
+            await one.edited({"operation": "burn", "path": "a.txt"})
+        seen = await one.edited(self.arguments)
+        self.shown.append(seen.preview)
+        if len(self.shown) == 1:
+            self.meanwhile()
+        return [ApprovalAnswer(True, arguments=self.arguments, digest=seen.digest)]
+
+
+def edited(root: Path, approver: Edits) -> Outcome:
+    (root / "b.txt").write_text("b")
+    write = call("file_access", operation="write", path="a.txt", content="x")
+    return run(root, write, answer(), approver=approver)
+
+
+def test_what_an_edited_call_would_change_is_told_before_it_is_approved(root: Path) -> None:
+    approver = Edits("b.txt")
+    outcome = edited(root, approver)
+    assert isinstance(outcome, Answered) and outcome.calls[0].arguments == approver.arguments
+    assert approver.shown[0].startswith("--- b.txt\n+++ b.txt\n@@ -1 +1 @@\n-b\n")
+    assert (root / "b.txt").read_text() == "new" and (root / "a.txt").read_text() == "as it was"
+
+
+def test_an_edited_call_that_is_no_longer_what_was_shown_is_asked_about_again(root: Path) -> None:
+    approver = Edits("b.txt", lambda: (root / "b.txt").write_text("somebody's"))
+    assert isinstance(edited(root, approver), Answered)
+    assert ["-b\n" in shown for shown in approver.shown] == [True, False]
+    assert "-somebody's\n" in approver.shown[1]
 
 
 def test_a_dry_run_tells_the_change_that_an_approval_would_show(root: Path) -> None:
