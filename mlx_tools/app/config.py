@@ -7,6 +7,7 @@ import difflib
 import fnmatch
 import functools
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,9 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables with our prefix that are no settings: where folders are, and where test suites are."""
 
+PROFILES = "profiles"
+"""The table of the user's file that holds the profiles, each a table of settings."""
+
 _TOOL_CHOICE = ("policy.allow", "policy.preset")
 
 _Choice = tuple[tuple[str, ...] | None, str | None]
@@ -80,7 +84,8 @@ class Configuration:
     allowed, as (list, preset): the first by whoever spoke last, any other by a project's file,
     which narrows it; ``allowed`` are those that `over` added to the first. ``layers`` are the
     sources, lowest first. ``watched`` are the places where a file was read, and those where one
-    would have been had there been one, each with what was there (`fingerprints`).
+    would have been had there been one, each with what was there (`fingerprints`). ``profiles`` are
+    those of the user's file, by name.
     """
 
     settings: Settings
@@ -92,6 +97,7 @@ class Configuration:
     layers: tuple[Layer, ...] = field(default=(), repr=False)
     allowed: tuple[str, ...] = ()
     watched: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
 
     def named_by(self, key: str) -> str:
         """Who set a setting, for an error: ``MLX_TOOLS_DRY_RUN``, ``FILE: policy.allow``."""
@@ -154,7 +160,7 @@ class Configuration:
         allowed = (*self.allowed, *allow)
         if allowed:
             found = replace(found, choices=(((*(tools or ()), *allowed), preset), *narrowing))
-        return replace(found, allowed=allowed, watched=self.watched)
+        return replace(found, allowed=allowed, watched=self.watched, profiles=self.profiles)
 
     def is_set(self, key: str) -> bool:
         """Return whether anything but the defaults sets it."""
@@ -175,17 +181,39 @@ def load(
     of the user: environment, working directory, the user's file and home folder. Raises
     `ConfigErrors` with every fault of every source.
     """
-    layers = [defaults()]
     user = user_file or config_dir() / USER_FILE
     places = tuple(_project_places(cwd or _working_directory(), home or Path.home()))
     # Taken before the files are read: what changes in between is found to have changed.
     watched = fingerprints((user, *places))
-    if os.path.lexists(user):
-        layers.append(read_file(user, "user"))
-    layers += [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
-    layers.append(_read_environment(os.environ if environ is None else environ))
-    layers.append(_read_options(options or {}))
-    return replace(merge(layers), watched=watched)
+    own = [read_file(user, "user")] if os.path.lexists(user) else []
+    project = [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
+    over = [
+        _read_environment(os.environ if environ is None else environ),
+        _read_options(options or {}),
+    ]
+    # Below the project's files, which tighten a profile as they do all else of the user's file.
+    profiles = own[0].profiles if own else {}
+    chosen = _profile(profiles, [*own, *over], user)
+    found = merge([defaults(), *own, *chosen, *project, *over])
+    return replace(found, watched=watched, profiles=profiles)
+
+
+def _profile(profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path) -> list[Layer]:
+    """The layer of the profile that the last of these chooses, a fault where there is none."""
+    chosen = next((one for one in reversed(layers) if "profile" in one.values), None)
+    name = chosen.values["profile"] if chosen is not None else None
+    if chosen is None or name is None or any(one.problems for one in layers):
+        return []
+    said = chosen.names["profile"]
+    if name not in profiles:
+        there = f"there are {', '.join(profiles)}" if profiles else f"{user} defines none"
+        where = f"{chosen.source}: {said}" if chosen.kind == "user" else said
+        return [Layer("user", str(user), problems=(f"{where}: no profile {name!r} ({there})",))]
+    found = profiles[name]
+    if chosen.kind != "option":
+        return [found]
+    # What was only asked for once holds no session that somebody goes on with.
+    return [replace(found, kind="option", names=dict.fromkeys(found.values, f"{said} {name}"))]
 
 
 def _project_places(cwd: Path, home: Path) -> Iterator[Path]:
@@ -216,13 +244,17 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         problems += [*layer.problems, *_bad_choice(layer)]
         if layer.kind == "project":
             problems += _loosened(layer, values)
+        if layer.adds and "policy.preset" not in layer.values:
+            choices[:] = [_with_more(choice, layer) for choice in choices]
+            every, _ = _with_more((values.get("policy.allow"), None), layer)
+            layer = replace(layer, values={**layer.values, "policy.allow": every})
         elif layer.chooses:
-            # A list of tools replaces a preset and a preset a list: who speaks last means all.
-            choices.clear()
-            for key in _TOOL_CHOICE:
-                values.pop(key, None)
-                origins.pop(key, None)
-        if layer.chooses:
+            if layer.kind != "project":
+                # A list of tools replaces a preset and a preset a list: who speaks last means all.
+                choices.clear()
+                for key in _TOOL_CHOICE:
+                    values.pop(key, None)
+                    origins.pop(key, None)
             choices.append((layer.values.get("policy.allow"), layer.values.get("policy.preset")))
         _put_over(values, origins, layer)
     if problems:
@@ -240,6 +272,11 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         warnings=tuple(warning for layer in layers for warning in layer.warnings),
         layers=tuple(layers),
     )
+
+
+def _with_more(choice: _Choice, layer: Layer) -> _Choice:
+    allow, preset = choice
+    return (*(allow or ()), *layer.values["policy.allow"]), preset
 
 
 def _put_over(values: dict[str, Any], origins: dict[str, tuple[Origin, ...]], layer: Layer) -> None:
@@ -265,7 +302,7 @@ def _bad_choice(layer: Layer) -> list[str]:
     if preset is not None and preset not in PRESETS:
         allowed = ", ".join(PRESETS) + _guess(preset, PRESETS)
         return [f"{where}{preset_name}: {preset!r} is not allowed (allowed: {allowed})"]
-    if preset is not None and layer.values.get("policy.allow") is not None:
+    if preset is not None and layer.values.get("policy.allow") is not None and not layer.adds:
         allowed = "a list of tools, or a preset"
         return [f"{where}{allow_name}: excludes {preset_name} (allowed: {allowed})"]
     return []
@@ -276,7 +313,11 @@ def _bad_choice(layer: Layer) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The settings of one source. ``names`` says by what name each key was set there."""
+    """The settings of one source. ``names`` says by what name each key was set there.
+
+    ``adds``: its list of tools is added to those that may be called, and replaces nothing.
+    ``profiles`` are those of the user's file, by name.
+    """
 
     kind: Kind
     source: str
@@ -284,6 +325,8 @@ class Layer:
     names: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    adds: bool = False
+    profiles: Mapping[str, Layer] = field(default_factory=dict, repr=False)
 
     @property
     def chooses(self) -> bool:
@@ -314,7 +357,8 @@ def read_file(path: Path, kind: Kind) -> Layer:
     except UnicodeDecodeError as error:
         return fault(f"not UTF-8 at byte {error.start}")
     layer = _read_toml(text, kind, str(path))
-    if info.st_mode & 0o077 and any(table()[key].setting.secret for key in layer.values):
+    every = {key for one in (layer, *layer.profiles.values()) for key in one.values}
+    if info.st_mode & 0o077 and any(table()[key].setting.secret for key in every):
         warning = f"{path}: holds a key and can be read by others (chmod 600 {path})"
         return replace(layer, warnings=(warning,))
     return layer
@@ -325,11 +369,31 @@ def _read_toml(text: str, kind: Kind, source: str) -> Layer:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Layer(kind, source, problems=(f"{source}: not TOML: {error}",))
+    written = document.pop(PROFILES, {})
+    layer = _of_table(document, kind, source)
+    if not written:
+        return layer
+    if kind == "project":
+        fault = f"{source}: {PROFILES}: a project's file must not define any (your own file can)"
+        return replace(layer, problems=(*layer.problems, fault))
+    if not isinstance(written, Mapping) or not all(isinstance(v, dict) for v in written.values()):
+        fault = f"{source}: {PROFILES}: no tables of settings (write [{PROFILES}.NAME])"
+        return replace(layer, problems=(*layer.problems, fault))
+    profiles = {
+        name: _of_table(settings, kind, f"{source}: {PROFILES}.{name}", without="profile")
+        for name, settings in written.items()
+    }
+    faults = [fault for one in profiles.values() for fault in (*one.problems, *_bad_choice(one))]
+    return replace(layer, problems=(*layer.problems, *faults), profiles=profiles)
+
+
+def _of_table(document: Mapping[str, Any], kind: Kind, source: str, *, without: str = "") -> Layer:
+    """The settings in a table, sections and dotted keys alike; ``without`` is none of them."""
     values: dict[str, Any] = {}
     problems: list[str] = []
     for key, value in _flattened(document):
         row = table().get(key)
-        if row is None:
+        if row is None or key == without:
             problems.append(f"{source}: {_unknown_key(key, value)}")
             continue
         try:
@@ -404,20 +468,55 @@ def _read_options(options: Mapping[str, str | bool | Sequence[str]]) -> Layer:
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     problems: list[str] = []
+    adds = False
     for key, value in options.items():
         row = table()[key]
-        flag, scale = row.setting.flag or key, row.setting.scale
+        flag = row.setting.flag or key
         try:
-            if isinstance(value, str):
-                if not value.strip() and not row.may_be_empty:
-                    raise ValueError  # a variable of the shell that is not set, most likely
-                values[key] = row.read(value, scale=scale)
+            if key == "policy.allow" and re.match(r"\s*[+-]", str(value)):
+                values[key], values["policy.deny"] = _more_and_less(str(value))
+                adds, names["policy.deny"] = True, flag
             else:
-                values[key] = row.check(value if isinstance(value, bool) else list(value))
+                values[key] = _as_option(row, value)
             names[key] = flag
+        except ConfigError as error:
+            problems.append(f"{flag}: {error}")
         except ValueError:
-            problems.append(f"{flag}: {_not_allowed(row, repr(value), scale)}")
-    return Layer("option", "command line", values, names, tuple(problems))
+            problems.append(f"{flag}: {_not_allowed(row, repr(value), row.setting.scale)}")
+    return Layer("option", "command line", values, names, tuple(problems), adds=adds)
+
+
+def _as_option(row: SettingRow, value: str | bool | Sequence[str]) -> Any:
+    """An option's value. Raises ValueError as `SettingRow.check` does, `ConfigError` for a file
+    that holds no secret."""
+    if not isinstance(value, str):
+        return row.check(value if isinstance(value, bool) else list(value))
+    if not value.strip() and not row.may_be_empty:
+        raise ValueError  # a variable of the shell that is not set, most likely
+    return row.read(_secret_in(value) if row.setting.secret else value, scale=row.setting.scale)
+
+
+def _secret_in(file: str) -> str:
+    """The secret that a file holds: it stands on no command line, where others see it."""
+    try:
+        text = Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{file}: {problem}", hint="a file that holds the key") from None
+    if not re.fullmatch(r"[\x21-\x7e]{1,4000}", text):
+        raise ConfigError(f"{file} holds no key", hint="write one line without spaces into it")
+    return text
+
+
+def _more_and_less(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The tools of ``+a,-b``: those that are added, and those that are taken away."""
+    said = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(re.match(r"[+-].", one) for one in said):
+        raise ConfigError(f"{text!r} is not allowed (allowed: names alone, or + or - before each)")
+    more, less = (tuple(one[1:] for one in said if one[0] == sign) for sign in "+-")
+    for names in (more, less):
+        table()["policy.deny"].check(list(names))
+    return more, less
 
 
 def _unknown_key(key: str, value: Any) -> str:

@@ -41,7 +41,7 @@ those that are there lower. ``stricter``: move towards the first of the choices.
 was in the list before, and more.
 """
 
-Group = Literal["", "backend", "writing", "mode", "policy", "run", "gateway"]
+Group = Literal["", "own", "backend", "writing", "mode", "policy", "run", "gateway"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,12 @@ class Setting:
     """A setting's properties besides its type.
 
     ``project`` says what a project's file may do with it, ``help`` what it means. ``option`` is its
-    option on the command line with what stands for the value, which times ``scale`` is the
-    setting's; ``group`` names the options that commands take together. ``env`` is its environment
-    variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``check`` tests what its type cannot test,
-    ``allowed`` says in words what it cannot say. ``run`` is the field of `RunSettings` that takes
-    the setting's value.
+    option on the command line, its short name behind a comma, with what stands for the value, which
+    times ``scale`` is the setting's; ``group`` names the options that commands take together.
+    ``env`` is its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``check`` tests
+    what its type cannot test, ``allowed`` says in words what it cannot say. A ``secret`` is never
+    shown, and its option names a file that holds it. ``run`` is the field of `RunSettings` that
+    takes the setting's value.
     """
 
     project: ProjectRule
@@ -68,9 +69,14 @@ class Setting:
     run: str = ""
 
     @property
+    def flags(self) -> tuple[str, ...]:
+        """The names of the option, the long one first; empty where there is none."""
+        return tuple(filter(None, self.option.partition(" ")[0].split(",")))
+
+    @property
     def flag(self) -> str:
         """The option, empty where there is none."""
-        return self.option.partition(" ")[0]
+        return next(iter(self.flags), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +155,7 @@ class PolicySection(Section):
         "allow",
         "The tools that may be called, exactly these; replaces the preset",
         check=TOOLS,
-        option="--tools A,B",
+        option="--tools,-t A,B",
         env="MLX_TOOLS_ALLOWED_TOOLS",
         group="policy",
     )
@@ -329,6 +335,8 @@ class BackendSettings(Section):
         "never",
         "Sent to these addresses as a bearer token",
         repr=False,
+        option="--api-key-file FILE",
+        group="own",
         allowed="a key without spaces",
         secret=True,
     )
@@ -338,7 +346,7 @@ class Model(Section):
     name: Name | None = setting(
         "never",
         "The model: the server's name for it, or a folder that holds one",
-        option="--model NAME",
+        option="--model,-m NAME",
         group="backend",
         allowed="a name or a folder",
     )
@@ -419,9 +427,11 @@ class Model(Section):
 
 
 class PromptSection(Section):
-    persona: Text | None = setting(
+    system: Text | None = setting(
         "never",
         "Who the model is told to be, in place of the built-in words",
+        option="--system,-s TEXT",
+        group="mode",
         allowed="text",
         run="persona",
     )
@@ -470,6 +480,8 @@ class GatewaySettings(Section):
         "never",
         "What clients must send as a bearer token or in x-api-key",
         repr=False,
+        option="--api-key-file FILE",
+        group="gateway",
         allowed="a key without spaces",
         secret=True,
     )
@@ -501,6 +513,13 @@ class Settings(Section):
         "only_false",
         "The switch of the whole program: with false, no tool runs",
         env="PLUGIN_MLX_TOOLS_ENABLED",
+    )
+    profile: Name | None = setting(
+        "never",
+        "The profile of your file, settings under one name, that goes over its other values",
+        option="--profile NAME",
+        group="own",
+        allowed="the name of a profile",
     )
     routing: Routing
     backend: BackendSettings

@@ -40,9 +40,9 @@ app = typer.Typer(add_completion=False)
 @options.with_settings(*options.ASK)
 def ask(
     question: Annotated[
-        str | None,
+        list[str] | None,
         argument(
-            "QUESTION",
+            "QUESTION…",
             "The question; - or nothing reads it from standard input. Text that is piped in "
             "besides a question is added to it.",
         ),
@@ -82,7 +82,7 @@ def ask(
     if schema is not None:
         fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=fits)
-    text, piped = _question(question)
+    text, piped = _question(options.joined(question))
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps or sys.stderr.isatty(), answer=plain)
     clean = cleaner(run.configuration)

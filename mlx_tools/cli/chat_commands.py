@@ -290,8 +290,8 @@ def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:
 
 def _system(talk: Talk, rest: str) -> None:
     if rest:
-        talk.go_on_under(talk.configuration.over({"prompt.persona": rest}))
-    said = talk.configuration.settings.prompt.persona
+        talk.go_on_under(talk.configuration.over({"prompt.system": rest}))
+    said = talk.configuration.settings.prompt.system
     print_text(said or "the model is told the built-in words; /system TEXT puts others in place")
 
 

@@ -43,6 +43,20 @@ def job_ids() -> list[str]:
     return [one.id for one in job_store().listing()]
 
 
+def profile_names() -> list[str]:
+    """The names of the profiles in the user's file."""
+    import tomllib
+
+    from mlx_tools.paths import config_dir
+
+    try:
+        with (config_dir() / "config.toml").open("rb") as file:
+            found = tomllib.load(file).get("profiles")
+    except (OSError, ValueError, RecursionError):
+        return []
+    return list(found) if isinstance(found, dict) else []
+
+
 def items(words: Sequence[str], incomplete: str, table: Mapping[str, Any]) -> list[Item]:
     """What may stand where ``incomplete`` begins, after these words of a command line."""
     path, here, given, operands = "", table[""], set(), 0

@@ -23,6 +23,7 @@ def show(as_json: AsJsonLines = False) -> None:
     loaded = config.load()
     warn_all(loaded.warnings)
     rows = [_described(row, loaded) for row in config.table().values()]
+    rows += [_profile(name, layer) for name, layer in loaded.profiles.items()]
     if as_json:
         for row in rows:
             print_json(row)
@@ -68,6 +69,23 @@ def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:
         "option": row.setting.flag or None,
         "allowed": row.allowed(),
         "description": row.setting.help,
+    }
+
+
+def _profile(name: str, layer: config.Layer) -> dict[str, Any]:
+    """A profile, as a row of its own: what it sets."""
+    table = config.table()
+    return {
+        "key": f"{config.PROFILES}.{name}",
+        "value": {
+            key: HIDDEN if table[key].setting.secret else value
+            for key, value in layer.values.items()
+        },
+        "from": [{"kind": layer.kind, "name": layer.source.rpartition(": ")[0]}],
+        "env": None,
+        "option": f"--profile {name}",
+        "allowed": "settings",
+        "description": "Settings under one name",
     }
 
 

@@ -79,7 +79,7 @@ class _Findings:
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, "model.chat_format")
+@options.with_settings(*options.OWN, "model.chat_format")
 def doctor(
     as_json: options.AsJson = False,
     probed: Annotated[

@@ -74,7 +74,7 @@ def add(
 
 @app.command()
 def search(
-    query: Annotated[str, argument("QUERY", "What to look for; - reads it.")],
+    words: Annotated[list[str], argument("QUERY…", "What to look for; - reads it.")],
     corpus: Annotated[
         str | None, option("--corpus NAME", "The corpus to search; without it all of them.")
     ] = None,
@@ -84,7 +84,7 @@ def search(
     as_json: AsJsonLines = False,
 ) -> None:
     """Find passages that answer a question in plain words."""
-    query = inputs.as_question(query)
+    query = inputs.as_question(" ".join(words))
     base = KnowledgeBase()
     hits = base.search(query, corpus, limit)
     for number, hit in enumerate(hits, start=1):

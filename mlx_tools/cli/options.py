@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mlx_tools.app import Configuration, Group, SettingRow, config
+from mlx_tools.cli.completion import profile_names
 from mlx_tools.cli.output import keep_output, warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import PRESETS
@@ -29,13 +30,16 @@ def _group(name: Group) -> tuple[str, ...]:
 
 BACKEND, WRITING = _group("backend"), _group("writing")
 POLICY, RUN, GATEWAY = _group("policy"), _group("run"), _group("gateway")
-ASK = (*BACKEND, *WRITING, *_group("mode"), *POLICY, *RUN)
+OWN = (*_group("own"), *BACKEND)
+"""The way to the model, where a person asks."""
+ASK = (*OWN, *WRITING, *_group("mode"), *POLICY, *RUN)
 """The settings that a person's question takes."""
 
 TOOLS = ("policy.allow", "policy.preset", "tools.roots")
 """The settings that say which tools there are, and which may be called."""
 
 _PANELS: Mapping[Group, str] = {
+    "own": "Model",
     "backend": "Model",
     "writing": "Model",
     "mode": "Model",
@@ -54,6 +58,11 @@ def option(said: str, help: str, **more: Any) -> Any:  # noqa: A002
 def argument(metavar: str, help: str, **more: Any) -> Any:  # noqa: A002
     """An argument of a command."""
     return typer.Argument(metavar=metavar, help=help, **more)
+
+
+def joined(said: Sequence[str] | None) -> str | None:
+    """The words of an argument as one text; None where there are none."""
+    return " ".join(said) if said else None
 
 
 ToolChoice = Annotated[
@@ -161,15 +170,14 @@ def some_of(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
 
 
 def _option(name: str, row: SettingRow) -> inspect.Parameter:
-    flag, _, metavar = row.setting.option.partition(" ")
+    metavar = row.setting.option.partition(" ")[2]
     kind: Any = bool | None if row.is_a("boolean") else str | None
-    words = PRESETS if row.key == "policy.preset" else row.choices
     info = typer.Option(
-        flag,
+        *row.setting.flags,
         help=_help(row),
         metavar=metavar or None,
         rich_help_panel=_PANELS[row.setting.group],
-        autocompletion=_completer(words),
+        autocompletion=_completer(row),
         show_default=False,
     )
     return inspect.Parameter(
@@ -190,6 +198,8 @@ def _help(row: SettingRow) -> str:
     return f"{row.setting.help}." + (f" ({'; '.join(notes)})" if notes else "")
 
 
-def _completer(choices: Iterable[str]) -> Callable[[str], list[str]] | None:
-    words = list(choices)
-    return (lambda incomplete: [w for w in words if w.startswith(incomplete)]) if words else None
+def _completer(row: SettingRow) -> Callable[..., list[str]] | None:
+    if row.key == "profile":
+        return profile_names
+    known = PRESETS if row.key == "policy.preset" else row.choices
+    return (lambda incomplete: [w for w in known if w.startswith(incomplete)]) if known else None

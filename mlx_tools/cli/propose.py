@@ -50,9 +50,11 @@ class Item:
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, *options.WRITING, "limits.total_timeout_ms")
+@options.with_settings(*options.OWN, *options.WRITING, "limits.total_timeout_ms")
 def propose(
-    question: Annotated[str | None, argument("QUESTION", "The question; - reads it.")] = None,
+    question: Annotated[
+        list[str] | None, argument("QUESTION…", "The question; - reads it.")
+    ] = None,
     tools: ToolsFile = None,
     batch: Annotated[
         Path | None,
@@ -67,16 +69,17 @@ def propose(
 ) -> int:
     """Print the proposal; exit code 1 where a single one could not be read, 3 where the server
     gave none to it or to a line of the batch."""
-    if (question is None) == (batch is None):
+    asked = options.joined(question)
+    if (asked is None) == (batch is None):
         raise UsageError("give one QUESTION, or --batch FILE", hint="see: mlx-tools propose --help")
     run = options.run_options(options_given, tool_choice, tools=False)
     known = read_tools(tools) if tools is not None else None
-    if question is not None and known is None:
+    if asked is not None and known is None:
         raise UsageError("no tools are named", hint="--tools FILE")
     if batch is not None:
         items = _items(batch, known)
     else:
-        items = [Item(None, inputs.as_question(question or ""), known or {})]
+        items = [Item(None, inputs.as_question(asked or ""), known or {})]
     for item in items:
         check_choice(tool_choice, item.tools)
     if not items:

@@ -188,6 +188,9 @@ def _usage(message: str, error: Exception) -> str:
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "mlx-tools")
     wanted = _wanted(error, context) if line.startswith("missing ") else ""
+    params = getattr(getattr(context, "command", None), "params", ())
+    if line.startswith("no such option") and any(one.nargs == -1 for one in params):
+        wanted = "; words that begin with - stand behind --"
     return f"{line}{wanted} (see: {path} --help)"
 
 

@@ -85,7 +85,7 @@ def list_jobs(
 @app.command()
 @options.with_settings(*options.BACKEND, *options.WRITING, *_POLICY, *options.RUN)
 def add(
-    task: Annotated[str, argument("TASK", "What is to be done.")],
+    task: Annotated[list[str], argument("TASK…", "What is to be done.")],
     when: Annotated[
         str,
         option(
@@ -118,7 +118,7 @@ def add(
     chosen: Missed = missed  # type: ignore[assignment]  # the job checks it
     job = store.add(
         Job(
-            task=inputs.as_text(task, "task"),
+            task=inputs.as_text(" ".join(task), "task"),
             said=when,
             when=parse_when(when, zone, utc_now()),
             policy=configuration.policy().to_json(),

@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from mlx_tools.app import config
 from mlx_tools.cli import options
-from mlx_tools.cli.options import option
 from mlx_tools.cli.output import complain, note
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
 
 if TYPE_CHECKING:
-    from mlx_tools.app import Configuration, RunOptions
+    from mlx_tools.app import RunOptions
 
 app = typer.Typer(add_completion=False)
 
-KeyFile = Annotated[
-    Path | None, option("--api-key-file FILE", "A file with the key that clients must send.")
-]
-
 
 @app.callback(invoke_without_command=True)
-@options.with_settings(*options.GATEWAY, *options.BACKEND, *options.WRITING)
-def serve(
-    context: typer.Context, api_key_file: KeyFile = None, *, options_given: options.Options
-) -> int:
+@options.with_settings(*options.GATEWAY, "profile", *options.BACKEND, *options.WRITING)
+def serve(context: typer.Context, *, options_given: options.Options) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""
     if context.invoked_subcommand is not None:
-        context.obj = api_key_file, options_given
+        context.obj = options_given
         return EXIT_OK
-    run, key = _checked(options_given, api_key_file)
+    run, key = _checked(options_given)
     import anyio
 
     try:
@@ -50,11 +43,8 @@ def install(context: typer.Context) -> int:
     """Start the gateway now and with every session of yours; options stand before this word."""
     from mlx_tools.gateway import Autostart
 
-    file, given = context.obj
-    _checked(given, file)
-    command = [*_program(), "serve", *_flags(given)]
-    if file is not None:
-        command += ["--api-key-file", str(file.expanduser().absolute())]
+    _checked(context.obj)
+    command = [*_program(), "serve", *_flags(context.obj)]
     autostart = Autostart(home=Path.home())
     left = autostart.install(command)
     note(f"{autostart.file} starts it")
@@ -87,9 +77,10 @@ def _flags(given: options.Options) -> list[str]:
     """The options again, as they were typed."""
     flags: list[str] = []
     for key, value in given.items():
-        flag = config.table()[key].setting.flag
-        if key == "model.name" and Path(str(value)).is_dir():
-            value = str(Path(str(value)).absolute())  # it starts elsewhere
+        setting = config.table()[key].setting
+        flag = setting.flag
+        if setting.secret or (key == "model.name" and Path(str(value)).is_dir()):
+            value = str(Path(str(value)).expanduser().absolute())  # it starts elsewhere
         if isinstance(value, bool):
             flags += [flag] if value else []
         else:
@@ -98,30 +89,17 @@ def _flags(given: options.Options) -> list[str]:
     return flags
 
 
-def _checked(given: options.Options, key_file: Path | None) -> tuple[RunOptions, str]:
+def _checked(given: options.Options) -> tuple[RunOptions, str]:
     """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
 
     from mlx_tools.app import is_loopback
 
     run = options.run_options(given)
-    host = run.configuration.settings.gateway.host
-    key = _key(run.configuration, key_file)
+    gateway = run.configuration.settings.gateway
+    host, key = gateway.host, gateway.api_key or ""
     if not key and not is_loopback(host):
         raise UsageError(
             f"{host} can be reached from other machines, and there is no key",
             hint="name a file that holds one with --api-key-file",
         )
     return run, key
-
-
-def _key(configuration: Configuration, file: Path | None) -> str:
-    if file is None:
-        return configuration.settings.gateway.api_key or ""
-    try:
-        key = file.expanduser().read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or error
-        raise UsageError(f"{file}: {problem}", hint="a file that holds the key") from None
-    if not key or not key.isascii() or any(character.isspace() for character in key):
-        raise UsageError(f"{file} holds no key", hint="write one line without spaces into it")
-    return key

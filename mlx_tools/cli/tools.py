@@ -108,7 +108,7 @@ def show(
 @app.command()
 @options.with_settings(*options.TOOLS)
 def search(
-    query: Annotated[str, argument("TEXT", "What the tool should do; - reads it.")],
+    words: Annotated[list[str], argument("TEXT…", "What the tool should do; - reads it.")],
     limit: Annotated[int, option("--limit N", "How many tools at most.", min=1)] = DEFAULT_LIMIT,
     everything: Annotated[
         bool, option("--all", "All tools, also those that may not be called.")
@@ -119,7 +119,7 @@ def search(
 ) -> None:
     """Find the tools that match a request, the best match first."""
     loaded = options.load(options_given)
-    query, registry = inputs.as_question(query), registry_of(loaded)
+    query, registry = inputs.as_question(" ".join(words)), registry_of(loaded)
     found = find_tools(registry, loaded.policy(), query, limit, everything=everything)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
     for spec, score in found.hits:

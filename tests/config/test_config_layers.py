@@ -401,7 +401,7 @@ def test_domains_that_are_blocked_add_up_to_what_fetch_url_never_asks(place: Any
         ("", "[backend]\napi_key = 'x'\n", "backend.api_key"),
         ("", "[model]\nname = '/tmp/model'\n", "model.name"),
         ("", "[model]\nchat_format = 'plain'\n", "model.chat_format"),
-        ("", "[prompt]\npersona = 'x'\n", "prompt.persona"),
+        ("", "[prompt]\nsystem = 'x'\n", "prompt.system"),
         ("", "[artifacts]\nkeep_days = 30\n", "artifacts.keep_days"),
     ],
 )
