@@ -146,7 +146,10 @@ def test_importing_the_command_line_loads_no_model_or_network_library() -> None:
 def test_every_foreign_import_is_a_declared_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    named = (*("anthropic", "gateway", "mlx", "ollama", "pdf"), "pytest", "telemetry", "web")
+    named = (
+        *("anthropic", "gateway", "keychain", "mcp", "mlx", "ollama", "openapi", "pdf"),
+        *("pytest", "telemetry", "web"),
+    )
     texts = [*project["dependencies"], *(text for extra in named for text in extras[extra])]
     declared: set[str] = {canonicalize_name(Requirement(text).name) for text in texts}
     declared.add("pydantic-core")  # pydantic names its exact version

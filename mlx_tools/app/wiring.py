@@ -44,7 +44,18 @@ from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, TranscriptStore
 from mlx_tools.toolbox import Jobs, WebOptions
-from mlx_tools.tools import OFF, Registry, ToolCollection, exposed_by
+from mlx_tools.tools import (
+    OFF,
+    BoundSource,
+    BoundSources,
+    BoundTool,
+    MakeTool,
+    Registry,
+    SourceKind,
+    Tool,
+    ToolCollection,
+    exposed_by,
+)
 
 Note = Callable[[str], None]
 
@@ -104,9 +115,18 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         web=WebOptions(domains=settings.web.domains, blocked_domains=settings.web.blocked_domains),
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots))
+    bound = BoundSources()
+    made: dict[SourceKind, MakeTool] = {"openapi": _operation}
+    registry.with_bound(bound, made, exposed_by(bound.folder, own.roots))
     registry.with_entry_points()
     check_presets(registry.all_specs())
     return registry
+
+
+def _operation(source: BoundSource, tool: BoundTool) -> Tool:
+    from mlx_tools.tools import bound_operation  # brings what only such calls need
+
+    return bound_operation(source, tool)
 
 
 def _check_names(configuration: Configuration, registry: Registry) -> None:

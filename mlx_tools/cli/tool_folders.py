@@ -16,6 +16,7 @@ import typer
 
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
+from mlx_tools.cli.bind import bind
 from mlx_tools.cli.call_text import ShownLine, as_name, exact, in_words, wrapped
 from mlx_tools.cli.inputs import agreed
 from mlx_tools.cli.options import Yes, argument, option
@@ -26,6 +27,7 @@ from mlx_tools.policy import BUILTIN, Policy, denial
 from mlx_tools.tools import (
     NO_SUCH,
     PLUGIN,
+    BoundSources,
     Registry,
     ToolCollection,
     ToolFolder,
@@ -45,7 +47,7 @@ Named = Annotated[str, argument("NAME", "The tool.")]
 
 def register(app: typer.Typer) -> None:
     """Adds the commands to the group."""
-    for command in (new, add, trust, enable, disable, remove):
+    for command in (new, add, bind, trust, enable, disable, remove):
         app.command()(command)
 
 
@@ -122,7 +124,14 @@ def disable(name: Named) -> None:
 
 
 def remove(name: Named, yes: Yes = False) -> int:
-    """Delete a tool from the tools folder."""
+    """Delete a tool from the tools folder, or a source of bound tools."""
+    sources = BoundSources()
+    if name in sources.names():
+        if not _asked(f"Forget {name} and its tools?", yes):
+            return EXIT_STOPPED
+        sources.remove(name)
+        complain(f"removed {name}", kind="done")
+        return EXIT_OK
     collection = _collection_of(name, f"mlx-tools tools disable {name}")
     if not _asked(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED

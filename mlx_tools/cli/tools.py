@@ -70,7 +70,7 @@ def list_tools(
         for row in rows:
             print_json(row)
         return
-    heads = [(row["name"], row["plugin"] or "-", _standing(row)) for row in rows]
+    heads = [(row["name"], _origin(row), _standing(row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
     for row, head in zip(rows, heads, strict=True):
         columns = (f"{text:<{width}}" for text, width in zip(head, widths, strict=True))
@@ -233,10 +233,17 @@ def _tell_hidden(found: FoundTools) -> None:
 def _declared(known: dict[str, Any]) -> str:
     """Return what a tool says of itself besides its words, on one line."""
     parts = [f"from {known['plugin'] or 'this program'}"]
+    if known["pinned"]:
+        parts.append(f"pinned to {known['pinned']}")
     parts.append(f"effects: {', '.join(known['effects']) or 'none'}")
     if known["timeout"] is not None:
         parts.append(f"at most {known['timeout']:g} s")
     return "; ".join(parts)
+
+
+def _origin(row: dict[str, Any]) -> str:
+    """Where a tool comes from, and the beginning of what it is pinned to."""
+    return (row["plugin"] or "-") + (f" @{row['pinned'][:8]}" if row["pinned"] else "")
 
 
 def _standing(row: dict[str, Any]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, MakeTool, SourceKind
 from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError, current_context
 from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute, submit
@@ -24,3 +27,25 @@ from mlx_tools.tools.reads import SCOPES, CacheScope, Reads
 from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool
+
+if TYPE_CHECKING:
+    from mlx_tools.tools.openapi.document import (
+        OpenApiDocument,
+        OperationRefused,
+        read_document,
+        with_effects,
+    )
+    from mlx_tools.tools.openapi.request import PLACE_FORM, bound_operation, parse_secret
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "openapi.document": (
+            "OpenApiDocument",
+            "OperationRefused",
+            "read_document",
+            "with_effects",
+        ),
+        "openapi.request": ("PLACE_FORM", "bound_operation", "parse_secret"),
+    },
+)

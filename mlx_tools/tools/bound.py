@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
 from mlx_tools.paths import data_dir, private_dir, read_private, write_whole
-from mlx_tools.tools.tool import Run, Tool
+from mlx_tools.tools.tool import Preview, Run, Tool
 
 SourceKind = Literal["mcp", "openapi"]
 
@@ -110,11 +110,16 @@ class BoundSource:
             text = f"{text[:55]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         return text
 
-    def tool(self, tool: BoundTool, run: Run) -> Tool:
+    def tool(
+        self,
+        tool: BoundTool,
+        run: Run,
+        preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
+    ) -> Tool:
         """One of its tools, which ``run`` calls; off where it is not what was agreed to. Raises
         ToolDefinitionError where it can be none."""
-        changed = any(one.name == tool.name for one in self.said)
-        return Tool(self.spec(tool), run, unusable=lambda: self.changed if changed else None)
+        off = self.changed if any(one.name == tool.name for one in self.said) else None
+        return Tool(self.spec(tool), run, preview=preview, unusable=lambda: off, pinned=tool.pin)
 
     @property
     def changed(self) -> str:
@@ -169,7 +174,7 @@ class BoundSources:
     def put(self, source: BoundSource) -> None:
         """Keep a source, in place of the one of its name. Raises ConfigError where it cannot be
         written: what was there is there then."""
-        text = json.dumps(asdict(source), indent=1, sort_keys=True)
+        text = json.dumps(asdict(source), indent=1)
         path = self._path(source.name)
         private_dir(self.folder)
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, require_items
+from mlx_tools.errors import MlxToolsError, ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches, permitted
 from mlx_tools.prompt import READER, SEARCH
@@ -22,7 +22,7 @@ from mlx_tools.tools.folder import PLUGIN as FOLDER
 from mlx_tools.tools.tool import Callee, Tool, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
-    from mlx_tools.tools.bound import BoundSource, MakeTool, SourceKind
+    from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
     from mlx_tools.tools.folder.collection import ToolCollection
 
 GROUP: Final = "mlx_tools.tools"
@@ -102,7 +102,7 @@ class Registry:
 
     def with_bound(
         self,
-        sources: Iterable[BoundSource],
+        sources: BoundSources,
         made: Mapping[SourceKind, MakeTool],
         refused: str | None = None,
     ) -> Self:
@@ -111,22 +111,30 @@ class Registry:
         One that cannot be used, that was not agreed to, or whose name is taken is disabled with the
         reason, under ``plugin:KIND:SOURCE/NAME``. ``refused`` is why none of them may run.
         """
-        for source in sources:
-            key = f"{PLUGIN}{source.plugin}/".__add__
-            for tool in source.tools:
-                try:
-                    if refused is not None:
-                        raise ToolDefinitionError(refused)
-                    self.add(made[source.kind](source, tool))
-                except ToolDefinitionError as error:
-                    self._refused[key(source.tool_name(tool.name))] = str(error)
-            for tool in source.new:
-                self._refused[key(source.tool_name(tool.name))] = source.changed
+        for name in sources.names():
+            try:
+                self._bind(sources.read(name), made, refused)
+            except MlxToolsError as error:
+                self._refused[f"{PLUGIN}bound:{name}/{name}"] = error.message
         return self
 
-    def add(self, tool: Callee) -> None:
+    def _bind(
+        self, source: BoundSource, made: Mapping[SourceKind, MakeTool], refused: str | None
+    ) -> None:
+        key = f"{PLUGIN}{source.plugin}/".__add__
+        for tool in source.tools:
+            try:
+                if refused is not None:
+                    raise ToolDefinitionError(refused)
+                self.add(made[source.kind](source, tool), checked=True)
+            except ToolDefinitionError as error:
+                self._refused[key(source.tool_name(tool.name))] = str(error)
+        for tool in source.new:
+            self._refused[key(source.tool_name(tool.name))] = source.changed
+
+    def add(self, tool: Callee, *, checked: bool = False) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
-        is taken."""
+        is taken. ``checked``: its schema was found sound when it was agreed to."""
         spec = getattr(tool, "spec", None)
         if not isinstance(spec, ToolSpec) or not callable(getattr(tool, "call", None)):
             raise ToolDefinitionError(f"{tool!r} is no tool", hint="decorate a function with @tool")
@@ -137,7 +145,8 @@ class Registry:
         check_declared(spec)
         try:
             spec.description.encode()
-            check_parameters(spec.parameters)
+            if not checked:
+                check_parameters(spec.parameters)
         except UnicodeEncodeError:
             what = "the description holds half of a surrogate pair"
             raise ToolDefinitionError(f"{spec.name}: {what}") from None
@@ -237,12 +246,18 @@ class Registry:
         """Return what ``mlx-tools tools list --json`` prints, an object a tool.
 
         ``permitted`` says whether the policy may allow a call at all, ``needs_approval`` whether
-        every call is asked about. Disabled tools, and offers that could not be added, come along.
+        every call is asked about, ``pinned`` what it is held to, None where it is to nothing.
+        Disabled tools, and offers that could not be added, come along.
         """
-        rows = [_row(spec, self._reason(spec), policy) for spec in self.all_specs().values()]
+        rows = [self._row(spec, policy) for spec in self.all_specs().values()]
         for key, why in self._refused.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")
-            nothing = {"description": "", "effects": [], "permitted": False}
+            nothing: dict[str, Any] = {
+                "description": "",
+                "effects": [],
+                "pinned": None,
+                "permitted": False,
+            }
             off = {"enabled": False, "disabled_reason": why, "needs_approval": False}
             rows.append({"name": name, "plugin": plugin, **nothing, **off})
         return rows
@@ -258,6 +273,20 @@ class Registry:
         except Exception as error:  # somebody else's code
             return f"it cannot say whether it works: {type(error).__name__}: {error}"[:300]
         return reason if isinstance(reason, str) else None
+
+    def _row(self, spec: ToolSpec, policy: Policy) -> dict[str, Any]:
+        off, pinned = self._reason(spec), getattr(self._tools[spec.name], "pinned", None)
+        return {
+            "name": spec.name,
+            "description": spec.description,
+            "effects": sorted(spec.possible_effects),
+            "plugin": spec.plugin,
+            "pinned": pinned if isinstance(pinned, str) else None,
+            "enabled": off is None,
+            "disabled_reason": off,
+            "permitted": off is None and permitted(policy, spec),
+            "needs_approval": asks(policy, spec),
+        }
 
     def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
         """Loads what installed packages offer, once."""
@@ -284,20 +313,6 @@ class Registry:
                 except ToolDefinitionError as error:
                     name = getattr(tool, "__name__", offer.name)
                     self._refused[f"plugin:{offer.plugin}/{name}"] = str(error)
-
-
-def _row(spec: ToolSpec, off: str | None, policy: Policy) -> dict[str, Any]:
-    """A tool in a list. ``off`` is why it is disabled, None where it is not."""
-    return {
-        "name": spec.name,
-        "description": spec.description,
-        "effects": sorted(spec.possible_effects),
-        "plugin": spec.plugin,
-        "enabled": off is None,
-        "disabled_reason": off,
-        "permitted": off is None and permitted(policy, spec),
-        "needs_approval": asks(policy, spec),
-    }
 
 
 # --- what installed packages offer ----------------------------------------------------------------

@@ -31,7 +31,8 @@ class Callee(Protocol):
     What else it can it says by members that it has, or has not: ``blocking``, its call as a
     function of the arguments for a thread, which is then used in place of ``call``; ``preview``,
     what a call with some arguments would change (`Preview`, None where it cannot tell);
-    ``unusable``, why it cannot work now, None where it can, asked each time somebody wants to know.
+    ``unusable``, why it cannot work now, None where it can, asked each time somebody wants to know;
+    ``pinned``, what it is held to by whoever agreed to it, such as a digest of its files.
     """
 
     @property
@@ -91,7 +92,8 @@ class Tool:
     ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
     that was made of a plain function can still be called as that function. ``preview`` tells what a
     call would change; it runs in a thread, changes nothing, and may raise `ToolError`. ``unusable``
-    is as `Callee` has it. ``__name__`` is the tool's name, known before its spec is made.
+    and ``pinned`` are as `Callee` has them. ``__name__`` is the tool's name, known before its spec
+    is made.
     """
 
     __name__: str
@@ -104,6 +106,7 @@ class Tool:
         function: Callable[..., Any] | None = None,
         preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
         unusable: Callable[[], str | None] | None = None,
+        pinned: str | None = None,
     ) -> None:
         self._make_spec = spec
         self._run = run
@@ -112,6 +115,7 @@ class Tool:
         self.blocking = None if self.is_async else run
         self.preview = preview
         self.unusable = unusable
+        self.pinned = pinned
         if function is not None:
             functools.update_wrapper(cast("Any", self), function, updated=())
         if isinstance(spec, ToolSpec):
@@ -152,8 +156,8 @@ class Tool:
 def of_plugin(tool: Callee, plugin: str) -> Tool:
     """The same tool, said to come from ``plugin``."""
     run: Run = member_of(tool, "blocking") or tool.call
-    able = {name: member_of(tool, name) for name in ("preview", "unusable")}
-    return Tool(replace(tool.spec, plugin=plugin), run, **able)
+    preview, unusable = (member_of(tool, name) for name in ("preview", "unusable"))
+    return Tool(replace(tool.spec, plugin=plugin), run, preview=preview, unusable=unusable)
 
 
 # --- what a tool declares of its calls ------------------------------------------------------------

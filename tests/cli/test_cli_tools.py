@@ -11,7 +11,7 @@ import pytest
 from tests.cli.terminal import Terminal
 
 LISTED = [
-    *("name", "description", "effects", "plugin", "enabled", "disabled_reason"),
+    *("name", "description", "effects", "plugin", "pinned", "enabled", "disabled_reason"),
     *("permitted", "needs_approval"),
 ]
 EVERYWHERE = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,26 @@ async def _nothing(arguments: Any) -> str:
     return "said"
 
 
-def _registry(*sources: BoundSource, **more: Any) -> Registry:
+@dataclass
+class Kept:
+    """Sources as they are kept, without a disk."""
+
+    source: BoundSource
+
+    def names(self) -> list[str]:
+        return [self.source.name]
+
+    def read(self, name: str) -> BoundSource:
+        return self.source
+
+
+def _registry(source: BoundSource, **more: Any) -> Registry:
+    return _bound(Registry(), source, **more)
+
+
+def _bound(registry: Registry, source: BoundSource, **more: Any) -> Registry:
     made = {"mcp": lambda source, tool: source.tool(tool, _nothing)}
-    return Registry().with_bound(sources, made, **more)
+    return registry.with_bound(Kept(source), made, **more)
 
 
 def test_a_source_comes_back_as_it_was_put(tmp_path: Path) -> None:
@@ -94,10 +112,20 @@ def test_no_tool_takes_the_place_of_another() -> None:
         """Ours."""
         return "ours"
 
-    made = {"mcp": lambda source, tool: source.tool(tool, _nothing)}
-    registry = Registry([there__echo]).with_bound([_source()], made)
+    registry = _bound(Registry([there__echo]), _source())
     assert registry.get("there__echo") is there__echo
     assert "already" in registry.disabled["plugin:mcp:there/there__echo"]
+
+
+def test_a_damaged_source_costs_no_other_its_tools(tmp_path: Path) -> None:
+    sources = BoundSources(tmp_path)
+    sources.put(_source())
+    sources.put(_source(name="broken"))
+    (tmp_path / "broken.json").write_text("{")
+    made = {"mcp": lambda source, tool: source.tool(tool, _nothing)}
+    registry = Registry().with_bound(sources, made)
+    assert set(registry.specs()) == {"there__echo", "there__a_b"}
+    assert "damaged" in registry.disabled["plugin:bound:broken/broken"]
 
 
 def test_none_runs_beside_a_root_that_could_say_what_was_agreed_to() -> None:

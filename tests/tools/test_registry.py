@@ -373,6 +373,7 @@ def test_a_listing_tells_enabled_from_permitted() -> None:
         "description": "The weather of tomorrow.",
         "effects": ["read"],
         "plugin": "w",
+        "pinned": None,
         "enabled": True,
         "disabled_reason": None,
         "permitted": True,

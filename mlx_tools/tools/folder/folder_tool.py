@@ -84,7 +84,13 @@ def folder_tool(found: ToolFolder, unusable: str | None = None) -> Tool:
             raise ToolError(f"no process can be started: {error.strerror}") from None
 
     preview = Preview("", found.digest)
-    return Tool(found.spec, run, preview=lambda arguments: preview, unusable=lambda: unusable)
+    return Tool(
+        found.spec,
+        run,
+        preview=lambda arguments: preview,
+        unusable=lambda: unusable,
+        pinned=found.digest,
+    )
 
 
 def _check_unchanged(found: ToolFolder) -> None:

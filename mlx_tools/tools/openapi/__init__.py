@@ -1,0 +1,1 @@
+"""Operations of an HTTP interface, as its OpenAPI document describes them, as bound tools."""

@@ -1,0 +1,332 @@
+"""Calls of bound operations: one request each, to the server that was agreed to, with the secrets
+that were named for it, and nowhere else.
+
+No redirect is followed, no proxy and no ``.netrc`` of the environment is used. A secret is looked
+up when a call needs it; it stands in no file of ours, in no preview and in no result.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from mlx_tools.errors import UsageError
+from mlx_tools.tools.bound import BoundSource, BoundTool
+from mlx_tools.tools.context import ToolError
+from mlx_tools.tools.executor import submit
+from mlx_tools.tools.openapi.document import BODY, FORM, JSON
+from mlx_tools.tools.tool import Preview, Tool
+
+if TYPE_CHECKING:
+    import httpx
+
+PLACE_FORM: Final = "SCHEME=env:VARIABLE or SCHEME=keychain:SERVICE/USER"
+MAX_ANSWER_BYTES: Final = 2_000_000
+_SAID_CHARS: Final = 2000
+_PASSING: Final = frozenset((429, 502, 503, 504))
+_BETWEEN: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+_PARTS: Final = re.compile(r"\{([^{}]*)\}")
+_LEAST_SECRET: Final = 4
+"""A secret of fewer characters is looked for in no answer: it stands in every text."""
+
+
+def parse_secret(text: str) -> tuple[str, str]:
+    """A scheme's name and where its secret is. Raises UsageError."""
+    scheme, _, place = text.partition("=")
+    kind, _, name = place.partition(":")
+    known = (kind == "env" and name) or (kind == "keychain" and "/" in name.strip("/"))
+    if not scheme or not known:
+        raise UsageError(f"--secret: {text[:80]!r} does not say where it is", hint=PLACE_FORM)
+    return scheme, place
+
+
+def bound_operation(source: BoundSource, tool: BoundTool) -> Tool:
+    """What calls an operation over the network, with this process's variables."""
+    return HttpOperations().tool(source, tool)
+
+
+class HttpOperations:
+    """Makes the tools that call operations. ``environ`` has the named variables, ``transport`` is
+    what sends requests, None for the network."""
+
+    def __init__(
+        self,
+        environ: Mapping[str, str] = os.environ,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._environ = environ
+        self._transport = transport
+
+    def tool(self, source: BoundSource, tool: BoundTool) -> Tool:
+        """What calls one operation (`mlx_tools.tools.bound.MakeTool`)."""
+        return source.tool(
+            tool,
+            functools.partial(self._call, source, tool),
+            preview=functools.partial(_preview, source, tool),
+        )
+
+    async def _call(
+        self, source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        import httpx
+
+        request = _Request(source, tool, arguments)
+        secrets = await self._secrets(source, tool)
+        if secrets and not request.is_private:
+            raise ToolError("its secret would go over the network in clear: name an https server")
+        for scheme, secret in secrets:
+            request.prove(scheme, secret)
+        try:
+            async with (
+                httpx.AsyncClient(
+                    transport=self._transport, trust_env=False, follow_redirects=False
+                ) as client,
+                client.stream(
+                    request.method,
+                    request.url,
+                    headers=request.headers,
+                    content=request.content,
+                    timeout=None,  # the call's own limit holds
+                ) as response,
+            ):
+                data = await _read(response)
+        except httpx.InvalidURL as error:
+            raise ToolError(f"the request cannot be made: {error}") from None
+        except httpx.HTTPError as error:
+            why = str(error) or type(error).__name__
+            raise ToolError(
+                _hidden(f"{request.host} failed: {why}", secrets), passing=True
+            ) from None
+        return _answer(response, data, secrets)
+
+    async def _secrets(
+        self, source: BoundSource, tool: BoundTool
+    ) -> list[tuple[Mapping[str, Any], str]]:
+        """The schemes by which this call says who it is for, with their secrets: the first way that
+        the operation takes and whose secrets were named. Raises ToolError where there is none."""
+        named, ways = source.at.get("secrets", {}), tool.at.get("security", ())
+        for way in sorted(ways, key=len, reverse=True):
+            if all(scheme in named for scheme in way):
+                return [(way[name], await self._secret(named[name])) for name in way]
+        if ways:
+            lacking = next(iter(ways[0]), "")
+            raise ToolError(
+                f"it needs a secret for {lacking}, and none was named (mlx-tools tools bind "
+                f"{source.name} --secret {lacking}=env:VARIABLE)"
+            )
+        return []
+
+    async def _secret(self, place: str) -> str:
+        kind, _, name = place.partition(":")
+        if kind == "env":
+            found = self._environ.get(name, "")
+            missing = f"the environment's variable {name} is not set"
+        else:
+            service, _, user = name.rpartition("/")
+            value, error = await submit(functools.partial(_in_keychain, service, user)) or (
+                "",
+                None,
+            )
+            if error is not None:
+                raise ToolError(str(error)) from None
+            found, missing = value or "", f"the keychain has no secret {name}"
+        if not found.strip():
+            raise ToolError(f"its secret is missing: {missing}")
+        return found.strip()
+
+
+def _in_keychain(service: str, user: str) -> str:
+    try:
+        import keyring
+        from keyring.errors import KeyringError
+    except ModuleNotFoundError:
+        raise ToolError("keyring is not installed (the extra keychain)") from None
+    try:
+        return keyring.get_password(service, user) or ""
+    except KeyringError as error:
+        raise ToolError(f"the keychain cannot be read: {error}") from None
+
+
+def _preview(source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]) -> Preview:
+    """What a call would send, without secrets."""
+    request = _Request(source, tool, arguments)
+    sent = f"{request.method} {request.url}"
+    if request.content is not None:
+        sent += f"\n\n{request.content.decode()}"
+    return Preview(sent, "")
+
+
+class _Request:
+    """A request as it will be sent. Raises ToolError for arguments that cannot be sent."""
+
+    def __init__(self, source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]) -> None:
+        self.method = str(tool.at["method"])
+        self.headers: dict[str, str] = {"accept": "application/json, text/*;q=0.9, */*;q=0.5"}
+        self.content: bytes | None = None
+        self._query: list[tuple[str, str]] = []
+        self._cookies: list[str] = []
+        places: dict[str, str] = {}
+        for place in tool.at["parameters"]:
+            if place["argument"] in arguments:
+                self._put(place, arguments[place["argument"]], places)
+        if BODY in arguments:
+            media = str(tool.at["body"])
+            self.headers["content-type"] = media
+            self.content = _body(media, arguments[BODY])
+        path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.at["path"]))
+        self._base = str(tool.at.get("server", source.at["server"])).rstrip("/") + path
+
+    @property
+    def url(self) -> str:
+        query = urlencode(self._query, quote_via=quote)
+        return f"{self._base}{'&' if '?' in self._base else '?'}{query}" if query else self._base
+
+    @property
+    def host(self) -> str:
+        return urlsplit(self._base).netloc
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody between here and the server reads along."""
+        parts = urlsplit(self._base)
+        if parts.scheme == "https" or parts.hostname == "localhost":
+            return True
+        try:
+            return ip_address(parts.hostname or "").is_loopback
+        except ValueError:
+            return False
+
+    def prove(self, scheme: Mapping[str, Any], secret: str) -> None:
+        """Say who the call is for."""
+        if not secret.isascii() or not secret.isprintable():
+            raise ToolError("its secret holds what no header can have")
+        kind, how = scheme.get("type"), str(scheme.get("scheme", "bearer")).lower()
+        if kind == "apiKey":
+            name, place = str(scheme.get("name")), scheme.get("in")
+            if place == "query":
+                self._query.append((name, secret))
+            elif place == "cookie":
+                self._cookie(name, secret)
+            else:
+                self.headers[name] = secret
+        elif kind == "http" and how == "basic":
+            coded = base64.b64encode(secret.encode()).decode()
+            self.headers["authorization"] = f"Basic {coded}"
+        elif kind in ("oauth2", "openIdConnect") or how == "bearer":
+            self.headers["authorization"] = f"Bearer {secret}"
+        else:
+            raise ToolError(f"it takes secrets in a way that is not known here: {how}")
+
+    def _put(self, place: Mapping[str, Any], value: Any, places: dict[str, str]) -> None:
+        name, where = place["name"], place["in"]
+        if where == "query":
+            self._query += _form(name, value, place)
+            return
+        text = json.dumps(value) if place["json"] else _simple(value, explode=place["explode"])
+        if where == "path":
+            if text in ("", ".", ".."):
+                raise ToolError(f"{name} is a part of the path, and cannot be {text!r}")
+            places[name] = quote(text, safe="")
+        elif where == "cookie":
+            self._cookie(name, quote(text, safe=""))
+        elif text.isascii() and (text.isprintable() or not text):
+            self.headers[name] = text
+        else:
+            raise ToolError(f"{name} is a header, and may hold printable ASCII alone")
+
+    def _cookie(self, name: str, value: str) -> None:
+        self._cookies.append(f"{name}={value}")
+        self.headers["cookie"] = "; ".join(self._cookies)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _simple(value: Any, *, explode: bool) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_scalar, value))
+    if isinstance(value, Mapping):
+        between = "=" if explode else ","
+        return ",".join(f"{key}{between}{_scalar(one)}" for key, one in value.items())
+    return _scalar(value)
+
+
+def _form(name: str, value: Any, place: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """A parameter of the query, as its style says."""
+    if place["json"]:
+        yield name, json.dumps(value)
+    elif isinstance(value, Mapping) and place["style"] == "deepObject":
+        yield from ((f"{name}[{key}]", _scalar(one)) for key, one in value.items())
+    elif isinstance(value, Mapping) and place["explode"]:
+        yield from ((str(key), _scalar(one)) for key, one in value.items())
+    elif isinstance(value, list) and place["explode"]:
+        yield from ((name, _scalar(one)) for one in value)
+    elif isinstance(value, list):
+        yield name, _BETWEEN.get(place["style"], ",").join(map(_scalar, value))
+    else:
+        yield name, _simple(value, explode=False)
+
+
+def _body(media: str, value: Any) -> bytes:
+    if media.partition(";")[0].strip().lower() != FORM:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    if not isinstance(value, Mapping):
+        raise ToolError("a form is an object")
+    pairs: list[tuple[str, str]] = []
+    for key, one in value.items():
+        several = one if isinstance(one, list) else [one]
+        pairs += ((str(key), _scalar(each)) for each in several)
+    return urlencode(pairs).encode()
+
+
+async def _read(response: httpx.Response) -> bytes:
+    data = b""
+    async for chunk in response.aiter_bytes():
+        data += chunk
+        if len(data) > MAX_ANSWER_BYTES:
+            raise ToolError(
+                f"the answer has more than {MAX_ANSWER_BYTES} bytes", code="payload_too_large"
+            )
+    return data
+
+
+def _answer(
+    response: httpx.Response, data: bytes, secrets: list[tuple[Mapping[str, Any], str]]
+) -> dict[str, Any]:
+    """What a model is shown of an answer. Raises ToolError for one that says that it failed."""
+    status, media = response.status_code, response.headers.get("content-type", "")
+    media = media.partition(";")[0].strip().lower()
+    if media and not media.startswith("text/") and not JSON.fullmatch(media) and b"\0" in data:
+        text = f"{len(data)} bytes of {media}"
+    else:
+        text = _hidden(data.decode(response.encoding or "utf-8", "replace"), secrets)
+    if 300 <= status < 400:
+        raise ToolError(_hidden(f"it leads on to {response.headers.get('location')}", secrets))
+    if status >= 400:
+        said = " ".join(text.split())[:_SAID_CHARS]
+        reason = f"HTTP {status} {response.reason_phrase}".strip()
+        raise ToolError(f"{reason}: {said}" if said else reason, passing=status in _PASSING)
+    if JSON.fullmatch(media):
+        try:
+            return {"status": status, "body": json.loads(text)}
+        except (ValueError, RecursionError):
+            pass
+    return {"status": status, "body": text}
+
+
+def _hidden(text: str, secrets: list[tuple[Mapping[str, Any], str]]) -> str:
+    """The text without the secrets of the call, which a server may send back."""
+    for _, secret in secrets:
+        if len(secret) >= _LEAST_SECRET:
+            text = text.replace(secret, "[secret]").replace(quote(secret, safe=""), "[secret]")
+    return text

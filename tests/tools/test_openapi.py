@@ -1,0 +1,346 @@
+"""Operations of OpenAPI documents as bound tools: what is read, and what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from mlx_tools.errors import UsageError
+from mlx_tools.schema import fits
+from mlx_tools.tools import BoundSource, BoundTool, execute
+from mlx_tools.tools.openapi.document import OperationRefused, read_document, with_effects
+from mlx_tools.tools.openapi.request import HttpOperations, parse_secret
+
+SECRET = "s3cr3t-of-mine"
+
+
+def _document(paths: dict[str, Any], version: str = "3.1.0", **more: Any) -> bytes:
+    value = {"openapi": version, "info": {"title": "Zoo", "version": "1.2"}, "paths": paths}
+    return json.dumps({"servers": [{"url": "https://zoo.test/v1/"}], **value, **more}).encode()
+
+
+def _tools(paths: dict[str, Any], **more: Any) -> dict[str, BoundTool | OperationRefused]:
+    return dict(read_document(_document(paths, **more), "zoo.json").operations())
+
+
+def _tool(operation: dict[str, Any], path: str = "/a", method: str = "get", **more: Any) -> Any:
+    return next(iter(_tools({path: {method: operation}}, **more).values()))
+
+
+def _sent(
+    tool: BoundTool,
+    arguments: dict[str, Any],
+    *,
+    environ: dict[str, str] | None = None,
+    answer: httpx.Response | None = None,
+    **at: Any,
+) -> tuple[list[httpx.Request], Any]:
+    seen: list[httpx.Request] = []
+
+    def respond(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return answer or httpx.Response(200, json={"said": "ok"})
+
+    where = {"server": "https://zoo.test/v1", "secrets": {}, **at}
+    source = BoundSource(name="zoo", kind="openapi", at=where, tools=(tool,))
+    operations = HttpOperations(environ or {}, httpx.MockTransport(respond))
+    result = asyncio.run(execute(operations.tool(source, tool), arguments, timeout=10))
+    return seen, result
+
+
+def _parameter(name: str, place: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "in": place, "schema": {"type": "string"}, **more}
+
+
+def test_a_tool_has_the_operations_words_parameters_and_effects() -> None:
+    operation = {
+        "operationId": "find",
+        "summary": "Find an animal.",
+        "description": "By its name.",
+        "parameters": [
+            _parameter("name", "query", required=True, description="Its name."),
+            _parameter("name", "header"),
+            _parameter("Accept", "header"),
+        ],
+    }
+    tool = _tool(operation)
+    assert (tool.name, tool.description) == ("find", "Find an animal.\nBy its name.")
+    assert tool.effects == ("network", "read")
+    assert tool.parameters["properties"] == {
+        "name": {"type": "string", "description": "Its name."},
+        "name_header": {"type": "string"},
+    }
+    assert tool.parameters["required"] == ["name"]
+    assert tool.parameters["additionalProperties"] is False
+
+
+@pytest.mark.parametrize("method", ["post", "put", "patch", "delete", "options", "trace"])
+def test_whatever_is_no_get_writes(method: str) -> None:
+    assert _tool({"operationId": "x"}, method=method).effects == ("network", "write")
+
+
+def test_effects_are_said_to_be_more_never_less() -> None:
+    reads, writes = _tool({}), _tool({}, method="post")
+    assert with_effects(reads, writes=True).effects == ("network", "read", "write")
+    assert with_effects(writes, writes=False).effects == ("network", "write")
+
+
+def test_references_come_along_also_where_they_go_in_circles() -> None:
+    node = {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string"},
+            "children": {"type": "array", "items": {"$ref": "#/components/schemas/Node"}},
+        },
+    }
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Node"}}}}
+    tool = _tool(
+        {"requestBody": {"required": True, **body}},
+        method="post",
+        components={"schemas": {"Node": node}},
+    )
+    good = {"body": {"name": "a", "children": [{"name": "b"}]}}
+    assert fits(good, tool.parameters)
+    assert not fits({"body": {"name": "a", "children": [{}]}}, tool.parameters)
+    assert not fits({}, tool.parameters)
+
+
+def test_what_version_3_0_says_otherwise_is_written_anew() -> None:
+    schema = {"type": "integer", "minimum": 1, "exclusiveMinimum": True, "nullable": True}
+    operation = {"parameters": [_parameter("n", "query") | {"schema": schema}]}
+    tool = _tool(operation, version="3.0.3")
+    for value, right in ((2, True), (None, True), (1, False), ("2", False)):
+        assert fits({"n": value}, tool.parameters) is right
+
+
+def test_what_only_a_server_says_is_not_asked_for() -> None:
+    schema = {
+        "type": "object",
+        "required": ["id", "name"],
+        "properties": {"id": {"type": "integer", "readOnly": True}, "name": {"type": "string"}},
+    }
+    tool = _tool(
+        {"requestBody": {"content": {"application/json": {"schema": schema}}}}, method="post"
+    )
+    assert tool.parameters["properties"]["body"]["required"] == ["name"]
+    assert set(tool.parameters["properties"]["body"]["properties"]) == {"name"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "why"),
+    [
+        (
+            {"requestBody": {"content": {"multipart/form-data": {}}}},
+            "multipart/form-data, not JSON",
+        ),
+        ({"parameters": [_parameter("a", "query", style="matrix")]}, "the style matrix"),
+        ({"parameters": [{"$ref": "other.yaml#/a"}]}, "points outside"),
+        ({"parameters": [{"$ref": "#/components/nothing"}]}, "points to nothing"),
+        ({"parameters": [{"in": "query"}]}, "described wrongly"),
+        ({"parameters": [_parameter("a", "query") | {"schema": {"type": "odd"}}]}, "odd"),
+    ],
+)
+def test_an_operation_that_cannot_be_a_tool_says_why(operation: dict[str, Any], why: str) -> None:
+    refused = _tool(operation, method="post")
+    assert isinstance(refused, OperationRefused)
+    assert why in refused.message
+
+
+def test_yaml_is_read_as_json_would_say_it() -> None:
+    text = (
+        "openapi: 3.1.0\ninfo: {title: no, version: 2024-01-01}\n"
+        "paths:\n  /a:\n    get: {operationId: on, parameters: []}\n"
+    )
+    document = read_document(text.encode(), "zoo.yaml")
+    assert (document.title, document.version) == ("no", "2024-01-01")
+    assert [name for name, _ in document.operations()] == ["on"]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b'{"swagger": "2.0"}', "Swagger 2.0"),
+        (b"{", "neither JSON nor YAML"),
+        (b"\xff", "neither JSON nor YAML"),
+        (b"[1]", "no OpenAPI document"),
+        (b"openapi: 3.1.0\na: &a [1]\nb: *a\n", "says a part again"),
+        (b"openapi: !!python/object/apply:os.system [ls]\n", "neither JSON nor YAML"),
+        (b'{"openapi": "4.0.0"}', "no OpenAPI document"),
+    ],
+)
+def test_anything_else_is_a_clear_error(data: bytes, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        read_document(data, "zoo")
+
+
+def test_arguments_stand_where_they_belong() -> None:
+    tool = _tool(
+        {
+            "parameters": [
+                _parameter("id", "path"),
+                _parameter("tags", "query") | {"schema": {"type": "array"}},
+                _parameter("ids", "query", explode=False) | {"schema": {"type": "array"}},
+                _parameter("at", "query", style="deepObject") | {"schema": {"type": "object"}},
+                _parameter("X-Trace", "header"),
+                _parameter("who", "cookie"),
+            ],
+            "requestBody": {"content": {"application/json": {"schema": {}}}},
+        },
+        path="/animals/{id}/feed",
+        method="post",
+    )
+    arguments = {
+        "id": "a/b ?c",
+        "tags": ["x y", "z"],
+        "ids": [1, 2],
+        "at": {"k": True},
+        "X-Trace": "t",
+        "who": "m e",
+        "body": {"ü": 1.5},
+    }
+    (request,), result = _sent(tool, arguments)
+    assert request.method == "POST"
+    query = "tags=x%20y&tags=z&ids=1%2C2&at%5Bk%5D=true"
+    assert request.url.raw_path.decode() == f"/v1/animals/a%2Fb%20%3Fc/feed?{query}"
+    assert request.url.host == "zoo.test"
+    assert (request.headers["x-trace"], request.headers["cookie"]) == ("t", "who=m%20e")
+    assert json.loads(request.content) == {"ü": 1.5}
+    assert json.loads(result.content) == {"status": 200, "body": {"said": "ok"}}
+
+
+@pytest.mark.parametrize("part", ["..", ".", ""])
+def test_no_argument_leads_to_another_path(part: str) -> None:
+    tool = _tool({"parameters": [_parameter("id", "path")]}, path="/animals/{id}")
+    requests, result = _sent(tool, {"id": part})
+    assert not requests
+    assert "part of the path" in result.error.message
+
+
+def test_no_argument_makes_another_header() -> None:
+    tool = _tool({"parameters": [_parameter("X-A", "header")]})
+    requests, result = _sent(tool, {"X-A": "a\r\nHost: evil"})
+    assert not requests
+    assert "printable ASCII" in result.error.message
+
+
+SCHEMES: dict[str, Any] = {
+    "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
+    "asked": {"type": "apiKey", "in": "query", "name": "key"},
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "basic": {"type": "http", "scheme": "basic"},
+    "oauth": {"type": "oauth2", "flows": {}},
+}
+
+
+def _guarded(scheme: str) -> BoundTool:
+    operation = {"security": [{scheme: []}]}
+    return _tool(operation, components={"securitySchemes": SCHEMES})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "place", "value"),
+    [
+        ("key", "x-key", SECRET),
+        ("bearer", "authorization", f"Bearer {SECRET}"),
+        ("oauth", "authorization", f"Bearer {SECRET}"),
+        ("basic", "authorization", "Basic czNjcjN0LW9mLW1pbmU="),
+    ],
+)
+def test_a_secret_goes_where_its_scheme_says(scheme: str, place: str, value: str) -> None:
+    (request,), _ = _sent(
+        _guarded(scheme), {}, environ={"ZOO": SECRET}, secrets={scheme: "env:ZOO"}
+    )
+    assert request.headers[place] == value
+
+
+def test_a_secret_that_a_server_sends_back_is_not_shown() -> None:
+    for answer in (
+        httpx.Response(200, json={"you": SECRET}),
+        httpx.Response(500, text=f"bad {SECRET}"),
+        httpx.Response(302, headers={"location": f"https://evil.test/?key={SECRET}"}),
+    ):
+        more: Any = {"environ": {"ZOO": SECRET}, "secrets": {"asked": "env:ZOO"}}
+        requests, result = _sent(_guarded("asked"), {}, answer=answer, **more)
+        assert len(requests) == 1
+        assert requests[0].url.params["key"] == SECRET
+        assert SECRET not in f"{result.content} {result.error}"
+
+
+def test_no_secret_goes_where_it_was_not_named_for() -> None:
+    requests, result = _sent(_guarded("key"), {}, environ={"ZOO": SECRET})
+    assert not requests
+    assert "--secret key=env:VARIABLE" in result.error.message
+    _, result = _sent(_guarded("key"), {}, secrets={"key": "env:ZOO"})
+    assert "ZOO is not set" in result.error.message
+    open_to_all = _tool({"security": []}, components={"securitySchemes": SCHEMES})
+    (request,), _ = _sent(open_to_all, {}, environ={"ZOO": SECRET}, secrets={"key": "env:ZOO"})
+    assert "x-key" not in request.headers
+
+
+@pytest.mark.parametrize("server", ["http://zoo.test", "http://10.0.0.1"])
+def test_a_secret_crosses_no_network_in_clear(server: str) -> None:
+    more: Any = {"environ": {"ZOO": SECRET}, "secrets": {"key": "env:ZOO"}, "server": server}
+    requests, result = _sent(_guarded("key"), {}, **more)
+    assert not requests
+    assert "in clear" in result.error.message
+    requests, _ = _sent(_guarded("key"), {}, **(more | {"server": "http://127.0.0.1:1"}))
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (httpx.Response(404, text="no such animal"), "HTTP 404 Not Found: no such animal"),
+        (httpx.Response(302, headers={"location": "https://evil.test"}), "leads on to"),
+        (httpx.Response(200, content=b"x" * 3_000_000), "more than 2000000 bytes"),
+    ],
+)
+def test_a_failure_says_what_it_was(answer: httpx.Response, said: str) -> None:
+    requests, result = _sent(_tool({}), {}, answer=answer)
+    assert len(requests) == 1
+    assert said in result.error.message
+
+
+def test_an_approval_is_shown_what_would_be_sent_without_secrets() -> None:
+    tool = _tool(
+        {
+            "security": [{"key": []}],
+            "requestBody": {"content": {"application/json": {"schema": {}}}},
+        },
+        method="post",
+        components={"securitySchemes": SCHEMES},
+    )
+    at = {"server": "https://zoo.test", "secrets": {"key": "env:ZOO"}}
+    source = BoundSource(name="zoo", kind="openapi", at=at, tools=(tool,))
+    made = HttpOperations({"ZOO": SECRET}).tool(source, tool)
+    assert made.preview is not None
+    shown = made.preview({"body": {"a": 1}})
+    assert shown is not None
+    assert shown.text == 'POST https://zoo.test/a\n\n{"a":1}'
+
+
+def test_a_secrets_place_is_named_and_never_the_secret() -> None:
+    assert parse_secret("key=env:ZOO") == ("key", "env:ZOO")
+    assert parse_secret("key=keychain:zoo/me") == ("key", "keychain:zoo/me")
+    for wrong in ("key", f"key={SECRET}", "key=env:", "key=keychain:zoo", "=env:ZOO"):
+        with pytest.raises(UsageError, match="does not say where"):
+            parse_secret(wrong)
+
+
+def test_a_document_that_goes_deep_or_wide_is_bounded() -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(200):
+        deep = {"type": "array", "items": deep}
+    schemas = {
+        f"S{n}": {"properties": {"a": {"$ref": f"#/components/schemas/S{n + 1}"}}}
+        for n in range(3000)
+    }
+    for schema in (deep, {"$ref": "#/components/schemas/S0"}):
+        body = {"content": {"application/json": {"schema": schema}}}
+        refused = _tool({"requestBody": body}, method="post", components={"schemas": schemas})
+        assert isinstance(refused, OperationRefused)
