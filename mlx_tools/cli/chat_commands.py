@@ -20,7 +20,17 @@ from mlx_tools.app import Configuration
 from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import one_of
-from mlx_tools.cli.output import beside, columns_of, cut, note, ours, print_text, steerable, to_json
+from mlx_tools.cli.output import (
+    beside,
+    columns_of,
+    cut,
+    note,
+    ours,
+    print_prose,
+    print_text,
+    steerable,
+    to_json,
+)
 from mlx_tools.cli.sessions import session_folder, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk
 from mlx_tools.errors import UsageError
@@ -36,6 +46,9 @@ from mlx_tools.transcript import (
     StoppedRecord,
     UserRecord,
 )
+
+_ROOM: Final = 32
+"""Columns that what stands beside a command, or a tool, needs; else it goes below."""
 
 
 class Leave(Exception):
@@ -94,12 +107,15 @@ def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:
 def _help(_: Talk, __: str) -> None:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
-        _row(command.usage.ljust(width), command.help)
-    print_text("Ctrl-C stops an answer. A line with a blank before its / is asked.")
+        _row(command.usage, command.help, width)
+    print_prose("Ctrl-C stops an answer. A line with a blank before its / is asked.")
 
 
-def _row(head: str, text: str) -> None:
-    print_text(beside(f"{head} ", text, columns_of(ours()) if ours().isatty() else None))
+def _row(head: str, text: str, width: int = 0) -> None:
+    """Print a row of a list, in columns where there is room for two."""
+    columns = columns_of(ours()) if ours().isatty() else None
+    narrow = columns is not None and columns < width + _ROOM
+    print_text(beside(f"{head if narrow else head.ljust(width)} ", text, columns))
 
 
 # --- tools ----------------------------------------------------------------------------------------
@@ -134,8 +150,9 @@ class Permission:
         if self.asks:
             said.append(f"asks first ({', '.join(self.asks)})")
         if self.denied:
-            how = self.forbidden or f"/allow {self.name}"
-            said.append(f"not allowed ({', '.join(self.denied)}): {how}")
+            effects = f"({', '.join(self.denied)})"
+            needs = f"needs /allow {self.name} {effects}"
+            said.append(f"forbidden {effects}: {self.forbidden}" if self.forbidden else needs)
         return ", ".join(said)
 
 
@@ -190,7 +207,7 @@ def _tools(talk: Talk, _: str) -> None:
     rows = permissions(talk)
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
-        _row(as_name(row.name).ljust(width), str(row))
+        _row(as_name(row.name), str(row), width)
 
 
 def _allow(talk: Talk, rest: str) -> None:
@@ -261,7 +278,9 @@ def _root(talk: Talk, rest: str) -> None:
         named = [*map(RootName.parse, talk.configuration.settings.tools.roots), given]
         folders = {RootName(one.path).absolute(): one.absolute() for one in named}
         talk.go_on_under(talk.configuration.over({"tools.roots": list(folders.values())}))
-    print_text("\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in")
+    print_prose(
+        "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
+    )
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -270,7 +289,7 @@ def _root(talk: Talk, rest: str) -> None:
 def _model(talk: Talk, rest: str) -> None:
     if rest:
         talk.go_on_with(rest)
-        print_text(talk.model or "the server does not say which model it runs")
+        print_prose(talk.model or "the server does not say which model it runs")
         return
     for where, names in _models(talk):
         for name in names:
@@ -292,7 +311,7 @@ def _system(talk: Talk, rest: str) -> None:
     if rest:
         talk.go_on_under(talk.configuration.over({"prompt.system": rest}))
     said = talk.configuration.settings.prompt.system
-    print_text(said or "the model is told the built-in words; /system TEXT puts others in place")
+    print_prose(said or "the model is told the built-in words; /system TEXT puts others in place")
 
 
 # --- what was said --------------------------------------------------------------------------------
@@ -304,15 +323,15 @@ def _retry(talk: Talk, _: str) -> None:
 
 def _clear(talk: Talk, _: str) -> None:
     talk.begin_anew()
-    print_text("a new conversation begins")
+    print_prose("a new conversation begins")
 
 
 def _compact(talk: Talk, _: str) -> None:
-    print_text(talk.compact())
+    print_prose(talk.compact())
 
 
 def _transcript(talk: Talk, _: str) -> None:
-    print_text(talk.conversation.transcript or "the transcript is in memory alone")
+    print_prose(talk.conversation.transcript or "the transcript is in memory alone")
 
 
 def _save(talk: Talk, rest: str) -> None:
@@ -325,7 +344,7 @@ def _save(talk: Talk, rest: str) -> None:
             file.write(f"{text}\n")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    print_text(f"saved in {path}")
+    print_prose(f"saved in {path}")
 
 
 def as_markdown(records: Sequence[Record]) -> Iterator[str]:
@@ -369,7 +388,7 @@ def _copy(talk: Talk, _: str) -> None:
     answers = [record.content for record in talk.records if isinstance(record, AnswerRecord)]
     if not answers:
         raise UsageError("there is no answer yet")
-    print_text(f"copied {copy(answers[-1], os.environ)}")
+    print_prose(f"copied {copy(answers[-1], os.environ)}")
 
 
 def copy(text: str, environ: Mapping[str, str]) -> str:
@@ -408,7 +427,7 @@ def _steps(talk: Talk, rest: str) -> None:
     if rest:
         talk.steps = one_of("/steps", rest, ("on", "off")) == "on"
     shown = sys.stderr.isatty() if talk.steps is None else talk.steps
-    print_text(f"steps are {'shown' if shown else 'not shown'}")
+    print_prose(f"steps are {'shown' if shown else 'not shown'}")
 
 
 def _quit(_: Talk, __: str) -> None:
@@ -446,24 +465,20 @@ def _model_names(talk: Talk, __: str) -> list[str]:
 COMMANDS: Final[Mapping[str, ChatCommand]] = {
     command.name: command
     for command in (
-        ChatCommand("/tools", "", "what may run, what asks, what is off", _tools),
-        ChatCommand("/allow", "NAME…", "let the model call these tools", _allow, _may_be_allowed),
-        ChatCommand("/deny", "NAME…", "let it call them no more", _deny, _may_be_denied),
-        ChatCommand(
-            "/root", "[DIR[:rw]]", "let tools see a folder (:rw: change it)", _root, _folders
-        ),
-        ChatCommand(
-            "/model", "[NAME]", "go on with another model; list them", _model, _model_names
-        ),
-        ChatCommand("/system", "[TEXT]", "tell the model who it is", _system),
+        ChatCommand("/tools", "", "what runs, asks, or is off", _tools),
+        ChatCommand("/allow", "NAME…", "let the model call tools", _allow, _may_be_allowed),
+        ChatCommand("/deny", "NAME…", "take tools away from it", _deny, _may_be_denied),
+        ChatCommand("/root", "[DIR[:rw]]", "let tools see a folder", _root, _folders),
+        ChatCommand("/model", "[NAME]", "list models, or change it", _model, _model_names),
+        ChatCommand("/system", "[TEXT]", "say who the model is", _system),
         ChatCommand("/retry", "", "ask the last question again", _retry),
         ChatCommand("/undo", "", "bring back what calls changed", _undo),
-        ChatCommand("/save", "FILE", "write the conversation as Markdown", _save, _paths),
+        ChatCommand("/save", "FILE", "write this as Markdown", _save, _paths),
         ChatCommand("/copy", "", "the last answer to the clipboard", _copy),
-        ChatCommand("/compact", "", "have the model sum up, to make room", _compact),
-        ChatCommand("/steps", "[on|off]", "show what happens, or not", _steps, _on_off),
+        ChatCommand("/compact", "", "have it summed up, for room", _compact),
+        ChatCommand("/steps", "[on|off]", "show what happens", _steps, _on_off),
         ChatCommand("/clear", "", "begin a new conversation", _clear),
-        ChatCommand("/transcript", "", "where this conversation is kept", _transcript),
+        ChatCommand("/transcript", "", "where this is kept", _transcript),
         ChatCommand("/help", "", "this list", _help),
         ChatCommand("/quit", "", "leave (or Ctrl-D)", _quit),
     )

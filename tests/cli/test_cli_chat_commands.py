@@ -92,11 +92,11 @@ def test_tools_says_what_runs_what_asks_what_is_off_and_what_to_do(say: Say, hom
     before, after = result.out.split(f"{home} (read, write)\n")
     for row in (
         "calculator            runs (read)",
-        "web_search            not allowed (network, read): /allow web_search",
+        "web_search            needs /allow web_search (network, read)",
         "file_access           off: no folder was named that it may see (/root DIR)",
     ):
         assert row in before.splitlines()
-    assert "file_access           runs (read), not allowed (write): /allow file_access" in after
+    assert "file_access           runs (read), needs /allow file_access (write)" in after
     assert "create_file           asks first (write)" in after
 
 
@@ -134,7 +134,7 @@ def test_what_a_file_forbids_is_not_allowed_and_the_file_is_named(
     result, server = say("/allow web_search", "/tools", "first?")
     (error,) = result.err.splitlines()
     assert "web_search cannot be allowed here" in error and str(home / folder / name) in error
-    assert "/allow web_search" not in result.out and "web_search" not in server.prompts[0]
+    assert "web_search            forbidden" in result.out and "web_search" not in server.prompts[0]
 
 
 def test_a_list_of_the_users_own_is_widened(home: Path) -> None:
@@ -283,7 +283,7 @@ def test_undo_brings_back_what_an_earlier_session_of_the_talk_changed(home: Path
             screen.see("Written")
             assert (home / "note.txt").read_text() == "new\n"
             screen.type("/deny clock\r")
-            screen.see("clock not allowed")
+            screen.see("clock needs /allow clock")
             screen.type("/undo\r")
             screen.see("Undo 1 change")
             screen.type("y\n")
