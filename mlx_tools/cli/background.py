@@ -9,7 +9,14 @@ from __future__ import annotations
 import queue
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, aclosing, closing, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    aclosing,
+    closing,
+    nullcontext,
+    suppress,
+)
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,7 +80,7 @@ class Turns:
 
     It is an approver too: what the run asks the user is answered in the main thread. ``approver``
     is who decides: it, or somebody else where no user is wanted or there. ``type_ahead`` keeps what
-    is typed during a turn.
+    is typed meanwhile.
     """
 
     def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
@@ -98,22 +105,22 @@ class Turns:
         assert request.edited is not None
         return self.portal.call(request.edited, arguments)
 
+    def keyboard(self) -> AbstractContextManager[None]:
+        """Inside, the user can be asked something."""
+        return self.type_ahead.lent() if self.type_ahead else nullcontext()
+
     def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
         """Return what happens in a run, whose events ``stream`` gives; the last is `Finished`.
 
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
         """
-        with self.type_ahead.held() if self.type_ahead else nullcontext():
-            yield from self._follow(stream)
-
-    def _follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
         future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:
             while (item := self._queue.get()) is not None:
                 if isinstance(item, _Question):
-                    with self.type_ahead.lent() if self.type_ahead else nullcontext():
+                    with self.keyboard():
                         answers = self._ask_user(item.requests)
                     item.answers.set_result(answers)
                 else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from functools import partial
 
 import typer
@@ -41,7 +41,7 @@ def _at_keyboard(talk: Talk) -> int:
 
     complete = partial(completions, talk)
     editor = LineEditor(state_dir() / "chat_history", helps, complete, lambda: "")
-    talk.turns.type_ahead = editor.type_ahead
+    ahead = talk.turns.type_ahead = editor.type_ahead
     for row in banner(talk):
         text = folded(row, columns_of(sys.stderr), "  ")
         print(painted(text, "dim", sys.stderr), file=sys.stderr)
@@ -53,7 +53,8 @@ def _at_keyboard(talk: Talk) -> int:
         if line is None:
             return EXIT_OK
         try:
-            say(talk, line)
+            with ahead.held() if ahead else nullcontext():
+                say(talk, line)
         except Leave:
             return EXIT_OK
         except KeyboardInterrupt:

@@ -41,6 +41,7 @@ from mlx_tools.toolbox import Undo
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
+    CompactedRecord,
     ObservationRecord,
     Record,
     StoppedRecord,
@@ -158,7 +159,7 @@ class Permission:
 
 def permissions(talk: Talk) -> list[Permission]:
     """What each tool may do now: first what runs, last what is off."""
-    policy, registry, rows = talk.controller.policy, talk.controller.registry, []
+    policy, registry, rows = talk.policy, talk.controller.registry, []
     disabled, specs = registry.disabled, registry.all_specs()
     wider = talk.configuration.over({"policy.deny": ""}, allow=list(specs))
     unasked = talk.configuration.settings.policy.approve == "always"
@@ -336,7 +337,7 @@ def _transcript(talk: Talk, _: str) -> None:
 
 def _save(talk: Talk, rest: str) -> None:
     path = Path(rest).expanduser()
-    text = "\n\n".join(as_markdown(talk.records))
+    text = "\n\n".join(as_markdown(talk.said))
     if not text:
         raise UsageError("nothing was said yet")
     try:
@@ -347,7 +348,7 @@ def _save(talk: Talk, rest: str) -> None:
     print_prose(f"saved in {path}")
 
 
-def as_markdown(records: Sequence[Record]) -> Iterator[str]:
+def as_markdown(records: Iterable[Record]) -> Iterator[str]:
     """A conversation as the blocks of a Markdown text: each question is a heading, a call and what
     came of it are fenced."""
     for record in records:
@@ -364,6 +365,8 @@ def as_markdown(records: Sequence[Record]) -> Iterator[str]:
                 yield _fenced(said or "")
             case AnswerRecord():
                 yield record.content
+            case CompactedRecord() if record.content:
+                yield f"*summed up:*\n\n{record.content}"
             case StoppedRecord():
                 yield f"*stopped: {record.reason}*"
 
@@ -385,7 +388,7 @@ _CLIPBOARDS: Final = (
 
 
 def _copy(talk: Talk, _: str) -> None:
-    answers = [record.content for record in talk.records if isinstance(record, AnswerRecord)]
+    answers = [record.content for record in talk.said if isinstance(record, AnswerRecord)]
     if not answers:
         raise UsageError("there is no answer yet")
     print_prose(f"copied {copy(answers[-1], os.environ)}")
@@ -418,7 +421,8 @@ def _undo(talk: Talk, _: str) -> None:
         with Undo(folder, session, own=present) as undoing:
             if undoing.steps():
                 hint = f"mlx-tools undo {session} --yes"
-                tell_undone(undo_steps(undoing, hint=hint) or ())
+                with talk.turns.keyboard():
+                    tell_undone(undo_steps(undoing, hint=hint) or ())
                 return
     note("nothing that this talk changed can be undone")
 

@@ -3,7 +3,7 @@ and what it may do change under it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -24,14 +24,17 @@ from mlx_tools.cli.output import complain, note, ours, print_text
 from mlx_tools.cli.view import LiveView, compacted, ending, list_sources
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.policy import Policy
 from mlx_tools.transcript import (
     Answered,
+    CarriedRecord,
     Compacted,
     Event,
     Finished,
     Outcome,
     Paused,
     Record,
+    UserRecord,
 )
 
 
@@ -48,13 +51,10 @@ class Talk:
         self.steps: bool | None = None
         self._portal = portal
         self.turns = Turns(portal, run)
-        self._question = ""
-        self._said: list[Mapping[str, str]] = []
-        self._last: list[Mapping[str, str]] = []
         self._left = False  # the last question is not to be gone on with
         self._stack, self.controller = self._found(run)
         try:
-            self.conversation = self.wait(self.controller.conversation)
+            self.conversation: Conversation = self.wait(self.controller.conversation)
         except BaseException:
             self._stack.close()
             raise
@@ -71,10 +71,17 @@ class Talk:
         return self.controller.settings.model
 
     @property
-    def records(self) -> Sequence[Record]:
-        """What was said and done in the present session."""
+    def policy(self) -> Policy:
+        """What may be called."""
+        return self.conversation.policy
+
+    @property
+    def said(self) -> Iterator[Record]:
+        """What was said and done, in this session and before it."""
         records: Sequence[Record] = self.conversation.files.transcript
-        return records
+        yield from () if records else self.conversation.earlier.said
+        for record in records:
+            yield record.record if isinstance(record, CarriedRecord) else record
 
     def wait(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What an asynchronous function of the loop gives."""
@@ -93,7 +100,6 @@ class Talk:
         if self._left:
             self._go_on_in(self.controller)
         view, conversation = LiveView.here(steps=self.steps), self.conversation
-        self._question = question
         try:
             for event in self.turns.follow(lambda: conversation.stream(question)):
                 view.show(event)
@@ -104,13 +110,7 @@ class Talk:
             view.end()
         assert isinstance(event, Finished)
         outcome = event.outcome
-        self._last = []
         if isinstance(outcome, Answered):
-            self._last = [
-                {"role": "user", "content": question},
-                {"role": "assistant", "content": outcome.answer},
-            ]
-            self._said = [*self._said, *self._last]
             if not ours().isatty():
                 print_text(outcome.answer)
             list_sources(outcome.sources)
@@ -121,10 +121,11 @@ class Talk:
 
     def retry(self) -> Outcome:
         """Ask the last question again, as if it had not been answered."""
-        if not self._question:
+        questions = [one.content for one in self.said if isinstance(one, UserRecord)]
+        if not questions:
             raise UsageError("nothing was asked yet")
         self._left = True
-        return self.ask(self._question)
+        return self.ask(questions[-1])
 
     def compact(self) -> str:
         """Have the model sum up what was said; what left the prompt, in words."""
@@ -142,7 +143,6 @@ class Talk:
     def begin_anew(self) -> None:
         """Forget what was said."""
         self._enter(self.wait(self.controller.conversation))
-        self._question, self._said, self._last = "", [], []
 
     def go_on_under(self, configuration: Configuration) -> None:
         """Go on with the same model under other settings, in a new session that has all that was
@@ -181,9 +181,8 @@ class Talk:
         raise AssertionError("unreachable")
 
     def _go_on_in(self, controller: Controller) -> None:
-        said = self._said[: -len(self._last) or None] if self._left else self._said
-        self._enter(self.wait(partial(controller.conversation, history=said)))
-        self._said, self._last = said, []
+        carried = partial(controller.carry_over, self.conversation, without_last=self._left)
+        self._enter(self.wait(carried))
         self.controller = controller
 
     def _enter(self, conversation: Conversation) -> None:

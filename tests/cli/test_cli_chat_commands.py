@@ -113,9 +113,9 @@ def test_a_tool_is_allowed_and_denied_with_all_that_was_said_before(say: Say) ->
 def test_what_was_denied_in_a_talk_can_be_allowed_again(home: Path) -> None:
     with talking() as talk:
         obey(talk, "/deny clock")
-        assert talk.controller.policy.deny == ("clock",)
+        assert talk.policy.deny == ("clock",)
         obey(talk, "/allow clock")
-        assert talk.controller.policy.deny == ()
+        assert talk.policy.deny == ()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_list_of_the_users_own_is_widened(home: Path) -> None:
     with talking() as talk:
         obey(talk, "/allow format_xml")
         obey(talk, "/system You are brief.")
-        assert talk.controller.policy.allow == ("clock", "format_xml")
+        assert talk.policy.allow == ("clock", "format_xml")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_the_system_text_stands_in_the_next_prompt(say: Say) -> None:
 def test_a_question_is_asked_again_without_its_answer(say: Say) -> None:
     result, server = say("first?", "second?", "/retry")
     assert result.out == "One.\nTwo.\nThree.\n"
-    assert server.prompts[2].replace(" ", "") == server.prompts[1].replace(" ", "")
+    assert server.prompts[2] == server.prompts[1]
 
 
 def test_nothing_can_be_asked_again_or_saved_or_copied_before_a_question(say: Say) -> None:
@@ -222,7 +222,7 @@ def test_clear_begins_anew(say: Say) -> None:
 def test_a_talk_is_saved_as_markdown_and_never_over_a_file(run: Any) -> None:
     script = (call("calculator", expression="6*7"), answer("It is `42`."))
     with ScriptedServer(*script) as server:
-        lines = "six times seven?\n/save talk.md\n/save talk.md\n"
+        lines = "six times seven?\n/deny clock\n/save talk.md\n/save talk.md\n"
         result = run("chat", "--url", server.url, stdin=lines)
     assert Path("talk.md").read_text() == (
         "## six times seven?\n\n`calculator`\n\n"
