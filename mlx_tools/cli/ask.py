@@ -27,6 +27,7 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, to_json
+from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import check_output_schema
 from mlx_tools.errors import UsageError
@@ -38,6 +39,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 @options.with_settings(*options.ASK)
+@fails_as_json
 def ask(
     question: Annotated[
         list[str] | None,

@@ -60,7 +60,7 @@ def answer(
                 view.end()
                 begin_line()
                 complain(f"the transcript is in {conversation.transcript}", kind="interrupted")
-                raise Interrupted from None
+                raise Interrupted(conversation.transcript) from None
             finally:
                 view.end()
     assert isinstance(event, Finished)

@@ -6,7 +6,9 @@ A command's file is imported when the command is looked up, not before.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import functools
 import importlib
 import os
 import re
@@ -15,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -28,7 +30,10 @@ from mlx_tools.errors import (
     EXIT_OK,
     EXIT_STOPPED,
     EXIT_USAGE,
+    BackendError,
     MlxToolsError,
+    ModelError,
+    TranscriptError,
     UsageError,
 )
 
@@ -125,7 +130,67 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after the command itself has said what became of it."""
+    """Ctrl-C, after the command itself has said what became of it. ``transcript`` is that of the
+    run which it ended, where it ended one."""
+
+    def __init__(self, transcript: str | None = None) -> None:
+        super().__init__()
+        self.transcript = transcript
+
+
+def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a command print what makes it fail, where it was asked for JSON: as the outcome of a run
+    that has stopped, with what was at fault as ``error``. It is raised all the same."""
+
+    @functools.wraps(command)
+    def wrapper(**given: Any) -> Any:
+        try:
+            return command(**given)
+        except BrokenPipeError:
+            raise  # nobody reads it
+        except (Exception, KeyboardInterrupt) as error:
+            if given["as_json"]:
+                with contextlib.suppress(OSError):
+                    output.print_json(_stopped_by(error))
+            raise
+
+    return wrapper
+
+
+_REASONS: Final = (
+    (KeyboardInterrupt, "interrupted"),
+    (BackendError, "backend_error"),
+    (ModelError, "backend_error"),
+    (TranscriptError, "storage_error"),
+    (MlxToolsError, "usage_error"),
+    (OSError, "storage_error"),
+    (Exception, "internal_error"),
+)
+
+
+def _stopped_by(error: BaseException) -> dict[str, Any]:
+    """The outcome of a run that this ended, or that never began."""
+    from mlx_tools.store import load
+    from mlx_tools.transcript import Stopped, outcome_of
+
+    reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+    value = Stopped(session="", reason="internal_error").to_json() | {"session": None}
+    if transcript := getattr(error, "transcript", None):
+        value |= {"session": Path(transcript).parent.name, "transcript": transcript}
+        with contextlib.suppress(MlxToolsError, OSError):  # it has not come to rest
+            value = outcome_of(load(Path(transcript)), transcript=transcript).to_json()
+    code = reason if reason in ("interrupted", "internal_error") else _code(error)
+    said = str(error) or "ended by Ctrl-C"
+    if reason == "internal_error":
+        said = f"{type(error).__name__}: {error}"
+    return value | {"status": "stopped", "reason": reason, "error": {"code": code, "message": said}}
+
+
+def _code(error: BaseException) -> str:
+    """The name of an error's kind, as ``backend_unreachable``: the nearest that `errors` has."""
+    own = (one for one in type(error).__mro__ if one.__module__ == MlxToolsError.__module__)
+    name = next(own, type(error)).__name__
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def interrupted(error: KeyboardInterrupt) -> int:

@@ -27,6 +27,7 @@ from mlx_tools.cli.output import (
     print_prose,
     print_text,
 )
+from mlx_tools.cli.root import fails_as_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError
 from mlx_tools.golden import steps_of
 from mlx_tools.paths import state_dir
@@ -101,6 +102,7 @@ def show(
 
 
 @app.command()
+@fails_as_json
 def resume(
     session: SessionId,
     approve: Annotated[

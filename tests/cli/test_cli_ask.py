@@ -231,7 +231,7 @@ def test_a_backend_that_fails_later_stops_the_run_with_exit_code_3(run: Any) -> 
 
 
 def test_a_backend_that_fails_at_once_is_exit_code_3_and_one_line(run: Any) -> None:
-    result, _ = ask(run, options=("Hi", "--json"))
+    result, _ = ask(run, options=("Hi",))
     assert result.code == 3 and result.out == "" and "the script is at its end" in result.error
 
 
