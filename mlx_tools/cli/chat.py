@@ -14,6 +14,7 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.chat_commands import Leave, completions, helps, obey, permissions, roots
 from mlx_tools.cli.output import begin_line, columns_of, complain, folded, painted
 from mlx_tools.cli.talk import Talk
+from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
 from mlx_tools.paths import state_dir
 from mlx_tools.transcript import Answered, Outcome
@@ -31,8 +32,13 @@ def chat(
 ) -> int:
     """Talk until the input ends."""
     run = options.run_options(options_given, tool_choice, require_tools)
-    with start_blocking_portal() as portal, closing(Talk(run, portal)) as talk:
-        return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
+    keyboard = TypeAhead.here()
+    with start_blocking_portal() as portal:
+        with keyboard.held() if keyboard else nullcontext():
+            talk = Talk(run, portal)
+            talk.turns.type_ahead = keyboard
+        with closing(talk):
+            return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
 
 
 def _at_keyboard(talk: Talk) -> int:
@@ -40,8 +46,8 @@ def _at_keyboard(talk: Talk) -> int:
     from mlx_tools.cli.line_editor import LineEditor
 
     complete = partial(completions, talk)
-    editor = LineEditor(state_dir() / "chat_history", helps, complete, lambda: "")
-    ahead = talk.turns.type_ahead = editor.type_ahead
+    ahead = talk.turns.type_ahead
+    editor = LineEditor(state_dir() / "chat_history", helps, complete, lambda: "", ahead)
     for row in banner(talk):
         text = folded(row, columns_of(sys.stderr), "  ")
         print(painted(text, "dim", sys.stderr), file=sys.stderr)

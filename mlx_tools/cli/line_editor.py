@@ -59,16 +59,19 @@ class LineEditor:
     ``commands`` gives a line of help for each slash command; ``complete`` gives what may stand
     after a command in the place of a beginning, or, where the command is empty, in the place of a
     question's last word; ``status`` is the text of the line below.
-    ``type_ahead`` keeps what is typed between two lines; None on a terminal that cannot hide it.
+    ``type_ahead`` is what was typed before; None on a terminal that obeys nothing.
     """
 
     def __init__(
-        self, history: Path, commands: Commands, complete: Complete, status: Callable[[], str]
+        self,
+        history: Path,
+        commands: Commands,
+        complete: Complete,
+        status: Callable[[], str],
+        type_ahead: TypeAhead | None,
     ) -> None:
-        self._screen = next((s for s in (sys.stderr, ours()) if s.isatty()), None)
-        self.type_ahead: TypeAhead | None = None
-        if self._screen is not None and steerable(self._screen):
-            self.type_ahead = TypeAhead(sys.stdin, self._screen)
+        self._type_ahead = type_ahead
+        if type_ahead is not None:
             self._keyboard = _Keyboard(sys.stdin)
             self._session: PromptSession[str] = PromptSession(
                 PROMPT,
@@ -84,21 +87,20 @@ class LineEditor:
                 tempfile_suffix=".md",
                 style=Style.from_dict({"status": "ansibrightblack"}),
                 input=self._keyboard,
-                output=_output(self._screen),
+                output=_output(type_ahead.screen),
             )
             _put_below(self._session, status)
 
     def read(self) -> str | None:
         """The next text, None at the end of the input. Raises KeyboardInterrupt for Ctrl-C."""
         try:
-            text = self._edited() if self.type_ahead else _plain(self._screen)
+            text = self._edited(self._type_ahead) if self._type_ahead else _plain()
         except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
             return None
         return _unquoted(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
-    def _edited(self) -> str:
-        assert self.type_ahead is not None
-        self._keyboard.vt100_parser.feed(self.type_ahead.take())
+    def _edited(self, type_ahead: TypeAhead) -> str:
+        self._keyboard.vt100_parser.feed(type_ahead.take())
         store_typeahead(self._keyboard, self._keyboard.read_keys())
         return self._session.prompt()
 
@@ -123,12 +125,13 @@ def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -
         store_typeahead(keys, ahead)
 
 
-def _plain(screen: TextIO | None) -> str:
+def _plain() -> str:
     """A text from a terminal that obeys nothing. Raises EOFError at the end of the input."""
     text = ""
-    say = partial(print, file=screen or sys.stderr, flush=True)
+    screen = ours() if ours().isatty() else sys.stderr
+    say = partial(print, file=screen, flush=True)
     try:
-        if screen is not None:
+        if screen.isatty():
             say(PROMPT, end="")
         while (line := read_line(sys.stdin)) is not None:
             text += line

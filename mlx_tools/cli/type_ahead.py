@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple, TextIO
+from typing import Final, NamedTuple, Self, TextIO
 
 from mlx_tools.cli.inputs import handled
+from mlx_tools.cli.output import ours, steerable
 
 _CHUNK: Final = 4096
 
@@ -37,10 +39,16 @@ class TypeAhead:
     """
 
     def __init__(self, keyboard: TextIO, screen: TextIO) -> None:
+        self.screen = screen
         self._file = keyboard.fileno()
-        self._screen = screen
         self._typed = b""
         self._held: _Held | None = None
+
+    @classmethod
+    def here(cls) -> Self | None:
+        """That of this process; None where it has no keyboard, or no screen that obeys."""
+        screens = [s for s in (sys.stderr, ours()) if s is not None and steerable(s)]
+        return cls(sys.stdin, screens[0]) if screens and sys.stdin.isatty() else None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -75,20 +83,24 @@ class TypeAhead:
 
     def take(self) -> str:
         """What was typed and is not read yet; it is kept no longer."""
-        # a terminal that edits lines itself says Enter with a newline
-        typed = self._typed + self._pending().replace(b"\n", b"\r")
-        self._typed = b""
+        self._take_lines()
+        typed, self._typed = self._typed, b""
         return typed.decode("utf-8", "replace")
+
+    def _take_lines(self) -> None:
+        """Take what was typed while nothing was held: a terminal says Enter with a newline then."""
+        self._typed += self._pending().replace(b"\n", b"\r")
 
     def _hold(self) -> None:
         with suppress(OSError, ValueError, termios.error):  # the terminal is gone
+            self._take_lines()
             modes = termios.tcgetattr(self._file)
             quiet = termios.tcgetattr(self._file)
             quiet[0] &= ~termios.ICRNL  # Enter and Ctrl-J are told apart
             quiet[3] &= ~(termios.ECHO | termios.ICANON)
             termios.tcsetattr(self._file, termios.TCSANOW, quiet)
-            self._screen.write(_MARK_PASTES)
-            self._screen.flush()
+            self.screen.write(_MARK_PASTES)
+            self.screen.flush()
             ended, end = os.pipe()
             reader = threading.Thread(target=self._read_on, args=(ended,), daemon=True)
             self._held = _Held(modes, reader, end)
@@ -102,8 +114,8 @@ class TypeAhead:
         held.reader.join()
         with suppress(OSError, ValueError, termios.error):
             self._typed += self._pending()
-            self._screen.write(_MARK_NONE)
-            self._screen.flush()
+            self.screen.write(_MARK_NONE)
+            self.screen.flush()
             termios.tcsetattr(self._file, termios.TCSANOW, held.modes)
 
     def _read_on(self, ended: int) -> None:

@@ -14,6 +14,7 @@ PROGRAM = """
 import os, signal, sys
 from pathlib import Path
 from mlx_tools.cli.line_editor import LineEditor
+from mlx_tools.cli.type_ahead import TypeAhead
 
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 if named := os.environ.get("REDIRECTED"):
@@ -25,6 +26,7 @@ editor = LineEditor(
     lambda: {"/model": "which model answers", "/mode": "another", "/help": "a list"},
     lambda command, beginning: [word for word in words if word.startswith(beginning)],
     lambda: "12 % of\\x1b[31m the context",
+    TypeAhead.here(),
 )
 while True:
     try:
