@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
 from dataclasses import asdict, replace
@@ -65,7 +64,7 @@ def ask(
     steps: Annotated[
         bool,
         option(
-            "--steps", "Show on standard error what the model asked and what ran, as at a terminal."
+            "--steps", "Show every step on standard error: what the model thinks, asks and is told."
         ),
     ] = False,
     full_trace: Annotated[
@@ -86,7 +85,7 @@ def ask(
         run = replace(run, output_schema=fits)
     text, piped = _question(options.joined(question))
     plain = not (as_json or as_events)
-    view = LiveView.here(steps=steps or sys.stderr.isatty(), answer=plain)
+    view = LiveView.here(steps=steps, answer=plain)
     clean = cleaner(run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
         traced = trace.traced if trace is not None else lambda backend: backend

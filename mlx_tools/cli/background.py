@@ -34,6 +34,9 @@ from mlx_tools.transcript import Event, Finished, Outcome
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
 
+_TICK: Final = 0.1
+"""Seconds between two looks of a view at the clock."""
+
 
 def answer(
     run: RunOptions,
@@ -53,7 +56,7 @@ def answer(
         controllers = portal.wrap_async_context_manager(opened(turns.approver))
         with controllers as controller, closing(portal.call(begin, controller)) as conversation:
             try:
-                for event in turns.follow(lambda: stream(conversation)):
+                for event in turns.follow(lambda: stream(conversation), view):
                     seen(event)
                     view.show(event)
             except KeyboardInterrupt:
@@ -109,8 +112,12 @@ class Turns:
         """Inside, the user can be asked something."""
         return self.type_ahead.lent() if self.type_ahead else nullcontext()
 
-    def follow(self, stream: Callable[[], AsyncGenerator[Event]]) -> Iterator[Event]:
+    def follow(
+        self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView | None = None
+    ) -> Iterator[Event]:
         """Return what happens in a run, whose events ``stream`` gives; the last is `Finished`.
+
+        ``view`` is what shows them: it is told that time passes, and that the user is asked.
 
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
@@ -118,8 +125,10 @@ class Turns:
         future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:
-            while (item := self._queue.get()) is not None:
+            while (item := self._next(view)) is not None:
                 if isinstance(item, _Question):
+                    if view is not None:
+                        view.end()
                     with self.keyboard():
                         answers = self._ask_user(item.requests)
                     item.answers.set_result(answers)
@@ -132,6 +141,14 @@ class Turns:
             if not ended:
                 self._wait_for_end()
             raise
+
+    def _next(self, view: LiveView | None) -> Event | _Question | None:
+        """What comes next; until then ``view`` shows that time passes."""
+        while view is not None and view.moves:
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=_TICK)
+            view.tick()
+        return self._queue.get()
 
     def _wait_for_end(self) -> None:
         """Until a run that was told to stop has written that down; a cancelled future says nothing

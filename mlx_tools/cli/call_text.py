@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from mlx_tools.cli.output import COLOURS, colourful, cut, folded
+from mlx_tools.cli.output import COLOURS, cell, cells, colourful, cut, folded
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -142,19 +142,6 @@ def spelled(text: str) -> str:
             on_letter, marks = seen and kind[0] == "L", 0
         out.append(char if seen else json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f")
     return "".join(out)
-
-
-def cells(text: str) -> int:
-    """The columns that a text takes at most: terminals disagree, and the larger number is safe."""
-    return len(text) if text.isascii() else sum(map(cell, text))
-
-
-def cell(char: str) -> int:
-    """Return how many columns a character takes at most."""
-    if char.isascii():
-        return 1
-    wide = unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) == "So"
-    return 2 if wide else 1
 
 
 # --- a call as lines on a screen ----------------------------------------------------------------

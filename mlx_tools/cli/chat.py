@@ -47,7 +47,7 @@ def _at_keyboard(talk: Talk) -> int:
 
     complete = partial(completions, talk)
     ahead = talk.turns.type_ahead
-    editor = LineEditor(state_dir() / "chat_history", helps, complete, lambda: "", ahead)
+    editor = LineEditor(state_dir() / "chat_history", helps, complete, talk.status_text, ahead)
     for row in banner(talk):
         text = folded(row, columns_of(sys.stderr), "  ")
         print(painted(text, "dim", sys.stderr), file=sys.stderr)

@@ -430,8 +430,7 @@ def _undo(talk: Talk, _: str) -> None:
 def _steps(talk: Talk, rest: str) -> None:
     if rest:
         talk.steps = one_of("/steps", rest, ("on", "off")) == "on"
-    shown = sys.stderr.isatty() if talk.steps is None else talk.steps
-    print_prose(f"steps are {'shown' if shown else 'not shown'}")
+    print_prose("every step is shown" if talk.steps else "a call is shown in a line")
 
 
 def _quit(_: Talk, __: str) -> None:
@@ -480,7 +479,7 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/save", "FILE", "write this as Markdown", _save, _paths),
         ChatCommand("/copy", "", "the last answer to the clipboard", _copy),
         ChatCommand("/compact", "", "have it summed up, for room", _compact),
-        ChatCommand("/steps", "[on|off]", "show what happens", _steps, _on_off),
+        ChatCommand("/steps", "[on|off]", "every step, or a line a call", _steps, _on_off),
         ChatCommand("/clear", "", "begin a new conversation", _clear),
         ChatCommand("/transcript", "", "where this is kept", _transcript),
         ChatCommand("/help", "", "this list", _help),

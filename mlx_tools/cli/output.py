@@ -9,6 +9,7 @@ too, for what C code prints and for programs that a tool starts, which inherit i
 from __future__ import annotations
 
 import os
+import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -144,22 +145,32 @@ def columns_of(stream: Any) -> int | None:
         return None
 
 
-def folded(text: str, columns: int | None, indent: str = "") -> str:
-    """One line as rows of ``columns`` characters, parted between words; all but the first begin
-    with ``indent``. A word that is longer stays whole: it may be a path that is copied."""
-    if columns is None or len(text) <= columns:
-        return text
-    import textwrap
+def cells(text: str) -> int:
+    """The columns that a text takes at most: terminals disagree, and the larger number is safe."""
+    return len(text) if text.isascii() else sum(map(cell, text))
 
-    rows = textwrap.wrap(
-        text,
-        columns,
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-        replace_whitespace=False,
-    )
-    return "\n".join(rows)
+
+def cell(char: str) -> int:
+    """Return how many columns a character takes at most."""
+    if char.isascii():
+        return 1
+    wide = unicodedata.east_asian_width(char) in "WFA" or unicodedata.category(char) == "So"
+    return 2 if wide else 1
+
+
+def folded(text: str, columns: int | None, indent: str = "") -> str:
+    """One line as rows of ``columns``, parted between words; all but the first begin with
+    ``indent``. A word that is longer stays whole: it may be a path that is copied."""
+    if columns is None or cells(text) <= columns:
+        return text
+    rows, row = [], ""
+    for blank, word in re.findall(r"(\s*)(\S+)", text):
+        if row.strip() and cells(row) + len(blank) + cells(word) > columns:
+            rows.append(row)
+            row = indent + word
+        else:
+            row += blank + word
+    return "\n".join([*rows, row])
 
 
 def beside(head: str, text: str, columns: int | None) -> str:

@@ -21,7 +21,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import complain, note, ours, print_text
-from mlx_tools.cli.view import LiveView, compacted, ending, list_sources
+from mlx_tools.cli.view import LiveView, StatusLine, compacted, ending, kind_of, list_sources
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, UsageError
 from mlx_tools.policy import Policy
@@ -42,13 +42,13 @@ class Talk:
     """Questions to a model and its answers.
 
     ``sessions`` are the ids of those it has gone through, the present one last. ``steps`` says
-    whether what happens is shown, None where the terminal decides. Raises what `found` and
+    whether every step is shown, or but a line a call. Raises what `found` and
     `registry_of` raise.
     """
 
     def __init__(self, run: RunOptions, portal: BlockingPortal) -> None:
         self.run = run
-        self.steps: bool | None = None
+        self.steps = False
         self._portal = portal
         self.turns = Turns(portal, run)
         self._left = False  # the last question is not to be gone on with
@@ -59,6 +59,7 @@ class Talk:
             self._stack.close()
             raise
         self.sessions = [self.conversation.session]
+        self._status = StatusLine(self.model)
 
     @property
     def configuration(self) -> Configuration:
@@ -69,6 +70,10 @@ class Talk:
     def model(self) -> str | None:
         """The model's name, where it is known."""
         return self.controller.settings.model
+
+    def status_text(self) -> str:
+        """The model, how full its context is, and how fast it writes, as far as that is known."""
+        return self._status.text()
 
     @property
     def policy(self) -> Policy:
@@ -99,9 +104,11 @@ class Talk:
         KeyboardInterrupt for Ctrl-C, which stops the answer."""
         if self._left:
             self._go_on_in(self.controller)
-        view, conversation = LiveView.here(steps=self.steps), self.conversation
+        view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
+        conversation = self.conversation
         try:
-            for event in self.turns.follow(lambda: conversation.stream(question)):
+            for event in self.turns.follow(lambda: conversation.stream(question), view):
+                self._status.see(event)
                 view.show(event)
         except StorageError:
             self._left = True  # that session keeps; the talk goes on in another
@@ -115,7 +122,7 @@ class Talk:
                 print_text(outcome.answer)
             list_sources(outcome.sources)
         if (said := ending(outcome)) is not None:
-            complain(said, kind=outcome.status)
+            complain(said, kind=kind_of(outcome))
         self._left = isinstance(outcome, Paused)  # as above
         return outcome
 
@@ -136,6 +143,8 @@ class Talk:
                 yield done
 
         told = [e for e in self.turns.follow(happens) if isinstance(e, Compacted)]
+        for event in told:
+            self._status.see(event)
         return compacted(told[0]) if told else "nothing was said yet"
 
     # --- what a talk goes on in ---
@@ -143,6 +152,7 @@ class Talk:
     def begin_anew(self) -> None:
         """Forget what was said."""
         self._enter(self.wait(self.controller.conversation))
+        self._status = StatusLine(self.model)
 
     def go_on_under(self, configuration: Configuration) -> None:
         """Go on with the same model under other settings, in a new session that has all that was
@@ -166,6 +176,7 @@ class Talk:
             self._go_on_in(controller)
             self._stack, stack = stack.pop_all(), self._stack
             self.run = run
+        self._status = StatusLine(self.model)
         stack.close()
 
     def _found(self, run: RunOptions) -> tuple[ExitStack, Controller]:

@@ -6,12 +6,16 @@ Steps go to standard error, the answer to standard output as it forms.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from typing import Final, Self, TextIO
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final, Self, TextIO
 
-from mlx_tools.cli.call_text import ShownLine, as_name, diff, show, wrapped
+from mlx_tools.cli.call_text import ShownLine, as_name, diff, show, size_of, wrapped
+from mlx_tools.cli.markdown import AnswerScreen, PlainScreen, answer_screen
 from mlx_tools.cli.output import (
     PROSE,
+    cells,
     columns_of,
     complain,
     counted,
@@ -30,58 +34,106 @@ from mlx_tools.transcript import Answered, GivenSource, Outcome, Paused, Stopped
 
 _WIDTH: Final = 160
 _FEW: Final = 40
+_FULL: Final = 80
+"""Per cent of the context from which on a person is told what makes room."""
+
+_LEAST: Final = 1.0
+"""Seconds that a model must have written for its speed to be told: below that it is noise."""
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """What is waited for: what is said of it, and since when."""
+
+    said: str
+    since: float
 
 
 class LiveView:
-    """Shows events on two streams, each None where nothing is to be shown live."""
+    """Shows events on two streams, each None where nothing is to be shown live.
 
-    def __init__(self, *, steps: TextIO | None, answer: TextIO | None) -> None:
+    ``every_step``: all that the model writes and is told, its thoughts too; else a line a call.
+    ``makes_room`` is what a person can do about a full context. ``clock`` counts seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: TextIO | None,
+        answer: TextIO | None,
+        every_step: bool = True,
+        makes_room: str = "",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
         self._steps = steps
-        self._answer = answer
+        self._answer: AnswerScreen | None = None if answer is None else answer_screen(answer, clock)
+        self._every_step = every_step
+        self._makes_room = makes_room
+        self._clock = clock
         self._streamed = ""  # what the turn that goes on, or went last, wrote of an answer
-        self._midline = False
-        self._waiting = False
+        self._speaks = False
+        self._awaited: dict[str, _Awaited] = {}  # the model, and calls that run, by id
+        self._row = ""  # the line that says what is waited for
+        self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._thought = 0  # characters
+        self._thoughts: PlainScreen | None = None
 
     @classmethod
-    def here(cls, *, steps: bool | None = None, answer: bool = True) -> Self:
-        """A view on this process's streams: ``steps`` by default at a terminal, the answer there
-        alone, where it is wanted."""
-        wanted = sys.stderr.isatty() if steps is None else steps
+    def here(cls, *, steps: bool = False, answer: bool = True, makes_room: str = "") -> Self:
+        """A view on this process's streams: ``steps`` shows every one, wherever they go; else
+        each call has a line, at a terminal alone. So is the answer shown, where it is wanted."""
+        wanted = steps or sys.stderr.isatty()
         live = answer and ours().isatty()
-        return cls(steps=sys.stderr if wanted else None, answer=ours() if live else None)
+        return cls(
+            steps=sys.stderr if wanted else None,
+            answer=ours() if live else None,
+            every_step=steps,
+            makes_room=makes_room,
+        )
 
     def show(self, event: events.Event) -> None:
         """Show one event."""
         match event:
             case events.AnswerPiece():
-                self._piece(event.text)
+                self._end_thought()
+                self._streamed += event.text
+                self._write(event.text)
+            case events.ThoughtPiece():
+                self._think(event.text)
             case events.TurnStarted():
-                self._end_line()
+                self._end_answer()
                 self._streamed = ""
-                self._wait(f"· turn {event.turn} …")
+                self._wait("", "· the model …")
+                if self._answer is not None:
+                    self._answer.prepare()
             case events.ToolStarted():
-                self._wait(f"  {event.name} runs …")
+                self._wait(event.call, f"  {event.name} runs …")
             case events.ToolProgress():
-                self._wait(f"  {event.name}: {far(event.message, event.fraction)} …")
+                self._wait(event.call, f"  {event.name}: {far(event.message, event.fraction)} …")
             case events.TurnEnded():
-                self._step("dim", f"· turn {event.turn}: {_usage(event)}")
+                self._end_thought()
+                self._awaited.pop("", None)
+                self._detail("dim", f"· turn {event.turn}: {_usage(event)}")
             case events.ContextFilling():
-                self.end()
-                share, of = 100 * event.used // event.size, f"{event.used} of {event.size} tokens"
-                note(f"{share} % of the model's context is used: {of}")
+                self._full(event)
             case events.Compacted():
                 self._step("yellow", f"! {compacted(event)}")
             case events.Mended():
                 said = f"{event.dropped or 'nothing'} → {event.put or 'written anew'}"
-                self._step("yellow", f"! {_line(f'mended ({event.kind}): {said}')}")
+                self._detail("yellow", f"! {_line(f'mended ({event.kind}): {said}')}")
             case events.FormatBroken():
-                self._step("yellow", f"! {_line(event.error.message)}")
+                self._detail("yellow", f"! {_line(event.error.message)}")
+            case events.CallOpened():
+                self._end_thought()
+                self._wait("", f"· the model calls {event.name} …")
             case events.CallRead():
+                self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
-                self._step("bold", f"→ {event.name} {_line(to_json(event.arguments))}{repaired}")
+                self._detail("bold", f"→ {event.name} {_line(to_json(event.arguments))}{repaired}")
             case events.CallDecided() if event.decision != "allow":
-                self._step("yellow", f"  {event.decision}: {_line(event.reason)}")
+                self._detail("yellow", f"  {event.decision}: {_line(event.reason)}")
             case events.ToolEnded():
+                self._awaited.pop(event.call, None)
                 self._tool_ended(event)
             case events.WouldChange():
                 self.end()
@@ -90,65 +142,194 @@ class LiveView:
                 self._finish(event.outcome)
                 self.end()
 
+    @property
+    def moves(self) -> bool:
+        """Whether it shows that time passes."""
+        return self._speaks or bool(self._row)
+
+    def tick(self) -> None:
+        """Show that time passes."""
+        if self._speaks and self._answer is not None:
+            self._answer.tick()
+        else:
+            self._show_awaited()
+
     def end(self) -> None:
         """Leave the terminal at the start of a line, whatever was shown last."""
-        self._stop_waiting()
-        self._end_line()
+        self._end_thought()
+        self._clear_row()
+        self._end_answer()
 
-    def _piece(self, text: str) -> None:
-        self._streamed += text
-        self._write(text)
+    # --- the answer, and the thoughts before it ---
 
     def _finish(self, outcome: Outcome) -> None:
+        self._awaited.clear()
         if isinstance(outcome, Answered) and outcome.answer != self._streamed:
-            self._end_line()
+            self._end_answer()
             self._write(outcome.answer)
-        self._end_line()
 
     def _write(self, text: str) -> None:
         if self._answer is not None and text:
-            self._stop_waiting()
-            self._answer.write(shown(text, keep=PROSE))
-            self._answer.flush()
-            self._midline = not text.endswith("\n")
+            self._clear_row()
+            self._speaks = True
+            self._answer.write(text)
 
-    def _end_line(self) -> None:
-        if self._midline:
-            self._write("\n")
+    def _end_answer(self) -> None:
+        if self._speaks and self._answer is not None:
+            self._answer.finish()
+        self._speaks = False
 
-    def _wait(self, text: str) -> None:
-        """A line that says what is waited for, and goes away when something comes."""
-        if self._steps is not None and steerable(self._steps) and not self._midline:
-            self._stop_waiting()
-            self._steps.write(painted(text, "dim", self._steps))
+    def _think(self, text: str) -> None:
+        if not self._thought:
+            self._awaited[""] = _Awaited("· the model thinks …", self._clock())
+        self._thought += len(text)
+        if self._every_step and self._steps is not None:
+            if self._thoughts is None:
+                self._clear_row()
+                self._thoughts = PlainScreen(self._steps, "dim")
+            self._thoughts.write(text)
+        else:
+            self._show_awaited()
+
+    def _end_thought(self) -> None:
+        """Fold what the model thought into a line."""
+        if not self._thought:
+            return
+        if self._thoughts is not None:
+            self._thoughts.finish()
+        size, self._thought, self._thoughts = self._thought, 0, None
+        took = self._clock() - self._awaited.pop("").since
+        self._step("dim", f"· thought: {counted(size, 'character')}, {_time(round(1000 * took))}")
+
+    # --- what is waited for: a line that goes away when something comes ---
+
+    def _wait(self, what: str, said: str) -> None:
+        since = self._awaited[what].since if what in self._awaited else self._clock()
+        self._awaited.pop(what, None)
+        self._awaited[what] = _Awaited(said, since)
+        self._show_awaited()
+
+    def _show_awaited(self) -> None:
+        """Say what was last told of, and for how long it has been waited for."""
+        if self._steps is None or not steerable(self._steps) or self._speaks or self._thoughts:
+            return
+        if not self._awaited:
+            return
+        last = [*self._awaited.values()][-1]
+        seconds = int(self._clock() - last.since)
+        row = last.said + (f" {seconds} s" if seconds else "")
+        if row != self._row:
+            self._clear_row()
+            fits = _fit(shown(row), size_of(self._steps).columns - 1)
+            self._steps.write(painted(fits, "dim", self._steps))
             self._steps.flush()
-            self._waiting = True
+            self._row = row
 
-    def _stop_waiting(self) -> None:
-        if self._waiting and self._steps is not None:
+    def _clear_row(self) -> None:
+        if self._row and self._steps is not None:
             self._steps.write("\r\x1b[K")
             self._steps.flush()
-        self._waiting = False
+        self._row = ""
+
+    # --- steps ---
 
     def _tool_ended(self, event: events.ToolEnded) -> None:
-        took = "" if event.duration_ms is None else f" {_time(event.duration_ms)}"
-        took = " (as before)" if event.cached else took
-        if event.error is not None:
-            said = f"{event.error.code}: {event.error.message}"
-            self._step("red", f"← {event.name}{took}: {_line(said)}")
+        took = "" if event.duration_ms is None else _time(event.duration_ms)
+        took = "as before" if event.cached else took
+        error = event.error
+        said = event.preview if error is None else f"{error.code}: {error.message}"
+        if not self._every_step:
+            self._call_line(event, said, took)
             return
         size = event.output_size_chars or 0
-        more = f"  ({size} characters)" if size > _WIDTH else ""
-        self._step("green", f"← {event.name}{took}: {_line(event.preview)}{more}")
+        more = f"  ({size} characters)" if error is None and size > _WIDTH else ""
+        head = f"← {event.name} ({took})" if event.cached else f"← {event.name} {took}".rstrip()
+        self._step("green" if error is None else "red", f"{head}: {_line(said)}{more}")
+
+    def _call_line(self, event: events.ToolEnded, said: str, took: str) -> None:
+        """A call in one row: what, its result in a few words, and the time."""
+        if self._steps is None:
+            return
+        given = self._arguments.pop(event.call, {}).values()
+        words = ", ".join(one if isinstance(one, str) else to_json(one) for one in given)
+        took = f" · {took}" if took else ""
+        room = size_of(self._steps).columns - 1 - cells(took)
+        head = _fit(shown(_line(f"· {event.name} {words}")), room * 3 // 5)
+        mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
+        result = _fit(shown(f" {mark} {_line(said)}"), room - cells(head))
+        self._step(colour, head + result + took)
+
+    def _full(self, event: events.ContextFilling) -> None:
+        self.end()
+        share, of = 100 * event.used // event.size, f"{event.used} of {event.size} tokens"
+        room = f"; {self._makes_room}" if self._makes_room else ""
+        note(f"{share} % of the model's context is used: {of}{room}")
+
+    def _detail(self, colour: str, text: str) -> None:
+        if self._every_step:
+            self._step(colour, text)
+        else:
+            self._clear_row()
 
     def _step(self, colour: str, text: str) -> None:
         if self._steps is None:
             return
-        self._end_line()
-        self._stop_waiting()
+        self._end_answer()
+        self._clear_row()
         rows = folded(shown(text, keep=PROSE), columns_of(self._steps), "  ")
         self._steps.write(painted(rows, colour, self._steps) + "\n")
         self._steps.flush()
+
+
+class StatusLine:
+    """The line below what a person types: the model, how full its context is, how fast it writes.
+
+    It sees the events of a conversation; what they do not tell it leaves out. ``clock`` counts
+    seconds.
+    """
+
+    def __init__(self, model: str | None = None, *, clock: Callable[[], float] = monotonic) -> None:
+        self._model = model
+        self._clock = clock
+        self._context: tuple[int | None, int | None] = (None, None)
+        self._speed: float | None = None
+        self._began: float | None = None
+
+    def see(self, event: events.Event) -> None:
+        """Take in an event."""
+        match event:
+            case events.TurnStarted():
+                self._began = None
+            case (
+                events.AnswerPiece()
+                | events.ThoughtPiece()
+                | events.CallOpened()
+                | events.ArgumentsPiece()
+            ):
+                self._began = self._clock() if self._began is None else self._began
+            case events.TurnEnded(usage=usage):
+                took = 0.0 if self._began is None else self._clock() - self._began
+                if usage.completion_tokens is not None and took >= _LEAST:
+                    self._speed = usage.completion_tokens / took
+            case events.ContextFilling():
+                self._context = (event.size, event.used)
+            case events.Compacted():
+                self._context = (self._context[0], event.after)
+            case events.Finished(outcome=outcome):
+                self._context = (outcome.context.size, outcome.context.used)
+                self._model = outcome.model or self._model
+
+    def text(self) -> str:
+        """The line, empty where nothing is known."""
+        size, used = self._context
+        parts = [] if self._model is None else [shown(self._model)]
+        if size and used is not None:
+            share = 100 * used // size
+            makes_room = ": /compact makes room" if share >= _FULL else ""
+            parts.append(f"{share} % of {size}{makes_room}")
+        if self._speed is not None:
+            parts.append(f"{self._speed:.0f} tokens/s")
+        return " · ".join(parts)
 
 
 def show_change(name: str, preview: str, screen: TextIO) -> None:
@@ -184,7 +365,13 @@ def tell(outcome: Outcome, *, as_json: bool, include_outputs: bool, plain: bool)
         list_sources(outcome.sources)
     said = ending(outcome)
     if said is not None:
-        complain(said, kind=outcome.status)
+        complain(said, kind=kind_of(outcome))
+
+
+def kind_of(outcome: Outcome) -> str:
+    """The word for the end of a run without a whole answer."""
+    cut_off = isinstance(outcome, Answered) and outcome.truncated
+    return "truncated" if cut_off else outcome.status
 
 
 def list_sources(sources: Iterable[GivenSource]) -> None:
@@ -207,6 +394,16 @@ def far(message: str, fraction: float | None) -> str:
     words = cut(" ".join(message.split()), _FEW)
     share = "" if fraction is None else f"{100 * fraction:.0f} %"
     return ", ".join(part for part in (words, share) if part) or "goes on"
+
+
+def _fit(text: str, columns: int) -> str:
+    """The text, or as much of it as fits into so many columns."""
+    if cells(text) <= columns:
+        return text
+    text = text[: max(0, columns)]
+    while text and cells(text) >= columns:
+        text = text[:-1]
+    return f"{text}…"
 
 
 def _line(text: str) -> str:

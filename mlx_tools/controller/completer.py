@@ -33,6 +33,7 @@ from mlx_tools.protocol import (
     Reading,
     ResultText,
     ResultTool,
+    ThoughtDelta,
     may_look_like_call,
     writable,
 )
@@ -193,7 +194,7 @@ class Completer:
         written = Written(prefix=step.rules.prefix)
         prompt = step.prompt.removesuffix(step.rules.prefix)
         if step.thought is not None:
-            prompt = await self._think(step, step.thought, written)
+            prompt = await self._think(step, step.thought, written, emit)
         turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
         self._turn = turn
         show = None if emit is None else self._teller(step, emit)
@@ -346,7 +347,9 @@ class Completer:
         likely = [(_token(score), score.logprob) for score in (scores[0] if scores else ())]
         return [(token, at) for token, at in likely if token and token not in control], text
 
-    async def _think(self, step: Complete, thought: Thought, written: Written) -> str:
+    async def _think(
+        self, step: Complete, thought: Thought, written: Written, emit: Emit | None
+    ) -> str:
         """Let the model think until it closes its thought, or its budget ends; return the prompt
         with the thought."""
         text = ""
@@ -354,6 +357,8 @@ class Completer:
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
                 text += chunk.text
+                if emit is not None and chunk.text and thought.marker not in text:
+                    emit(events.ThoughtPiece(turn=step.turn, text=writable(chunk.text)))
                 if thought.marker in text or len(text) > thought.budget * CHARS_PER_TOKEN:
                     break
         text = text.partition(thought.marker)[0].strip()
@@ -417,6 +422,8 @@ def _show(turn: int, emit: Emit, deltas: Iterable[Delta], _held: str = "") -> No
     for delta in deltas:
         if isinstance(delta, AnswerDelta):
             emit(events.AnswerPiece(turn=turn, text=delta.text))
+        elif isinstance(delta, ThoughtDelta):
+            emit(events.ThoughtPiece(turn=turn, text=delta.text))
         elif isinstance(delta, CallStarted):
             emit(events.CallOpened(turn=turn, index=delta.index, name=delta.name))
         else:

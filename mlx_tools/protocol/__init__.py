@@ -25,6 +25,7 @@ from mlx_tools.protocol.reading import (
     Reading,
     ReadingRules,
     Style,
+    ThoughtDelta,
     may_look_like_call,
     with_mended,
     writable,

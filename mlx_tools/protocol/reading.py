@@ -123,6 +123,13 @@ class AnswerDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ThoughtDelta:
+    """More of what the model thinks before it speaks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallStarted:
     """A call's name is known; ``index`` is its place among the calls of this completion."""
 
@@ -138,7 +145,7 @@ class ArgumentsDelta:
     text: str
 
 
-Delta = AnswerDelta | CallStarted | ArgumentsDelta
+Delta = AnswerDelta | ThoughtDelta | CallStarted | ArgumentsDelta
 
 
 # --- what a reader has gathered so far, and the `Reading` that comes of it ----------------------

@@ -26,6 +26,7 @@ from mlx_tools.protocol.reading import (
     Draft,
     Reading,
     ReadingRules,
+    ThoughtDelta,
     writable,
 )
 from mlx_tools.protocol.runs import Run
@@ -524,6 +525,8 @@ class Reader:
         while True:
             found, end = cursor.seek(closer, marks.end_begun, marks.longest)
             thought.append(cursor.take(end))
+            if thought[-1]:
+                self._deltas.append(ThoughtDelta(writable(thought[-1])))
             if found is not None:
                 cursor.pos = found.end()
                 return

@@ -213,6 +213,14 @@ class AnswerPiece(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThoughtPiece(Event):
+    """Text of what the model thinks before it speaks, as it forms."""
+
+    turn: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallOpened(Event):
     """The model has begun to write a call; nothing is decided yet."""
 

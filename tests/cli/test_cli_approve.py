@@ -24,7 +24,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.cli.approve import Look, _ask_about_the_rest, ask_user, asker
-from mlx_tools.cli.call_text import cells, exact, in_brief, in_full, on_one_line, wrapped
+from mlx_tools.cli.call_text import exact, in_brief, in_full, on_one_line, wrapped
+from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
 from tests.cli.terminal import Terminal, resize

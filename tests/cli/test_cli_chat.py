@@ -116,7 +116,7 @@ def test_a_talk_at_a_terminal(terminal: Talk, home: Path) -> None:
         screen.see("^>$")
         screen.type("six times seven?\r")
         seen = screen.see(r"It is 42\.[^>]*^>$")
-        assert '→ calculator {"expression":"6*7"}' in seen and "← calculator" in seen
+        assert "· calculator 6*7 → 42 · " in seen
         assert seen.count("It is 42.") == 1 and "\x1b[1m" not in screen.text
         screen.type("go on?\r")
         screen.see("endless endless")
@@ -144,7 +144,7 @@ def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_come
     with ScriptedServer(*script) as server:
         screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
         screen.type("six times seven?\r")
-        screen.see("turn 1 …")
+        screen.see("· the model")
         screen.type("y")
         screen.type("es or no?\r")
         screen.until(QUESTION)
@@ -158,7 +158,7 @@ def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> Non
     with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
         screen = terminal("ask", "--url", server.url, "six times seven?")
         seen = screen.until(r"It is 42\.")
-        assert "\x1b[1m→ calculator" in seen
+        assert "\x1b[2m· calculator 6*7 → 42" in seen
         assert screen.end() == 0
 
 

@@ -1,0 +1,316 @@
+"""An answer at a terminal, drawn while it is written: Markdown, or plain words folded.
+
+Blocks of Markdown that are finished are drawn once and stay in the scrollback; the last one, that
+goes on, is drawn again from the first row that changed. Of one that is longer than the screen the
+end is shown while it goes on, and all of it once it is finished. Where a block ends is told by
+whole lines, and each is drawn of its own lines alone, so what stands there in the end is the same
+however the text came.
+
+Nothing of a text reaches the terminal but what `shown` lets through, before it is read as Markdown
+and after. Nothing in it is HTML, an entity or a definition of a link, which would not be seen; a
+link is its words and its address.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, cached_property
+from itertools import pairwise, takewhile
+from time import monotonic
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TextIO
+
+from mlx_tools.cli.call_text import size_of
+from mlx_tools.cli.output import PROSE, cells, colourful, folded, painted, shown
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+    from rich.markdown import Markdown, MarkdownIt, Token
+    from rich.segment import Segment
+
+_PAUSE: Final = 0.03
+"""Seconds at the least between two drawings, and of the time no more than a `_SHARE`."""
+_SHARE: Final = 4
+
+_NARROWEST: Final = 5
+"""Columns of the screen for each column of a table; below that its source is shown."""
+
+_DEEPEST: Final = 20
+"""What is nested deeper than any screen shows is no Markdown."""
+
+_MARKS: Final = " \t-=`~*_#>|:+.0123456789"
+"""A line of nothing else may turn out to be anything: it is not drawn before it is whole."""
+
+_STYLES: Final = {
+    "markdown.h1": "bold underline",
+    "markdown.h2": "bold",
+    "markdown.h3": "bold",
+    "markdown.h4": "bold",
+    "markdown.h5": "bold",
+    "markdown.h6": "bold",
+    "markdown.code": "cyan",
+    "markdown.code_block": "none",
+    "markdown.block_quote": "dim",
+    "markdown.item.bullet": "none",
+    "markdown.item.number": "none",
+    "markdown.hr": "dim",
+    "markdown.table.border": "dim",
+    "markdown.table.header": "bold",
+}
+
+
+class AnswerScreen(Protocol):
+    """Where an answer is shown while it is written."""
+
+    def prepare(self) -> None:
+        """Import what draws, while the model is waited for."""
+
+    def write(self, text: str) -> None:
+        """Take in more of it."""
+
+    def tick(self) -> None:
+        """Show what waits to be shown."""
+
+    def finish(self) -> None:
+        """Show all of it, and begin a line: what is written next is another text."""
+
+
+def answer_screen(out: TextIO, clock: Callable[[], float] = monotonic) -> AnswerScreen:
+    """The answer's place on a terminal; plain words where it has no colours."""
+    return MarkdownScreen(out, clock) if colourful(out) else PlainScreen(out)
+
+
+class PlainScreen:
+    """Words, each as soon as it is whole, in rows that fit."""
+
+    def __init__(self, out: TextIO, colour: str = "") -> None:
+        self._out = out
+        self._colour = colour
+        self._used = 0  # columns of the row
+        self._blank = ""  # white space that a word may follow
+        self._word = ""  # one that goes on
+
+    def prepare(self) -> None:
+        """See `AnswerScreen`."""
+
+    def write(self, text: str) -> None:
+        """See `AnswerScreen`."""
+        *parts, self._word = re.split(r"([ \t]+|\n)", self._word + shown(text, keep=PROSE))
+        self._put(parts)
+
+    def tick(self) -> None:
+        """See `AnswerScreen`."""
+
+    def finish(self) -> None:
+        """See `AnswerScreen`."""
+        word, self._word = self._word, ""
+        self._put([word, "\n"] if word or self._used else [])
+
+    def _put(self, parts: Iterable[str]) -> None:
+        columns, out = size_of(self._out).columns, ""
+        for part in parts:
+            size = cells(part)
+            if part == "\n":
+                out += part
+                self._used, self._blank = 0, ""
+            elif part.isspace():
+                self._blank = part
+            elif part:
+                room = self._used + len(self._blank) + size <= columns
+                before = self._blank if room or not self._used else "\n"
+                out += before + part
+                self._used = size + (0 if before == "\n" else self._used + len(before))
+                self._blank = ""
+        if out:
+            self._out.write(painted(out, self._colour, self._out))
+            self._out.flush()
+
+
+class MarkdownScreen:
+    """Markdown on a terminal that obeys. ``clock`` counts seconds."""
+
+    def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
+        self._out = out
+        self._clock = clock
+        self._text = ""  # the blocks that are not finished
+        self._live: list[str] = []  # their rows, as they stand above the cursor
+        self._columns = 0
+        self._spaced = False  # a block stands above
+        self._due = 0.0
+        self._waits = False
+
+    def prepare(self) -> None:
+        """See `AnswerScreen`."""
+        _ = self._parser, _renderer()
+
+    def write(self, text: str) -> None:
+        self._text += shown(text, keep=PROSE)
+        self._waits = True
+        self.tick()
+
+    def tick(self) -> None:
+        if self._waits and self._clock() >= self._due:
+            self._draw(self._text.rfind("\n") + 1)
+
+    def finish(self) -> None:
+        if self._text:
+            self._draw(len(self._text), last=True)
+        self._text, self._spaced = "", False
+
+    @cached_property
+    def _parser(self) -> MarkdownIt:
+        from rich.markdown import MarkdownIt
+
+        parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 2 * _DEEPEST})
+        parser.enable(["table", "strikethrough"])
+        return parser.disable(["reference", "image", "entity", "html_inline", "html_block"])
+
+    def _draw(self, whole: int, *, last: bool = False) -> None:
+        """Draw what has come; up to ``whole`` the text has whole lines."""
+        began = self._clock()
+        size = size_of(self._out)
+        columns = max(size.columns - 1, 4)
+        done: list[str] = []
+        *finished, rest = self._blocks(self._text[:whole])
+        for block in (*finished, rest) if last else finished:
+            self._add(done, block, columns)
+        live: list[str] = []
+        if last:
+            self._text = ""
+        else:
+            tail = self._text[whole:]
+            self._text = rest + tail
+            self._add(live, rest + tail if tail.strip(_MARKS) else rest, columns, goes_on=True)
+        self._put(done, live[-(size.lines - 1) :], columns)
+        self._waits = False
+        now = self._clock()
+        self._due = now + max(_PAUSE, _SHARE * (now - began))
+
+    def _blocks(self, text: str) -> list[str]:
+        """The lines of each block; the last one may go on."""
+        starts = [t.map[0] for t in self._parser.parse(text) if t.level == 0 and t.map]
+        starts = list(dict.fromkeys(starts))
+        lines = text.splitlines(keepends=True)
+        return ["".join(lines[a:b]) for a, b in pairwise([0, *starts[1:], len(lines)])]
+
+    def _add(self, rows: list[str], block: str, columns: int, *, goes_on: bool = False) -> None:
+        drawn = list(self._rows(block, columns))
+        if drawn:
+            rows += [""] * self._spaced + drawn
+            self._spaced = self._spaced or not goes_on
+
+    def _put(self, done: list[str], live: list[str], columns: int) -> None:
+        """Have these rows where those stand that were not finished."""
+        rows = [*done, *live]
+        same = 0
+        # A row that may have been clipped is to be whole now.
+        fitted = all(row.isascii() and len(row) <= columns for row in done)
+        if columns == self._columns and fitted:
+            same = sum(
+                1
+                for _ in takewhile(
+                    lambda pair: pair[0] == pair[1], zip(self._live, rows, strict=False)
+                )
+            )
+        up = len(self._live) - same
+        text = f"\x1b[{up}A" if up else ""
+        for number, row in enumerate(rows[same:], same):
+            # Where terminals disagree about a row's length none may make two of one that goes away.
+            clipped = number >= len(done)
+            text += f"\x1b[?7l{row}\x1b[?7h\x1b[K\n" if clipped else f"{row}\x1b[K\n"
+        if len(rows) < len(self._live):
+            text += "\x1b[J"
+        self._live, self._columns = live, columns
+        if text:
+            self._out.write(text)
+            self._out.flush()
+
+    def _rows(self, block: str, columns: int) -> Iterator[str]:
+        """A block as rows for a terminal of so many columns."""
+        tokens = self._parser.parse(block)
+        heads = sum(token.type == "th_open" for token in tokens)
+        deepest = max((token.level for token in tokens), default=0)
+        if heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4):
+            for line in block.rstrip().split("\n"):
+                yield from folded(line, columns).split("\n")
+            return
+        from rich.segment import Segment
+
+        console, markdown = _renderer()
+        markdown.parsed = [_seen(token) for token in tokens]
+        options = console.options.update(width=columns)
+        options.encoding = self._out.encoding or "utf-8"
+        rows = []
+        for parts in console.render_lines(markdown, options, pad=False):
+            while parts and not parts[-1].text.strip():
+                parts.pop()
+            *before, last = parts or [Segment("")]
+            rows.append("".join(map(_painted, [*before, Segment(last.text.rstrip(), last.style)])))
+        filled = [number for number, row in enumerate(rows) if row]
+        yield from rows[filled[0] : filled[-1] + 1] if filled else ()
+
+
+def _painted(segment: Segment) -> str:
+    """A part of a row, with the colours that every terminal has."""
+    from rich.color import ColorSystem
+
+    text = shown(segment.text, keep=PROSE)
+    style = segment.style
+    return style.render(text, color_system=ColorSystem.STANDARD) if style else text
+
+
+def _seen(token: Token) -> Token:
+    """A token of the parser, its lines kept apart as they are, and its links' addresses as text."""
+    children: list[Token] = []
+    from rich.markdown import Token
+
+    address, begin = "", 0
+    for child in token.children or ():
+        if child.type == "link_open":
+            address, begin = str(child.attrs.get("href", "")), len(children)
+        elif child.type == "link_close":
+            said = "".join(one.content for one in children[begin:])
+            if said != address:
+                children.append(Token("text", "", 0, content=f" ({address})"))
+        else:
+            child.type = "hardbreak" if child.type == "softbreak" else child.type
+            children.append(child)
+    token.children = children or None
+    return token
+
+
+@cache
+def _renderer() -> tuple[Console, Markdown]:
+    """What lays Markdown out, in the terminal's own colours, and so that nothing is left out."""
+    from rich import markdown
+    from rich.console import Console
+    from rich.syntax import Syntax
+    from rich.theme import Theme
+
+    class DrawnHeading(markdown.Heading):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            yield self.text
+
+    class DrawnCode(markdown.CodeBlock):
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            code, kind = str(self.text).rstrip(), self.lexer_name
+            yield Syntax(code, kind, theme="ansi_dark", word_wrap=True, background_color="default")
+
+    class DrawnCell(markdown.TableDataElement):
+        def __init__(self, justify: JustifyMethod) -> None:
+            super().__init__(justify)
+            self.content.overflow = "fold"
+
+    class DrawnMarkdown(markdown.Markdown):
+        elements: ClassVar = {
+            **markdown.Markdown.elements,
+            "heading_open": DrawnHeading,
+            **dict.fromkeys(("fence", "code_block"), DrawnCode),
+            **dict.fromkeys(("td_open", "th_open"), DrawnCell),
+        }
+
+    console = Console(
+        file=io.StringIO(), force_terminal=True, theme=Theme(_STYLES), legacy_windows=False
+    )
+    return console, DrawnMarkdown("")
