@@ -100,9 +100,11 @@ def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:
     """What may stand behind a command, where this much of it does; behind none, a path."""
     command = COMMANDS.get(name)
     known = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
+    several = command is not None and command.takes.endswith("…")
+    start = beginning.rfind(" ") + 1 if several else 0
     for one in known:
-        if one.startswith(beginning):
-            yield one
+        if one.startswith(beginning[start:]):
+            yield beginning[:start] + one
 
 
 def _help(_: Talk, __: str) -> None:

@@ -4,7 +4,7 @@ and what it may do change under it."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -21,9 +21,10 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import complain, note, ours, print_text
+from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, ending, kind_of, list_sources
 from mlx_tools.controller import Controller, Conversation
-from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.transcript import (
     Answered,
@@ -34,6 +35,7 @@ from mlx_tools.transcript import (
     Outcome,
     Paused,
     Record,
+    State,
     UserRecord,
 )
 
@@ -89,13 +91,25 @@ class Talk:
             yield record.record if isinstance(record, CarriedRecord) else record
 
     def wait(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What an asynchronous function of the loop gives."""
-        return self._portal.call(function, *arguments)
+        """What an asynchronous function of the loop gives; Ctrl-C ends it."""
+        future = self._portal.start_task_soon(function, *arguments)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
 
     def close(self) -> None:
         """End the conversation and what serves it."""
-        self.conversation.close()
+        self._end_conversation()
         self._stack.close()
+
+    def _end_conversation(self) -> None:
+        """Close the session; of one in which nothing was asked nothing is kept."""
+        self.conversation.close()
+        if self.conversation.folded.state is State.EMPTY:
+            with suppress(TranscriptError):
+                session_folder().remove(self.conversation.session)
 
     # --- questions ---
 
@@ -197,6 +211,6 @@ class Talk:
         self.controller = controller
 
     def _enter(self, conversation: Conversation) -> None:
-        self.conversation.close()
+        self._end_conversation()
         self.conversation, self._left = conversation, False
         self.sessions.append(conversation.session)

@@ -214,6 +214,11 @@ def test_nothing_can_be_asked_again_or_saved_or_copied_before_a_question(say: Sa
     assert result.code == 2 and len(result.err.splitlines()) == 4 and len(server.bodies) == 1
 
 
+def test_no_session_is_kept_in_which_nothing_was_asked(say: Say, run: Any) -> None:
+    say("/allow format_xml", "/deny clock", "first?", "/allow clock", "/clear")
+    assert len(run("sessions", "list").out.splitlines()) == 1
+
+
 def test_clear_begins_anew(say: Say) -> None:
     _, server = say("first?", "/clear", "second?")
     assert "first?" not in server.prompts[1]
@@ -252,6 +257,7 @@ def test_what_may_follow_a_command_is_completed(home: Path) -> None:
     (home / "here" / "note.txt").write_text("")
     with talking() as talk:
         assert list(completions(talk, "/allow", "web_")) == ["web_search"]
+        assert list(completions(talk, "/allow", "x fetch")) == ["x fetch_url"]
         assert list(completions(talk, "/deny", "cl")) == ["clock"]
         assert list(completions(talk, "/root", "no")) == ["notes/"]
         assert list(completions(talk, "/save", "./no")) == ["./note.txt", "./notes/"]
