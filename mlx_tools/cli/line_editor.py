@@ -10,7 +10,7 @@ import select
 import sys
 import termios
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import accumulate
@@ -22,19 +22,20 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import Condition, has_focus, is_done
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
 from prompt_toolkit.input.vt100 import Vt100Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import ConditionalContainer, HSplit, Layout, Window
 from prompt_toolkit.layout.controls import FormattedTextControl
-from prompt_toolkit.layout.processors import TabsProcessor
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from mlx_tools.cli.inputs import read_line
-from mlx_tools.cli.output import ours, shown, steerable
+from mlx_tools.cli.output import PROSE, ours, shown, steerable
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
@@ -45,7 +46,11 @@ QUOTES: Final = '"""'
 HISTORY_CHARS: Final = 1_000_000
 """How much of what was typed is kept: the newest."""
 
+LONG_LINE: Final = 8_000
+"""Characters of a line that are shown; drawing takes long for what nobody looks at."""
+
 _MENU_ROWS: Final = 8
+_TAB: Final = "    "
 _REST: Final = 0.05
 """Seconds within which the next line of a text that is pasted has come."""
 
@@ -83,7 +88,7 @@ class LineEditor:
                 history=_PrivateHistory(history),
                 key_bindings=_keys(self._keyboard),
                 enable_suspend=True,
-                input_processors=[TabsProcessor(char1=" ", char2=" ")],
+                input_processors=[_Shown()],
                 tempfile_suffix=".md",
                 style=Style.from_dict({"status": "ansibrightblack"}),
                 input=self._keyboard,
@@ -155,7 +160,7 @@ def _opened(text: str) -> bool:
 def _unquoted(text: str) -> str:
     bare = text.strip()
     if bare.startswith(QUOTES) and bare.endswith(QUOTES) and bare.count(QUOTES) == 2:
-        return bare.removeprefix(QUOTES).removesuffix(QUOTES).strip("\n")
+        return bare.removeprefix(QUOTES).removesuffix(QUOTES)
     return text
 
 
@@ -218,6 +223,42 @@ class _Keyboard(Vt100Input):
         except termios.error:
             return True
         return super().closed
+
+
+class _Shown(Processor):
+    """Shows a line with tabs as blanks, what a terminal would obey spelled out, and of a long one
+    what stands around the cursor."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        """The line as it is shown, and which place is which."""
+        document, number = transformation_input.document, transformation_input.lineno
+        line = document.lines[number]
+        if len(line) <= LONG_LINE and line.isprintable():
+            return Transformation(transformation_input.fragments)
+        at = document.cursor_position_col if number == document.cursor_position_row else 0
+        first = max(0, min(at - LONG_LINE // 2, len(line) - LONG_LINE))
+        last = first + LONG_LINE
+        drawn: StyleAndTextTuples = []
+        places = [0] * first
+        for style, char in _between(transformation_input.fragments, first, last):
+            places.append(len(drawn))
+            text = _TAB if char == "\t" else shown(char, keep=PROSE)
+            drawn += [(style, one) for one in text]
+        places += [len(drawn)] * (len(line) - last + 1 if last < len(line) else 1)
+        return Transformation(
+            drawn,
+            lambda place: places[min(place, len(places) - 1)],
+            lambda place: bisect_right(places, place) - 1,
+        )
+
+
+def _between(fragments: StyleAndTextTuples, first: int, last: int) -> Iterator[tuple[str, str]]:
+    """The characters from one place to another, each with its style."""
+    place = 0
+    for style, text, *_ in fragments:
+        for char in text[max(0, first - place) : max(0, last - place)]:
+            yield style, char
+        place += len(text)
 
 
 class _Words(Completer):

@@ -71,7 +71,7 @@ def type_slowly(screen: Terminal, *texts: str) -> None:
     [
         (["a", "\x1b\r", "b", "\r"], "a\nb"),  # Alt-Enter
         (["a", "\n", "b", "\r"], "a\nb"),  # Ctrl-J
-        (['"""', "\r", "two", "\r", 'lines"""', "\r"], "two\nlines"),
+        (['"""', "\r", "two", "\r", 'lines"""', "\r"], "\ntwo\nlines"),
         (["\x1b[200~a\r\tb\r\x1b[201~", "\r"], "a\n\tb\n"),
         (["pasted\runmarked\r"], "pasted\nunmarked"),
         (["漢字 e\u0301 🙂 שלום x", "\x7f", "\r"], "漢字 e\u0301 🙂 שלום "),
@@ -90,7 +90,7 @@ def test_a_dumb_terminal_reads_lines_and_a_paste_as_one_text(line: Open) -> None
     screen.type('"""\r')
     screen.see('^> """$')
     screen.type('quoted"""\r')
-    screen.see("READ 'quoted'\n>$")
+    screen.see(r"READ '\\nquoted'\n>$")
     screen.type("half\x03")
     screen.see("INTERRUPTED\n>$")
     screen.type("\x04")
@@ -122,11 +122,26 @@ def test_commands_and_what_follows_them_are_completed_below_the_line(line: Open)
 
 def test_nothing_that_a_terminal_would_obey_is_shown_or_completed(line: Open) -> None:
     screen = line()
-    assert r"12 % of\x1b[31m the context" in screen.screen
+    type_slowly(screen, "\x1b[200~a\x1b[31mb\u202e\tc\x1b[201~")
+    assert r"> a\x1b[31mb\u202e    c" in screen.see(r"    c$")
+    screen.press("ctrl-c")
+    screen.see(r"INTERRUPTED\n>\n12 % of\\x1b\[31m the context$")
     screen.type("/model ev\t")
     screen.type("x\r")
     screen.see("READ '/model evx'")
-    assert "\x1b[31m" not in screen.text
+    assert "\x1b[31m" not in screen.text and "\u202e" not in screen.text
+
+
+def test_of_a_long_line_the_part_around_the_cursor_is_shown(line: Open) -> None:
+    screen = line()
+    screen.paste("begin " + "x" * 100_000 + " end")
+    screen.see("x end$")
+    screen.press("ctrl-a")
+    screen.see("^> begin x")
+    screen.press("ctrl-e", "backspace", "enter")
+    screen.see("x en$")
+    screen.see(" en'$")
+    assert "READ 'begin xxx" in screen.paper.replace("\n", "")
 
 
 def test_what_was_typed_is_kept_in_private_and_found_again(line: Open, tmp_path: Path) -> None:
