@@ -110,4 +110,6 @@ def banner(talk: Talk) -> Iterator[str]:
     )
     yield f"folders: {', '.join(roots(talk)) or 'none (/root DIR)'}"
     yield f"tools: {', '.join(one.brief for one in permissions(talk) if one.brief) or 'none'}"
+    if talk.configuration.settings.policy.dry_run:
+        yield "dry run: what would change anything is only shown"
     yield "/help lists the commands, Ctrl-D leaves"

@@ -116,8 +116,7 @@ class Talk:
     def ask(self, question: str) -> Outcome:
         """Answer a question, and show what happens. Raises what `Conversation.run` raises, and
         KeyboardInterrupt for Ctrl-C, which stops the answer."""
-        if self._left:
-            self._go_on_in(self.controller)
+        self._leave_unfinished()
         view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
         conversation = self.conversation
         try:
@@ -145,11 +144,12 @@ class Talk:
         questions = [one.content for one in self.said if isinstance(one, UserRecord)]
         if not questions:
             raise UsageError("nothing was asked yet")
-        self._left = True
+        self._go_on_in(self.controller, without_last=True)
         return self.ask(questions[-1])
 
     def compact(self) -> str:
         """Have the model sum up what was said; what left the prompt, in words."""
+        self._leave_unfinished()
         conversation = self.conversation
 
         async def happens() -> AsyncGenerator[Event]:
@@ -205,8 +205,14 @@ class Talk:
             return stack.pop_all(), made
         raise AssertionError("unreachable")
 
-    def _go_on_in(self, controller: Controller) -> None:
-        carried = partial(controller.carry_over, self.conversation, without_last=self._left)
+    def _leave_unfinished(self) -> None:
+        """Leave a question that waits, or broke off, to its own session."""
+        if self._left:
+            self._go_on_in(self.controller)
+
+    def _go_on_in(self, controller: Controller, *, without_last: bool = False) -> None:
+        without_last |= self._left
+        carried = partial(controller.carry_over, self.conversation, without_last=without_last)
         self._enter(self.wait(carried))
         self.controller = controller
 
