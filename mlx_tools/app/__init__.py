@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.jobs import job_store, jobs_of, lasting, roots_of
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
+    from mlx_tools.app.toml_edit import as_toml, with_value
     from mlx_tools.app.wiring import (
         RunOptions,
         choose,
@@ -47,6 +48,7 @@ __getattr__, __dir__ = names_of(
         "jobs": ("job_store", "jobs_of", "lasting", "roots_of"),
         "proposal": ("Proposal", "Proposer"),
         "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),
+        "toml_edit": ("as_toml", "with_value"),
         "wiring": (
             "RunOptions",
             "choose",

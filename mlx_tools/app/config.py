@@ -31,11 +31,14 @@ __all__ = [
     "Origin",
     "SettingRow",
     "Settings",
+    "as_typed",
+    "check_users",
     "defaults",
     "load",
     "merge",
     "read_file",
     "table",
+    "user_path",
 ]
 
 Kind = Literal["default", "user", "project", "environment", "option"]
@@ -181,7 +184,7 @@ def load(
     of the user: environment, working directory, the user's file and home folder. Raises
     `ConfigErrors` with every fault of every source.
     """
-    user = user_file or config_dir() / USER_FILE
+    user = user_file or user_path()
     places = tuple(_project_places(cwd or _working_directory(), home or Path.home()))
     # Taken before the files are read: what changes in between is found to have changed.
     watched = fingerprints((user, *places))
@@ -214,6 +217,31 @@ def _profile(profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path)
         return [found]
     # What was only asked for once holds no session that somebody goes on with.
     return [replace(found, kind="option", names=dict.fromkeys(found.values, f"{said} {name}"))]
+
+
+def user_path() -> Path:
+    """Where the user's file is, or would be."""
+    return config_dir() / USER_FILE
+
+
+def as_typed(key: str, text: str) -> Any:
+    """The value of a setting as a person types it, in its own unit; None for none.
+
+    Raises `ConfigErrors` where there is no such setting, or it cannot be this.
+    """
+    row = table().get(key)
+    if row is None:
+        raise ConfigErrors([_unknown_key(key, text)])
+    try:
+        return row.read(text)
+    except ValueError:
+        raise ConfigErrors([f"{key}: {_not_allowed(row, repr(text))}"]) from None
+
+
+def check_users(text: str) -> None:
+    """Raise `ConfigErrors` for what could not stand in the user's file."""
+    own = _read_toml(text, "user", str(user_path()))
+    merge([defaults(), own, *_profile(own.profiles, [own], user_path())])
 
 
 def _project_places(cwd: Path, home: Path) -> Iterator[Path]:

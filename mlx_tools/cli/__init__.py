@@ -25,7 +25,7 @@ COMMANDS: Mapping[str, str] = {
     "models": "List, fetch and find models.",
     "doctor": "Check the server, the model and what both can do.",
     "eval": "Measure how well a model calls tools.",
-    "config": "Show and check the settings.",
+    "config": "Show, check and change the settings.",
 }
 
 _OPTIONS: Mapping[str, str] = {

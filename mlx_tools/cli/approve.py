@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TextIO
 
 from mlx_tools.app import Configuration
@@ -27,7 +21,8 @@ from mlx_tools.cli.call_text import (
     size_of,
     wrapped,
 )
-from mlx_tools.cli.inputs import at_terminal, handled, read_key, terminal_kept
+from mlx_tools.cli.editor import EditFailed, editor_of, in_editor
+from mlx_tools.cli.inputs import at_terminal, read_key
 from mlx_tools.cli.output import folded, steerable
 from mlx_tools.controller import (
     AlwaysApprove,
@@ -275,10 +270,6 @@ def _nothing() -> None:
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------
 
 
-class EditFailed(Exception):
-    """Nothing was changed, and the message says why."""
-
-
 def _edited(text: str, keyboard: TextIO, screen: TextIO) -> str:
     """``text`` as the user leaves it.
 
@@ -286,9 +277,9 @@ def _edited(text: str, keyboard: TextIO, screen: TextIO) -> str:
     on a file that only the user can read. Without one, the text stands on a line that can be
     changed; a dumb terminal shows it before. Raises `EditFailed`.
     """
-    command = _editor(os.environ)
+    command = editor_of(os.environ)
     if command:
-        return _in_editor(command, text, keyboard, screen)
+        return in_editor(command, text, "arguments.json", keyboard, screen)
     from mlx_tools.cli.line_editor import edit_line
 
     text = " ".join(line.strip() for line in text.split("\n"))
@@ -299,45 +290,3 @@ def _edited(text: str, keyboard: TextIO, screen: TextIO) -> str:
     if not line or not line.strip():
         raise EditFailed("nothing was typed")
     return line
-
-
-def _editor(environ: Mapping[str, str]) -> list[str]:
-    """The user's editor as a program and its arguments, empty where there is none, or the terminal
-    can show none.
-
-    Raises `EditFailed` where what is named is no command.
-    """
-    dumb = environ.get("TERM") == "dumb"
-    for name in ("EDITOR",) if dumb else ("VISUAL", "EDITOR"):
-        if environ.get(name, "").strip():
-            try:
-                return shlex.split(environ[name])
-            except ValueError as error:
-                raise EditFailed(f"{name} is no command: {error}") from None
-    found = None if dumb else shutil.which("nano") or shutil.which("vi")
-    return [found] if found else []
-
-
-def _in_editor(command: list[str], text: str, keyboard: TextIO, screen: TextIO) -> str:
-    try:
-        folder = Path(tempfile.mkdtemp(prefix="mlx-tools-"))  # for the user alone
-    except OSError as error:
-        raise EditFailed(f"there is no place for a file to edit: {error.strerror}") from None
-    try:
-        path = folder / "arguments.json"
-        path.touch(mode=0o600)
-        path.write_text(text + "\n", encoding="utf-8")
-        # Ctrl-C in an editor is the editor's; a handler, unlike "ignored", is not inherited by it
-        with terminal_kept(keyboard), handled(signal.SIGINT, lambda *_: None):
-            code = subprocess.run(  # noqa: S603 (the user's own command)
-                [*command, str(path)], stdin=keyboard.fileno(), stdout=screen, stderr=screen
-            ).returncode
-        if code != 0:
-            raise EditFailed(f"{command[0]} ended with exit code {code}")
-        return path.read_bytes()[: inputs.MAX_BYTES].decode("utf-8-sig").removesuffix("\n")
-    except OSError as error:
-        raise EditFailed(f"{command[0]}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise EditFailed("what was saved is not UTF-8") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

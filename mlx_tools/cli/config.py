@@ -1,16 +1,25 @@
-"""`mlx-tools config`: which settings hold, where each came from, whether the files are sound."""
+"""`mlx-tools config`: which settings hold, where each came from, whether the files are sound;
+changing the user's own."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mlx_tools.app import Configuration, SettingRow, config
+from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
+from mlx_tools.cli.editor import EditFailed, editor_of, in_editor
+from mlx_tools.cli.inputs import agreed, at_terminal
 from mlx_tools.cli.options import AsJsonLines, argument
-from mlx_tools.cli.output import print_json, print_text, to_json, warn_all
+from mlx_tools.cli.output import complain, note, print_json, print_text, to_json, warn_all
+from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.paths import private_dir, read_text, write_whole
 
 app = typer.Typer(add_completion=False)
 
@@ -56,6 +65,94 @@ def check(
     warn_all(loaded.warnings)
     for source in sources:
         print_text(f"ok: {source}")
+
+
+def _keys(incomplete: str) -> list[str]:
+    rows = config.table().items()
+    return [key for key, row in rows if key.startswith(incomplete) and not row.setting.secret]
+
+
+@app.command(name="set")
+def set_value(
+    key: Annotated[
+        str,
+        argument("KEY", "The setting, as config show names it.", autocompletion=_keys),
+    ],
+    words: Annotated[
+        list[str], argument("VALUE…", "Its value; lists with commas; an empty one unsets it.")
+    ],
+) -> None:
+    """Write a setting into your file; comments and order stay."""
+    row = config.table().get(key)
+    if row is not None and row.setting.secret:
+        raise UsageError(
+            f"{key} is a secret, and others can see what stands on a command line",
+            hint=f"mlx-tools config edit, or {row.env}",
+        )
+    value = config.as_typed(key, " ".join(words))
+    text = _users_text()
+    _write(with_value(text, key, value))
+    print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
+    with contextlib.suppress(ConfigError):  # a fault elsewhere, that every command tells
+        loaded = config.load()
+        if value is not None and all(one.kind != "user" for one in loaded.origins[key]):
+            note(f"{loaded.named_by(key)} goes over it")
+
+
+@app.command()
+def path() -> None:
+    """Print where your file is."""
+    print_text(str(config.user_path()))
+    if not config.user_path().exists():
+        note("it is not there yet")
+
+
+@app.command()
+def edit() -> None:
+    """Change your file in your editor; it is checked before it counts."""
+    if not at_terminal():
+        raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
+    before = text = _users_text()
+    try:
+        command = editor_of(os.environ)
+        if not command:
+            raise EditFailed("there is no editor (set EDITOR)")
+        while True:
+            shown = text.removesuffix("\n")
+            text = in_editor(command, shown, config.USER_FILE, sys.stdin, sys.stderr) + "\n"
+            if text in (before, f"{before}\n"):
+                note("nothing was changed")
+                return
+            try:
+                _write(text)
+                print_text(str(config.user_path()))
+                return
+            except config.ConfigErrors as error:
+                for problem in error.problems:
+                    complain(problem)
+                if not agreed("Edit it again? Else your file stays as it was.", "", ""):
+                    raise UsageError("nothing was changed") from None
+    except EditFailed as error:
+        raise UsageError(f"nothing was changed: {error}") from None
+
+
+def _users_text() -> str:
+    file = config.user_path()
+    return read_text(file) if os.path.lexists(file) else ""
+
+
+def _write(text: str) -> None:
+    """Puts the text into the user's file, also where that is a link. Raises `ConfigErrors` where it
+    cannot stand there."""
+    config.check_users(text)
+    file = config.user_path()
+    try:
+        private_dir(file.parent)
+        file = file.resolve()
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
+        write_whole(file, text.encode(), mode)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:

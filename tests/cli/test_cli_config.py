@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from typer.main import get_command
 from mlx_tools.app import config
 from mlx_tools.cli import ask
 from mlx_tools.testing import ScriptedServer
+from tests.cli.terminal import Terminal
 
 
 def test_every_setting_is_shown_with_its_value_and_origin(
@@ -64,6 +67,92 @@ def test_a_fault_in_a_file_stops_every_command(run: Any, write: Any) -> None:
     for command in (("ask", "Hi"), ("tools", "list"), ("config", "show"), ("parse",)):
         result = run(*command)
         assert result.code == 2 and "mlx-tools.toml: policy.allow" in result.error
+
+
+# --- changing the user's file -----------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(home: Path) -> Path:
+    (home / "config").mkdir()
+    file = home / "config" / "config.toml"
+    file.write_text("# mine\n[model]\nseed = 3  # lucky\n")
+    return file
+
+
+def test_a_setting_is_written_where_it_stands_and_comments_stay(run: Any, mine: Path) -> None:
+    result = run("config", "set", "model.seed", "4")
+    assert (result.code, result.out, result.err) == (0, "model.seed = 4\n", "")
+    assert mine.read_text() == "# mine\n[model]\nseed = 4  # lucky\n"
+    assert run("config", "set", "prompt.system", "You", "are", "terse.").code == 0
+    assert config.load().settings.prompt.system == "You are terse."
+    assert run("config", "set", "prompt.system", "").out == "prompt.system is not set\n"
+    assert config.load().settings.prompt.system is None
+
+
+def test_the_first_setting_makes_a_file_that_its_owner_alone_reads(run: Any, home: Path) -> None:
+    assert run("config", "set", "policy.allow", "clock,notes_*").code == 0
+    file = home / "config" / "config.toml"
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert run("config", "path").out == f"{file}\n"
+    assert config.load().settings.policy.allow == ("clock", "notes_*")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("model.sed", "4"), "no such setting (did you mean model.seed?)"),
+        (("model.seed", "many"), "'many' is not allowed"),
+        (("policy.preset", "nope"), "'nope' is not allowed"),
+        (("profile", "work"), "no profile 'work'"),
+        (("backend.api_key", "hush"), "is a secret"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(
+    run: Any, mine: Path, words: tuple[str, ...], said: str
+) -> None:
+    before = mine.read_text()
+    result = run("config", "set", *words)
+    assert result.code == 2 and said in result.error and "hush" not in result.err
+    assert mine.read_text() == before
+
+
+def test_what_goes_over_a_setting_is_told(
+    run: Any, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_MODEL_SEED", "9")
+    assert "MLX_TOOLS_MODEL_SEED goes over it" in run("config", "set", "model.seed", "4").error
+
+
+def test_a_file_that_is_a_link_stays_one(run: Any, mine: Path, home: Path) -> None:
+    kept = mine.rename(home / "dotfile.toml")
+    mine.symlink_to(kept)
+    assert run("config", "set", "model.seed", "4").code == 0
+    assert mine.is_symlink() and "seed = 4" in kept.read_text()
+
+
+def test_without_a_terminal_no_editor_is_started(run: Any, mine: Path) -> None:
+    assert "needs a terminal" in run("config", "edit").error
+
+
+def test_what_was_edited_counts_once_it_is_sound(home: Path, mine: Path) -> None:
+    script = home / "editor.py"
+    script.write_text(
+        "import pathlib, sys\nfile = pathlib.Path(sys.argv[1])\ntext = file.read_text()\n"
+        "broken = 'seed = 3' in text\n"
+        "file.write_text(text.replace('seed = 3', 'seed = x') if broken else"
+        " text.replace('seed = x', 'seed = 5'))\n"
+    )
+    environ = {**os.environ, "EDITOR": f"{sys.executable} {script}"}
+    environ.pop("VISUAL", None)
+    terminal = Terminal("config", "edit", environ=environ)
+    terminal.see("Edit it again?")
+    assert "seed = 3" in mine.read_text()
+    terminal.type("y")
+    terminal.press("enter")
+    assert terminal.end() == 0
+    terminal.close()
+    assert mine.read_text() == "# mine\n[model]\nseed = 5  # lucky\n"
 
 
 def test_models_lists_the_embedded_one(

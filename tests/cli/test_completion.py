@@ -71,7 +71,7 @@ STYLES = ["auto", "jsonl", "markdown-json", "xml", "native"]
         ("mlx-tools ask --style = j", 4, ["jsonl"]),  # bash takes --style=j apart
         ("mlx-tools ask 'not closed --st", 2, []),
         ("mlx-tools ask --max-i", 2, ["--max-iterations"]),
-        ("mlx-tools config s", 2, ["show"]),
+        ("mlx-tools config c", 2, ["check"]),
     ],
 )
 def test_bash_gets_a_word_a_line(words: str, at: int, said: list[str]) -> None:
