@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import gc
 import importlib
 import os
 import re
@@ -101,6 +102,8 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
     ours to the end: what a tool left running must not print behind the answer.
     """
     output.make_sound()
+    if not within:  # what is imported stays, however often it is looked through
+        gc.set_threshold(50_000, 20, 20)
     try:
         return _run(arguments)
     finally:

@@ -72,21 +72,32 @@ _PLAIN_TYPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "object": dict,
 }
-_PLAIN_KEYWORDS: Final = frozenset(
-    ("type", "properties", "required", "additionalProperties", "title", "description", "default")
-)
+_NOTES: Final = ("title", "description", "default", "examples")
+_PLAIN_KEYWORDS: Final = {
+    "object": frozenset(("type", "properties", "required", "additionalProperties", *_NOTES)),
+    "string": frozenset(("type", "enum", "minLength", "maxLength", *_NOTES)),
+    **dict.fromkeys(("number", "integer", "boolean"), frozenset(("type", *_NOTES))),
+}
+"""By type, the keywords of a schema that is plain."""
+
+
+_NONE: Final[frozenset[str]] = frozenset()
 
 
 def fits_plainly(value: Any, schema: Any) -> bool:
-    """Return whether ``value`` fits a schema of nothing but types and members, as most are, in far
-    less time than jsonschema takes; False says nothing."""
-    if not isinstance(schema, dict) or not _PLAIN_KEYWORDS.issuperset(schema):
+    """Return whether ``value`` fits a schema of nothing but types, members, lengths and words, as
+    most are, in far less time than jsonschema takes; False says nothing."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if not isinstance(kind, str) or not _PLAIN_KEYWORDS.get(kind, _NONE).issuperset(schema):
         return False
-    kind = schema.get("type")
     if kind == "number":
         return type(value) is int or (type(value) is float and math.isfinite(value))
-    if type(value) is not _PLAIN_TYPES.get(kind if isinstance(kind, str) else ""):
+    if type(value) is not _PLAIN_TYPES[kind]:
         return False
+    if isinstance(value, str):
+        longest = schema.get("maxLength", math.inf)
+        fitting = schema.get("minLength", 0) <= len(value) <= longest
+        return fitting and ("enum" not in schema or value in schema["enum"])
     if not isinstance(value, dict):
         return True
     known = schema.get("properties", {})
@@ -101,10 +112,12 @@ def fits_plainly(value: Any, schema: Any) -> bool:
 def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
     """Return whether ``value`` fits; False too where the schema is unusable or takes too long."""
     try:
+        if fits_plainly(value, {"type": "object", **parameters}):
+            return True  # known without jsonschema, which takes long to import
         with bounded():
             return not faults(validator_for(parameters), value, 1)
-    except (ToolDefinitionError, TooMuch, RecursionError):
-        return False
+    except (ToolDefinitionError, TooMuch, RecursionError, TypeError, AttributeError):
+        return False  # or it is no schema at all
 
 
 # --- keywords ---------------------------------------------------------------------------------

@@ -204,7 +204,13 @@ def test_a_value_that_fits_is_never_coerced() -> None:
 
 
 _SCHEMAS = st.recursive(
-    st.sampled_from((STRING, INTEGER, NUMBER, BOOLEAN, NULL, {"enum": [1, "a", True]}, {})),
+    st.sampled_from(
+        (
+            *(STRING, INTEGER, NUMBER, BOOLEAN, NULL, {"enum": [1, "a", True]}, {}),
+            *({"type": "string", "maxLength": 1}, {"type": "string", "minLength": 1}),
+            {"type": "string", "enum": ["", "a", "b"]},
+        )
+    ),
     lambda inner: (
         st.builds(lambda items: {"type": "array", "items": items}, inner)
         | st.builds(lambda one, other: {"anyOf": [one, other]}, inner, inner)
