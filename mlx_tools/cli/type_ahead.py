@@ -55,11 +55,13 @@ class TypeAhead:
         """Inside, what is typed is kept and not shown; Ctrl-C and Ctrl-Z are obeyed as ever."""
 
         def stop(*_: object) -> None:
+            lent = self._held is None
             self._release()
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, stop)  # here it goes on
-            self._hold()
+            if not lent:
+                self._hold()
 
         try:
             with handled(signal.SIGTSTP, stop):

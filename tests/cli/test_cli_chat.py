@@ -154,6 +154,20 @@ def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_come
     assert "six times seven?\nyes" not in seen
 
 
+def test_after_ctrl_z_a_question_has_the_keyboard_still(terminal: Talk) -> None:
+    with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
+        screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
+        screen.see("^>$")
+        screen.type("six times seven?\r")
+        screen.until(QUESTION)
+        screen.press("ctrl-z")  # nobody could wake it here, so it is not stopped
+        for _ in range(4):
+            screen.type("d")
+            screen.until(f"The model asks to call calculator[^$]*{QUESTION}")
+        screen.type("y")
+        screen.see(r"It is 42\.")
+
+
 def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> None:
     with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
         screen = terminal("ask", "--url", server.url, "six times seven?")
