@@ -421,10 +421,10 @@ def _undo(talk: Talk, _: str) -> None:
     folder, present = session_folder(), talk.conversation.session
     for session in reversed(talk.sessions):
         with Undo(folder, session, own=present) as undoing:
-            if undoing.steps():
+            if steps := undoing.steps(of_question=True):
                 hint = f"mlx-tools undo {session} --yes"
                 with talk.turns.keyboard():
-                    tell_undone(undo_steps(undoing, hint=hint) or ())
+                    tell_undone(undo_steps(undoing, steps, hint=hint) or ())
                 return
     note("nothing that this talk changed can be undone")
 
@@ -477,7 +477,7 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/model", "[NAME]", "list models, or change it", _model, _model_names),
         ChatCommand("/system", "[TEXT]", "say who the model is", _system),
         ChatCommand("/retry", "", "ask the last question again", _retry),
-        ChatCommand("/undo", "", "bring back what calls changed", _undo),
+        ChatCommand("/undo", "", "bring back what the last question's calls changed", _undo),
         ChatCommand("/save", "FILE", "write this as Markdown", _save, _paths),
         ChatCommand("/copy", "", "the last answer to the clipboard", _copy),
         ChatCommand("/compact", "", "have it summed up, for room", _compact),

@@ -218,7 +218,8 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     session = folder.find(given)
     session = outermost(folder, session) if given == LAST else session
     with Undo(folder, session) as undoing:
-        ended = undo_steps(undoing, yes=yes, hint="--yes undoes what can be undone")
+        steps = undoing.steps()
+        ended = undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
     if ended is None:
         return EXIT_OK
     undone = sum(step.status == "undone" for step in ended)
@@ -237,10 +238,11 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     return EXIT_STOPPED if refused else EXIT_OK
 
 
-def undo_steps(undoing: Undo, *, yes: bool = False, hint: str) -> list[UndoStep] | None:
+def undo_steps(
+    undoing: Undo, steps: Sequence[UndoStep], *, yes: bool = False, hint: str
+) -> list[UndoStep] | None:
     """Undo what the user agrees to; what became of each change, None where that is not wanted.
     Raises `UsageError` with the ``hint`` where nobody can be asked."""
-    steps = undoing.steps()
     due = counted(sum(step.status == "due" for step in steps), "change")
     if not yes and any(step.status == "due" for step in steps):
         for step in steps:

@@ -196,6 +196,11 @@ class Change:
     def path(self) -> str:
         return str(Path(self.root, *self.names))
 
+    @property
+    def at(self) -> float:
+        """When the old content was kept, by the wall clock in seconds."""
+        return int(self.key[:16], 16) / 1e9
+
 
 class UndoStore(KeptFiles):
     """All that the calls of one session replaced and deleted, for `mlx_tools.toolbox.restore`.

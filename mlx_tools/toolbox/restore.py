@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from math import inf
 from typing import Any, Final, Literal
 
@@ -33,7 +34,7 @@ from mlx_tools.store import (
     put,
     state_of,
 )
-from mlx_tools.transcript import Header, NestedRecord
+from mlx_tools.transcript import Header, NestedRecord, UserRecord
 
 Action = Literal["restore", "bring_back", "remove"]
 """A file gets its old content again, comes back, or goes since the run made it."""
@@ -78,6 +79,7 @@ class Undo:
 
     def __init__(self, folder: SessionFolder, session: str, own: str = "") -> None:
         self._folder = folder
+        self._session = session
         self._own = own
         self._stores = {one: _store(folder, one) for one in _within(folder, session)}
         self._held = contextlib.ExitStack()
@@ -92,8 +94,12 @@ class Undo:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def steps(self) -> list[UndoStep]:
-        """The changes to undo, the newest change first; what never came to pass is left out."""
+    def steps(self, *, of_question: bool = False) -> list[UndoStep]:
+        """The changes to undo, the newest change first; what never came to pass is left out.
+
+        With ``of_question`` only those since the last question that led to one that is due; all
+        where none is.
+        """
         found = [
             (session, change)
             for session, store in self._stores.items()
@@ -115,7 +121,18 @@ class Undo:
                 self._stores[session].forget(change.key)
             else:
                 steps.append(UndoStep(session, change, "refused", _NOT_LEFT))
-        return steps
+        due = next((step.change.at for step in steps if step.status == "due"), None)
+        if not of_question or due is None:
+            return steps
+        asked = max((at for at in self._asked() if at <= due), default=0.0)
+        return [step for step in steps if step.change.at >= asked]
+
+    def _asked(self) -> Iterator[float]:
+        """When the questions of the session were asked."""
+        with contextlib.suppress(TranscriptError, ValueError):
+            for record in self._folder.records(self._session):
+                if isinstance(record, UserRecord) and record.at:
+                    yield datetime.fromisoformat(record.at).timestamp()
 
     def undo(self, step: UndoStep) -> UndoStep:
         """Undoes one step that is due, and returns what became of it. Its copy is gone then."""

@@ -8,6 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.store.session_store import SessionFiles, TranscriptStore
 from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
 from mlx_tools.tools import ToolContext, ToolResult, execute
-from mlx_tools.transcript.records import Header, NestedRecord
+from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.core.full_disk import file_size_limit
 from tests.tools.file_calls import quick_folder, tree
 
@@ -397,6 +398,29 @@ def test_where_there_is_no_room_to_keep_it_nothing_is_changed(place: Place) -> N
 
 
 # --- sessions ---
+
+
+def test_what_the_last_question_changed_can_be_undone_alone(place: Place) -> None:
+    def asked() -> None:
+        at = datetime.now(UTC).isoformat()
+        files = place.store.open(place.files.session)
+        files.transcript.append(UserRecord(content="?", at=at))
+        files.transcript.close()
+
+    def undone() -> list[tuple[str, str]]:
+        with Undo(place.folder, place.files.session) as undoing:
+            steps = undoing.steps(of_question=True)
+            return [(s.action, Path(undoing.undo(s).change.path).name) for s in steps]
+
+    asked()
+    place.write("a.txt", "two\n")
+    asked()
+    place.write("a.txt", "three\n")
+    place.create("b.txt", "b\n")
+    asked()
+    assert undone() == [("remove", "b.txt"), ("restore", "a.txt")]
+    assert place.contents() == {"a.txt": b"two\n"}
+    assert undone() == [("restore", "a.txt")] and undone() == []
 
 
 def test_runs_within_a_call_are_undone_with_it(place: Place) -> None:
