@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from itertools import pairwise, takewhile
 from time import monotonic
@@ -35,6 +35,9 @@ _SHARE: Final = 4
 
 _NARROWEST: Final = 5
 """Columns of the screen for each column of a table; below that its source is shown."""
+
+_LONGEST: Final = 5000
+"""Characters of a paragraph: the time that its marks take grows with their square."""
 
 _DEEPEST: Final = 20
 """What is nested deeper than any screen shows is no Markdown."""
@@ -166,6 +169,12 @@ class MarkdownScreen:
         parser.enable(["table", "strikethrough"])
         return parser.disable(["reference", "image", "entity", "html_inline", "html_block"])
 
+    def _lines(self, text: str) -> list[Token]:
+        """The blocks of a text, what stands in them not read."""
+        with self._parser.reset_rules():
+            self._parser.disable(["inline", "text_join"])
+            return self._parser.parse(text)
+
     def _draw(self, whole: int, *, last: bool = False) -> None:
         """Draw what has come; up to ``whole`` the text has whole lines."""
         began = self._clock()
@@ -181,7 +190,8 @@ class MarkdownScreen:
         else:
             tail = self._text[whole:]
             self._text = rest + tail
-            self._add(live, rest + tail if tail.strip(_MARKS) else rest, columns, goes_on=True)
+            going_on = rest + tail if tail.strip(_MARKS) else rest
+            self._add(live, going_on, columns, most=size.lines)
         self._put(done, live[-(size.lines - 1) :], columns)
         self._waits = False
         now = self._clock()
@@ -189,16 +199,16 @@ class MarkdownScreen:
 
     def _blocks(self, text: str) -> list[str]:
         """The lines of each block; the last one may go on."""
-        starts = [t.map[0] for t in self._parser.parse(text) if t.level == 0 and t.map]
+        starts = [t.map[0] for t in self._lines(text) if t.level == 0 and t.map]
         starts = list(dict.fromkeys(starts))
         lines = text.splitlines(keepends=True)
         return ["".join(lines[a:b]) for a, b in pairwise([0, *starts[1:], len(lines)])]
 
-    def _add(self, rows: list[str], block: str, columns: int, *, goes_on: bool = False) -> None:
-        drawn = list(self._rows(block, columns))
-        if drawn:
-            rows += [""] * self._spaced + drawn
-            self._spaced = self._spaced or not goes_on
+    def _add(self, rows: list[str], block: str, columns: int, *, most: int | None = None) -> None:
+        """Add a block; of one that goes on, ``most`` rows are seen."""
+        if block.strip():
+            rows += [""] * self._spaced + self._rows(block, columns, most)
+            self._spaced = self._spaced or most is None
 
     def _put(self, done: list[str], live: list[str], columns: int) -> None:
         """Have these rows where those stand that were not finished."""
@@ -226,19 +236,29 @@ class MarkdownScreen:
             self._out.write(text)
             self._out.flush()
 
-    def _rows(self, block: str, columns: int) -> Iterator[str]:
-        """A block as rows for a terminal of so many columns."""
-        tokens = self._parser.parse(block)
+    def _rows(self, block: str, columns: int, most: int | None) -> list[str]:
+        """A block as rows for a terminal of so many columns; its source where that says more."""
+        tokens = self._lines(block)
         heads = sum(token.type == "th_open" for token in tokens)
         deepest = max((token.level for token in tokens), default=0)
-        if heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4):
-            for line in block.rstrip().split("\n"):
-                yield from folded(line, columns).split("\n")
-            return
+        longest = max((len(token.content) for token in tokens if token.type == "inline"), default=0)
+        crowded = heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4)
+        rows = [] if crowded or longest > _LONGEST else self._laid_out(block, columns, most)
+        while rows and not rows[0]:
+            del rows[0]
+        while rows and not rows[-1]:
+            del rows[-1]
+        lines = block.rstrip().split("\n")
+        return rows or [row for line in lines for row in folded(line, columns).split("\n")]
+
+    def _laid_out(self, block: str, columns: int, most: int | None) -> list[str]:
         from rich.segment import Segment
 
         console, markdown = _renderer()
-        markdown.parsed = [_seen(token) for token in tokens]
+        markdown.parsed = [_seen(token) for token in self._parser.parse(block)]
+        for token in markdown.parsed:
+            if most is not None and token.type == "fence":
+                token.content = "\n".join(token.content.rsplit("\n", most)[-most:])
         options = console.options.update(width=columns)
         options.encoding = self._out.encoding or "utf-8"
         rows = []
@@ -247,8 +267,7 @@ class MarkdownScreen:
                 parts.pop()
             *before, last = parts or [Segment("")]
             rows.append("".join(map(_painted, [*before, Segment(last.text.rstrip(), last.style)])))
-        filled = [number for number, row in enumerate(rows) if row]
-        yield from rows[filled[0] : filled[-1] + 1] if filled else ()
+        return rows
 
 
 def _painted(segment: Segment) -> str:
@@ -285,6 +304,7 @@ def _renderer() -> tuple[Console, Markdown]:
     """What lays Markdown out, in the terminal's own colours, and so that nothing is left out."""
     from rich import markdown
     from rich.console import Console
+    from rich.segment import Segment
     from rich.syntax import Syntax
     from rich.theme import Theme
 
@@ -302,10 +322,23 @@ def _renderer() -> tuple[Console, Markdown]:
             super().__init__(justify)
             self.content.overflow = "fold"
 
+    class DrawnItem(markdown.ListItem):
+        def render_number(
+            self, console: Console, options: ConsoleOptions, number: int, last_number: int
+        ) -> RenderResult:
+            mark = f"{number}. ".rjust(len(f" {last_number - 1}. "))
+            within = options.update(width=options.max_width - len(mark))
+            for line in console.render_lines(self.elements, within, style=self.style):
+                yield Segment(mark)
+                yield from line
+                yield Segment.line()
+                mark = " " * len(mark)
+
     class DrawnMarkdown(markdown.Markdown):
         elements: ClassVar = {
             **markdown.Markdown.elements,
             "heading_open": DrawnHeading,
+            "list_item_open": DrawnItem,
             **dict.fromkeys(("fence", "code_block"), DrawnCode),
             **dict.fromkeys(("td_open", "th_open"), DrawnCell),
         }

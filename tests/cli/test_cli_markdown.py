@@ -13,6 +13,7 @@ import pyte
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from mlx_tools.cli.markdown import MarkdownScreen, PlainScreen
 from mlx_tools.cli.output import cells
@@ -107,7 +108,7 @@ def test_what_stands_there_in_the_end_is_the_same_however_it_came(
     columns, rows = size
     whole = drawn([text], columns, rows, often=False)
     assert drawn(parted(text, sizes), columns, rows).text == whole.text
-    assert all(cells(row) <= columns for row in OWN.sub("", whole.getvalue()).split("\n"))
+    assert all(cell_len(row) <= columns for row in OWN.sub("", whole.getvalue()).split("\n"))
 
 
 @FEW
@@ -192,7 +193,8 @@ def test_markdown_is_shown_and_what_it_has_no_sign_for_stays() -> None:
 
 
 def test_what_is_nested_or_crowded_beyond_a_screen_stays_as_it_is() -> None:
-    for text in (">" * 300 + " deep", "|" + "a|" * 40 + "\n|" + "-|" * 40):
+    crowded = "|" + "a|" * 40 + "\n|" + "-|" * 40
+    for text in (">" * 300 + " deep", crowded, "1.", "-", "```", "[" * 9000):
         assert "".join(drawn([text], 40).text.split()) == "".join(text.split())
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.cli.output import amount, begin_line, shown, to_json
-from mlx_tools.cli.view import LiveView, list_sources
+from mlx_tools.cli.view import LiveView, StatusLine, list_sources, tell
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
-from mlx_tools.transcript.outcome import Answered
+from mlx_tools.transcript.outcome import Answered, Context
 from mlx_tools.transcript.sources import GivenSource
 
 
@@ -128,6 +128,130 @@ def test_at_a_terminal_progress_is_shown_and_goes_away(monkeypatch: pytest.Monke
     assert first.endswith("…, 26 % …")
     assert len(first) < 80
     assert (second, third, last) == ("  count: goes on …", "  count: done, 100 % …", "")
+
+
+class Watched:
+    """A terminal, the view on it of one who wants no steps, and a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+        monkeypatch.setenv("TERM", "xterm")
+        monkeypatch.setenv("NO_COLOR", "1")
+        self.now, self.screen = 0.0, Terminal()
+        self.view = LiveView(steps=self.screen, answer=self.screen, clock=lambda: self.now, **more)
+
+    def show(self, *happened: events.Event | float) -> list[str]:
+        """What is written after each event, or number of seconds; ``\\r`` clears the line."""
+        written = []
+        for one in happened:
+            if isinstance(one, events.Event):
+                self.view.show(one)
+            else:
+                self.now += one
+                self.view.tick()
+            written.append(self.screen.getvalue().replace("\r\x1b[K", "\r"))
+            self.screen.seek(0)
+            self.screen.truncate()
+        return written
+
+
+def called(call: str, name: str, **arguments: Any) -> events.Event:
+    return events.CallRead(call=call, name=name, arguments=arguments)
+
+
+def returned(call: str, name: str, preview: str, error: ErrorInfo | None = None) -> events.Event:
+    return events.ToolEnded(
+        call=call, name=name, error=error, preview=preview, duration_ms=3, output_size_chars=9
+    )
+
+
+def test_without_steps_a_call_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, every_step=False)
+    lines = watched.show(
+        called("c1", "file_access", operation="read", path="a\x1b.txt", n=1),
+        returned("c1", "file_access", "first line\nsecond " + "line " * 40),
+        returned("c2", "clock", "", ErrorInfo("timeout", "too slow")),
+        returned("c3", "clock", "12:00"),
+    )
+    assert lines[0] == ""
+    assert lines[1].startswith("· file_access read, a\\x1b.txt, 1 → first line second line ")
+    assert lines[1].endswith("… · 3 ms\n") and 70 < len(lines[1]) <= 80
+    assert lines[2:] == ["· clock ✗ timeout: too slow · 3 ms\n", "· clock → 12:00 · 3 ms\n"]
+
+
+def test_what_is_waited_for_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, every_step=False)
+    runs = events.ToolStarted(call="c1", name="crawl")
+    far = events.ToolProgress(call="c1", name="crawl", message="page 2", fraction=None)
+    assert watched.show(started(), 0.5, 2.0, ended(), runs, 3.0, far, 0.1) == [
+        "· the model …",
+        "",
+        "\r· the model … 2 s",
+        "\r",
+        "  crawl runs …",
+        "\r  crawl runs … 3 s",
+        "\r  crawl: page 2 … 3 s",
+        "",
+    ]
+    assert watched.show(events.ToolStarted(call="c2", name="clock"))[0] == "\r  clock runs …"
+    left = watched.show(returned("c2", "clock", "12:00"), 1.0)
+    assert left == ["\r· clock → 12:00 · 3 ms\n", "  crawl: page 2 … 4 s"]
+
+
+def thought(text: str) -> events.Event:
+    return events.ThoughtPiece(turn=1, text=text)
+
+
+def test_thoughts_are_folded_to_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch, every_step=False)
+    happened = (started(), 5.0, thought("Let me "), 2.0, thought("see."), piece("Yes "), ended())
+    assert watched.show(*happened) == [
+        "· the model …",
+        "\r· the model … 5 s",
+        "\r· the model thinks …",
+        "\r· the model thinks … 2 s",
+        "",
+        "\r· thought: 11 characters, 2.0 s\nYes",
+        "",
+    ]
+    whole = Watched(monkeypatch)
+    text = "".join(whole.show(started(), thought("Let me\x1b "), thought("see."), ended()))
+    assert "\rLet me\\x1b see.\n· thought: 12 characters, 0 ms\n" in text
+
+
+def test_a_full_context_is_told_with_what_makes_room(capsys: Any) -> None:
+    filling = events.ContextFilling(size=1000, used=810)
+    LiveView(steps=None, answer=None, makes_room="/compact makes room").show(filling)
+    assert "81 % of the model's context" in (told := capsys.readouterr().err)
+    assert told.endswith("; /compact makes room\n")
+
+
+def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
+    now = [0.0]
+    status = StatusLine("qwen\x1b", clock=lambda: now[0])
+    assert StatusLine().text() == "" and status.text() == "qwen\\x1b"
+    unreported = events.TurnEnded(turn=1, usage=Usage(), duration_ms=9000)
+    for happened in (started(), piece("a"), 4.0, unreported, finished("a")):
+        if isinstance(happened, float):
+            now[0] += happened
+        else:
+            status.see(happened)
+    assert status.text() == "qwen\\x1b"
+    for happened in (started(), 3.0, piece("a"), 0.5, piece("b"), 2.0, ended()):
+        if isinstance(happened, float):
+            now[0] += happened
+        else:
+            status.see(happened)
+    known = Answered(session="s", answer="a", context=Context(1000, 230), model="m")
+    status.see(events.Finished(outcome=known))
+    assert status.text() == "m · 23 % of 1000 · 2 tokens/s"
+    status.see(events.ContextFilling(size=1000, used=800))
+    assert status.text() == "m · 80 % of 1000: /compact makes room · 2 tokens/s"
+
+
+def test_an_answer_that_was_cut_off_is_said_to_be_truncated(capsys: Any) -> None:
+    cut_off = Answered(session="s", answer="It", truncated=True)
+    tell(cut_off, as_json=False, include_outputs=False, plain=False)
+    assert capsys.readouterr().err.startswith("mlx-tools: truncated: the answer was cut off")
 
 
 def test_what_a_terminal_shows_of_ctrl_c_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,6 +216,19 @@ def test_a_flood_of_text_is_closed() -> None:
     assert len(sent) < 100
 
 
+def test_a_thought_is_told_as_it_forms_and_kept_apart_from_the_answer() -> None:
+    text = f"<think>\nWhy \ud800not?\n</think>\n{answer('two')}"
+
+    async def collect() -> list[events.Event]:
+        backend = ScriptedBackend(Script(text, pieces=9))
+        return [e async for e in Controller(backend, [area], ALL).stream("Hi")]
+
+    seen = anyio.run(collect)
+    thoughts = [e.text for e in seen if isinstance(e, events.ThoughtPiece)]
+    assert len(thoughts) > 1 and "".join(thoughts) == "\nWhy \ufffdnot?\n"
+    assert "".join(e.text for e in seen if isinstance(e, events.AnswerPiece)) == "two"
+
+
 def test_events_tell_the_whole_story_in_order() -> None:
     backend = ScriptedBackend(
         Script(call("area", width=1, height=2), pieces=5), Script(answer("two"), pieces=3)
