@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.app.config import Configuration, Group, SettingRow
     from mlx_tools.app.guard import Door, Guard, Refusal, is_loopback
-    from mlx_tools.app.jobs import job_store, jobs_of, lasting, roots_of
+    from mlx_tools.app.jobs import job_store, jobs_of, lasting, recorded, roots_of
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
     from mlx_tools.app.toml_edit import as_toml, with_value
@@ -45,7 +45,7 @@ __getattr__, __dir__ = names_of(
         "checks": ("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
         "config": ("Configuration", "Group", "SettingRow"),
         "guard": ("Door", "Guard", "Refusal", "is_loopback"),
-        "jobs": ("job_store", "jobs_of", "lasting", "roots_of"),
+        "jobs": ("job_store", "jobs_of", "lasting", "recorded", "roots_of"),
         "proposal": ("Proposal", "Proposer"),
         "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),
         "toml_edit": ("as_toml", "with_value"),

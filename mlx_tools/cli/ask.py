@@ -48,6 +48,8 @@ def ask(
             "besides a question is added to it.",
         ),
     ] = None,
+    go_on: options.GoOn = False,
+    session: options.SessionGiven = None,
     tool_choice: options.ToolChoice = "auto",
     require_tools: options.RequireTools = "",
     as_json: options.AsJson = False,
@@ -78,12 +80,18 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    began = monotonic()
-    run = options.run_options(options_given, tool_choice, require_tools)
+    began, kept = monotonic(), None
+    if go_on or session is not None:
+        from mlx_tools.cli.resume import going_on, refuse_beside
+
+        refuse_beside(schema=schema, require_tools=require_tools)
+        kept = going_on(session, go_on, options_given)
+    run = kept.run if kept else options.run_options(options_given, tool_choice, require_tools)
     if schema is not None:
         fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=fits)
     text, piped = _question(options.joined(question))
+    choice = tool_choice if kept and tool_choice != "auto" else None
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps, answer=plain)
     clean = cleaner(run.configuration)
@@ -98,9 +106,17 @@ def ask(
 
         outcome = answer(
             run,
-            lambda approver: opened(run, approver=approver, note=note, wrap=traced),
-            lambda controller: controller.conversation(spent=monotonic() - began),
-            lambda conversation: conversation.stream(text, piped=piped),
+            lambda approver: (
+                kept.opened(approver, traced)
+                if kept
+                else opened(run, approver=approver, note=note, wrap=traced)
+            ),
+            lambda controller: (
+                kept.begin(controller)
+                if kept
+                else controller.conversation(spent=monotonic() - began)
+            ),
+            lambda conversation: conversation.stream(text, tool_choice=choice, piped=piped),
             view,
             seen,
         )

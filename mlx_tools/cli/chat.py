@@ -3,39 +3,72 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import typer
 from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.cli import inputs, options
+from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.chat_commands import Leave, completions, helps, obey, permissions, roots
-from mlx_tools.cli.output import begin_line, columns_of, complain, folded, painted
+from mlx_tools.cli.output import (
+    begin_line,
+    columns_of,
+    complain,
+    counted,
+    cut,
+    folded,
+    painted,
+)
 from mlx_tools.cli.talk import Talk
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
 from mlx_tools.paths import state_dir
-from mlx_tools.transcript import Answered, Outcome
+from mlx_tools.transcript import Answered, AnswerRecord, Outcome, UserRecord, at_rest
+
+if TYPE_CHECKING:
+    from mlx_tools.app import RunOptions
+    from mlx_tools.cli.resume import KeptSession
 
 app = typer.Typer(add_completion=False)
+
+_BRIEF: Final = 300
+"""Characters that are shown of what was said last."""
 
 
 @app.command()
 @options.with_settings(*options.ASK)
 def chat(
+    go_on: options.GoOn = False,
+    session: options.SessionGiven = None,
     tool_choice: options.ToolChoice = "auto",
     require_tools: options.RequireTools = "",
     *,
     options_given: options.Options,
 ) -> int:
     """Talk until the input ends."""
-    run = options.run_options(options_given, tool_choice, require_tools)
+    if go_on or session is not None:
+        from mlx_tools.cli.resume import going_on, refuse_beside
+
+        choice = "" if tool_choice == "auto" else tool_choice
+        refuse_beside(tool_choice=choice, require_tools=require_tools)
+        return talk_on(going_on(session, go_on, options_given))
+    return _talk(options.run_options(options_given, tool_choice, require_tools))
+
+
+def talk_on(kept: KeptSession) -> int:
+    """Talk on in a session that is kept."""
+    return _talk(kept.run, kept)
+
+
+def _talk(run: RunOptions, kept: KeptSession | None = None) -> int:
     keyboard = TypeAhead.here()
     with start_blocking_portal() as portal:
         with keyboard.held() if keyboard else nullcontext():
-            talk = Talk(run, portal)
+            talk = Talk(run, portal, kept)
             talk.turns.type_ahead = keyboard
         with closing(talk):
             return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
@@ -48,9 +81,10 @@ def _at_keyboard(talk: Talk) -> int:
     complete = partial(completions, talk)
     ahead = talk.turns.type_ahead
     editor = LineEditor(state_dir() / "chat_history", helps, complete, talk.status_text, ahead)
-    for row in banner(talk):
+    for row in (*banner(talk), *reminder(talk)):
         text = folded(row, columns_of(sys.stderr), "  ")
         print(painted(text, "dim", sys.stderr), file=sys.stderr)
+    _survived(talk.take_up)
     while True:
         try:
             line = editor.read()
@@ -60,14 +94,20 @@ def _at_keyboard(talk: Talk) -> int:
             return EXIT_OK
         try:
             with ahead.held() if ahead else nullcontext():
-                say(talk, line)
+                _survived(partial(say, talk, line))
         except Leave:
             return EXIT_OK
-        except KeyboardInterrupt:
-            begin_line()
-            complain("by Ctrl-C", kind="stopped")
-        except MlxToolsError as error:
-            complain(str(error))
+
+
+def _survived(does: Callable[[], object]) -> None:
+    """Do what a person asked for; what stops it, or fails, is told and does not end the talk."""
+    try:
+        does()
+    except KeyboardInterrupt:
+        begin_line()
+        complain("by Ctrl-C", kind="stopped")
+    except MlxToolsError as error:
+        complain(str(error))
 
 
 def _from_pipe(talk: Talk) -> int:
@@ -100,6 +140,24 @@ def say(talk: Talk, text: str) -> Outcome | None:
         obey(talk, text.rstrip())
         return None
     return talk.ask(inputs.as_text(text.strip(), "question"))
+
+
+def reminder(talk: Talk) -> Iterator[str]:
+    """What was said last in a session that a talk goes on with."""
+    asked = [record.content for record in talk.records if isinstance(record, UserRecord)]
+    if not asked:
+        return
+    yield f"going on with {talk.conversation.session}, {counted(len(asked), 'question')} so far:"
+    yield f"> {_brief(asked[-1])}"
+    last = at_rest(talk.records)
+    if isinstance(last, AnswerRecord):
+        yield _brief(last.content)
+    elif not talk.conversation.undecided:
+        yield "(it has no answer)"
+
+
+def _brief(text: str) -> str:
+    return in_words(cut(" ".join(text.split()), _BRIEF))
 
 
 def banner(talk: Talk) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlx_tools.app import Configuration, Group, SettingRow, config
-from mlx_tools.cli.completion import profile_names
+from mlx_tools.cli.completion import profile_names, session_ids
 from mlx_tools.cli.output import keep_output, warn_all
 from mlx_tools.errors import UsageError
 from mlx_tools.policy import PRESETS
@@ -84,6 +84,15 @@ RequireTools = Annotated[
 ]
 AsJson = Annotated[bool, option("--json", "Print one JSON object.")]
 AsJsonLines = Annotated[bool, option("--json", "Print one JSON object a line.")]
+GoOn = Annotated[bool, option("--continue,-c", "Go on with the last conversation.")]
+SessionGiven = Annotated[
+    str | None,
+    option(
+        "--session ID",
+        "Go on with this session: its id, or the beginning of it.",
+        autocompletion=session_ids,
+    ),
+]
 Yes = Annotated[bool, option("--yes,-y", "Do not ask.")]
 
 Options = Mapping[str, str | bool | Sequence[str]]

@@ -1,4 +1,5 @@
-"""Goes on with a paused session: its transcript says how, the command line only what was decided.
+"""Goes on with a session that is kept: its transcript says how, the command line only what was
+decided, or what narrows it.
 
 The backend, the model, the style and the roots are those of the transcript's header, so that
 nothing has to be said twice. What is configured today holds besides: where it has changed since the
@@ -8,12 +9,24 @@ session was begun it can only take power away.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from mlx_tools.app import RunOptions, choose, jobs_of, registry_of, session_store
-from mlx_tools.cli import options
+from mlx_tools.app import (
+    RunOptions,
+    choose,
+    config,
+    job_store,
+    jobs_of,
+    recorded,
+    registry_of,
+    session_store,
+)
+from mlx_tools.backends import Backend
+from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
 from mlx_tools.cli.output import note
@@ -25,11 +38,105 @@ from mlx_tools.controller import (
     Approvals,
     Approver,
     Controller,
+    Conversation,
     check_begun_here,
 )
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store import load
-from mlx_tools.transcript import Header, Record
+from mlx_tools.policy import Policy, restriction
+from mlx_tools.store import load, standing_of
+from mlx_tools.transcript import Header, Record, UserRecord
+
+_GO_WITH: Final = frozenset(
+    (
+        *("backend.url", "backend.api_key", "policy.allow", "policy.dry_run"),
+        *("policy.local_only", "policy.approve"),
+    )
+)
+"""The options that a session is gone on with: where its server is now, what takes power away for
+the time being, and who approves."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSession:
+    """A session to go on with: its transcript, how its model is reached, and what its policy is
+    narrowed by, where by anything."""
+
+    path: Path
+    records: Sequence[Record]
+    header: Header
+    run: RunOptions
+    within: Policy | None = None
+
+    @asynccontextmanager
+    async def opened(
+        self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
+    ) -> AsyncIterator[Controller]:
+        """A controller to go on with it by; its backend is closed at the end. ``wrap`` is as for
+        `mlx_tools.app.opened`."""
+        configuration = self.run.configuration
+        registry = registry_of(configuration, jobs_of(configuration, self.header))
+        chosen = await choose(self.run, note)
+        try:
+            chosen.free_markers(self.header.style)
+            yield Controller(
+                wrap(chosen.backend),
+                registry,
+                store=session_store(configuration),
+                approver=approver,
+                standing=configuration.standing(),
+            )
+        finally:
+            await chosen.backend.aclose()
+
+    async def begin(self, controller: Controller) -> Conversation:
+        """The session, open."""
+        return await controller.reopen(self.path, within=self.within)
+
+
+def going_on(session: str | None, last: bool, given: options.Options) -> KeptSession:
+    """The session that is named, or the last conversation, to go on with under these options.
+
+    Raises `UsageError` where there is none, and for an option that would make another one of it.
+    """
+    if session is not None and last:
+        raise UsageError("--continue goes without --session", hint="leave one of them out")
+    for key in given:
+        if key not in _GO_WITH:
+            raise UsageError(
+                f"{config.table()[key].setting.flag} goes with no session that was begun without",
+                hint="leave it out: a session keeps its own; in chat /model, /root and /system go "
+                "on with another",
+            )
+    return _kept(_path_of(last_talk() if session is None else session), given)
+
+
+def refuse_beside(**said: object) -> None:
+    """Raise `UsageError` for an option of a command, by its name, that was given and goes with no
+    session."""
+    for name, value in said.items():
+        if value:
+            raise UsageError(
+                f"--{name.replace('_', '-')} goes with no session that was begun without",
+                hint="leave it out: a session keeps its own",
+            )
+
+
+def last_talk() -> str:
+    """The id of the conversation that was last written to: one of a person's, not of a job's or of
+    a run within a call. Raises `UsageError` where there is none."""
+    folder, jobs = session_folder(), job_store()
+    for session in folder.by_use():
+        try:
+            records = folder.records(session)
+        except TranscriptError:
+            note(f"{session} cannot be read, and is passed over: mlx-tools sessions show {session}")
+            continue
+        header = records[0] if records else None
+        asked = any(isinstance(record, UserRecord) for record in records)
+        ours = asked and isinstance(header, Header) and not header.parent
+        if ours and not jobs.is_of_a_run(session):
+            return session
+    raise UsageError("there is no conversation to go on with", hint='mlx-tools ask "QUESTION"')
 
 
 def approvals_of(
@@ -67,22 +174,23 @@ def approvals_of(
 def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     """Goes on with a session, by its id, the beginning of one, ``last`` or its transcript's path.
 
-    Shows what happens and returns the exit code of how it ended.
+    Shows what happens and returns the exit code of how it ended. One in which nothing waits is
+    talked on in, at a terminal.
     """
-    path = _path_of(given)
-    records, header = _read(path)
-    if header.backend.get("kind") == NO_MODEL:
-        raise UsageError(
-            "nothing waits in the session: it is a call without a model", hint="call it again"
-        )
-    # before anything that it says is done, such as asking the server that it names
-    check_begun_here(records, session_store(options.load({})).secret)
-    run = options.run_options(_as_options(header))
+    kept = _kept(_path_of(given), {})
+    if approvals is None and standing_of(kept.records).ended:
+        if not inputs.at_terminal() or as_json:
+            raise UsageError(
+                "nothing waits in the session: it has ended",
+                hint=f"go on in it: mlx-tools chat --session {kept.header.session}",
+            )
+        from mlx_tools.cli.chat import talk_on
 
+        return talk_on(going_on(given, False, {}))
     outcome = answer(
-        run,
-        lambda approver: _reopening(run, header, approver),
-        lambda controller: controller.reopen(path),
+        kept.run,
+        kept.opened,
+        kept.begin,
         lambda conversation: conversation.stream_resumed(approvals),
         LiveView.here(answer=not as_json),
     )
@@ -97,43 +205,41 @@ def _path_of(given: str) -> Path:
     return folder.path(folder.find(given))
 
 
-def _read(path: Path) -> tuple[Sequence[Record], Header]:
-    """The records of a session and its header, read without holding it."""
+def _kept(path: Path, given: options.Options) -> KeptSession:
+    """A session, read without holding it, and how its header says to go on with it."""
     if not path.is_file():
         raise UsageError(f"there is no transcript {path}", hint="mlx-tools sessions list")
     records = load(path)
-    if not records or not isinstance(records[0], Header):
+    header = records[0] if records else None
+    if not isinstance(header, Header):
         raise TranscriptError(f"the transcript {path} holds nothing yet")
-    return records, records[0]
+    if header.backend.get("kind") == NO_MODEL:
+        raise UsageError(
+            "nothing waits in the session: it is a call without a model", hint="call it again"
+        )
+    # before anything that it says is done, such as asking the server that it names
+    check_begun_here(records, session_store(options.load({})).secret)
+    run = options.run_options({**_as_options(header), **given})
+    return KeptSession(path, records, header, run, _within(run, given))
 
 
 def _as_options(header: Header) -> options.Options:
-    """The header as options of the command line: how the model is reached, and the roots."""
+    """The header as options of the command line: how the model is reached and spoken to, the
+    limits, and the roots."""
     said = {
         "backend.kind": header.backend.get("kind"),
         "backend.url": header.backend.get("url"),
         "model.name": header.model,
+        "prompt.persona": header.persona,
     }
     named = {key: value for key, value in said.items() if isinstance(value, str)}
-    return {"tools.roots": list(header.roots), **named}
+    return {"tools.roots": list(header.roots), **recorded(header), **named}
 
 
-@asynccontextmanager
-async def _reopening(
-    run: RunOptions, header: Header, approver: Approver
-) -> AsyncIterator[Controller]:
-    """A controller for a session that was begun before; its backend is closed at the end."""
-    configuration = run.configuration
-    registry = registry_of(configuration, jobs_of(configuration, header))
-    chosen = await choose(run, note)
-    try:
-        chosen.free_markers(header.style)
-        yield Controller(
-            chosen.backend,
-            registry,
-            store=session_store(configuration),
-            approver=approver,
-            standing=configuration.standing(),
-        )
-    finally:
-        await chosen.backend.aclose()
+def _within(run: RunOptions, given: options.Options) -> Policy | None:
+    """What the session's policy is narrowed by, as these options say."""
+    own = run.configuration.settings.policy
+    allow = own.allow if "policy.allow" in given and own.allow is not None else ("*",)
+    switches = ("local_only", "dry_run")
+    rules = {one: True for one in switches if f"policy.{one}" in given and getattr(own, one)}
+    return restriction(allow, **rules) if rules or allow != ("*",) else None

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import BlockingPortal
 
@@ -16,6 +16,7 @@ from mlx_tools.app import (
     RunOptions,
     controller_of,
     found,
+    jobs_of,
     registry_of,
     with_settings,
 )
@@ -39,24 +40,32 @@ from mlx_tools.transcript import (
     UserRecord,
 )
 
+if TYPE_CHECKING:
+    from mlx_tools.cli.resume import KeptSession
+
 
 class Talk:
     """Questions to a model and its answers.
 
     ``sessions`` are the ids of those it has gone through, the present one last. ``steps`` says
-    whether every step is shown, or but a line a call. Raises what `found` and
-    `registry_of` raise.
+    whether every step is shown, or but a line a call. ``kept`` is a session to go on with. Raises
+    what `found` and `registry_of` raise.
     """
 
-    def __init__(self, run: RunOptions, portal: BlockingPortal) -> None:
+    def __init__(
+        self, run: RunOptions, portal: BlockingPortal, kept: KeptSession | None = None
+    ) -> None:
         self.run = run
         self.steps = False
         self._portal = portal
         self.turns = Turns(portal, run)
         self._left = False  # the last question is not to be gone on with
-        self._stack, self.controller = self._found(run)
+        self._stack, self.controller = self._found(run, kept)
         try:
-            self.conversation: Conversation = self.wait(self.controller.conversation)
+            begin = self.controller.conversation
+            self.conversation: Conversation = self.wait(
+                begin if kept is None else partial(kept.begin, self.controller)
+            )
         except BaseException:
             self._stack.close()
             raise
@@ -117,10 +126,21 @@ class Talk:
         """Answer a question, and show what happens. Raises what `Conversation.run` raises, and
         KeyboardInterrupt for Ctrl-C, which stops the answer."""
         self._leave_unfinished()
-        view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
         conversation = self.conversation
+        return self._shown(lambda: conversation.stream(question))
+
+    def take_up(self) -> None:
+        """Have decided what must be before the next question, where anything must: calls of a
+        session that was paused, or broke off. Raises what `ask` raises."""
+        conversation = self.conversation
+        if conversation.undecided:
+            self._shown(conversation.stream_resumed)
+
+    def _shown(self, stream: Callable[[], AsyncGenerator[Event]]) -> Outcome:
+        """What comes of a run, which is shown as it happens."""
+        view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
         try:
-            for event in self.turns.follow(lambda: conversation.stream(question), view):
+            for event in self.turns.follow(stream, view):
                 self._status.see(event)
                 view.show(event)
         except StorageError:
@@ -193,10 +213,13 @@ class Talk:
         self._status = StatusLine(self.model)
         stack.close()
 
-    def _found(self, run: RunOptions) -> tuple[ExitStack, Controller]:
+    def _found(
+        self, run: RunOptions, kept: KeptSession | None = None
+    ) -> tuple[ExitStack, Controller]:
         """A controller of the backend that is found for these options, and what closes that."""
         configuration = run.configuration
-        registry = registry_of(configuration)
+        jobs = None if kept is None else jobs_of(configuration, kept.header)
+        registry = registry_of(configuration, jobs)
         with ExitStack() as stack:
             backends = self._portal.wrap_async_context_manager(found(run, note))
             chosen, settings = stack.enter_context(backends)

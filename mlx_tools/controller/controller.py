@@ -420,14 +420,17 @@ class Controller:
         with closing(await self.reopen(session)) as conversation:
             return await conversation.resume(approvals)
 
-    async def reopen(self, session: str | os.PathLike[str]) -> Conversation:
+    async def reopen(
+        self, session: str | os.PathLike[str], *, within: Policy | None = None
+    ) -> Conversation:
         """Open a session again, for further questions, or for `Conversation.resume` where it is
         paused or broke off.
 
         ``session`` is its id or the path of its transcript, to which what comes is appended: the
         next prompt begins with the bytes of the last one. What `resume` says of the header and the
-        policy holds here. Raises `UsageError` where there is no such session, or the backend has
-        another model than it was begun with, and `TranscriptError` as `resume` does.
+        policy holds here; ``within`` is what must allow a call besides. Raises `UsageError` where
+        there is no such session, or the backend has another model than it was begun with, and
+        `TranscriptError` as `resume` does.
         """
         opens = getattr(self._store, "open", None)
         if opens is None:
@@ -439,7 +442,10 @@ class Controller:
         except BaseException:
             files.transcript.close()
             raise
-        return self._open(files)
+        conversation = self._open(files)
+        if within is not None:
+            conversation.policy = conversation.policy.narrowed_by(within)
+        return conversation
 
     def _check_model(self, header: Header) -> None:
         """Raise `UsageError` where the backend is known to have another model than a session."""

@@ -70,6 +70,7 @@ from mlx_tools.transcript import (
     outcome_of,
 )
 
+_ANSWERING: Final = (State.COMPLETING, State.READING, State.CALLING, State.PAUSED)
 _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
@@ -280,23 +281,27 @@ class Conversation:
         self.append(ResumedRecord(policy=self.policy.to_json(), at=self.timestamp()))
         self._reopened = False
 
+    @property
+    def undecided(self) -> str:
+        """Why nothing can be asked before a person has decided about calls; empty where it can."""
+        session = self.folded
+        open_calls = session.current.open_calls if session.state in _ANSWERING else {}
+        if doubtful := [key for key, state in open_calls.items() if state.in_doubt]:
+            return f"nobody knows how {', '.join(doubtful)} ended"
+        return "it waits for an approval" if session.state is State.PAUSED else ""
+
     def _leave_unfinished(self) -> None:
         """End a question that a crash broke off, before the next one is asked.
 
         Raises `UsageError`, and changes nothing, where a person must decide about its calls first.
         """
-        session = self.folded
-        if session.state in (State.EMPTY, State.IDLE, State.STOPPED):
-            return
-        states = session.current.open_calls.items()
-        doubtful = ", ".join(key for key, state in states if state.in_doubt)
-        if doubtful or session.state is State.PAUSED:
-            why = f"nobody knows how {doubtful} ended" if doubtful else "it waits for an approval"
+        if why := self.undecided:
             raise UsageError(
                 f"the session {self.session} cannot go on: {why}",
                 hint=f"decide first: mlx-tools sessions resume {self.session}",
             )
-        self._break_off(KeyboardInterrupt())
+        if self.folded.state in _ANSWERING:
+            self._break_off(KeyboardInterrupt())
 
     def _checked(self, tool_choice: str) -> str:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word

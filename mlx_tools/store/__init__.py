@@ -32,7 +32,7 @@ from mlx_tools.store.roots import (
     private_part,
     supported,
 )
-from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder, Standing
+from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder, Standing, standing_of
 from mlx_tools.store.session_store import MemoryStore, SessionFiles, TranscriptStore, fingerprints
 from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, parse, to_json
 

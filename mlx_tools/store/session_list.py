@@ -44,12 +44,9 @@ an answer; a process is at it; its process ended in the middle; it cannot be rea
 """
 
 LAST: Final = "last"
-"""Stands for the newest session, wherever an id is taken."""
+"""Stands for the session that was last written to, wherever an id is taken."""
 
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
-_SECOND: Final = len("20260102-101500")
-"""Characters of an id that say when the session was begun, to the second."""
-
 _REMOVED: Final = ".removed-"
 _ENDED: Final = frozenset({"answered", "stopped", "empty"})
 
@@ -152,6 +149,10 @@ class SessionFolder:
             ) from None
         return sorted(found, reverse=True)
 
+    def by_use(self) -> list[str]:
+        """The ids of the sessions, the one first that was last written to."""
+        return sorted(self.ids(), key=lambda i: (_last_write(self.path(i)), i), reverse=True)
+
     def find(self, given: str) -> str:
         """The id that is meant by an id, the beginning of one, or ``last``.
 
@@ -162,9 +163,8 @@ class SessionFolder:
         if given in ids:
             return given
         found = [i for i in ids if given and i.startswith(given)]
-        if given == LAST and ids:
-            newest = [i for i in ids if i[:_SECOND] == ids[0][:_SECOND]]
-            found = [max(newest, key=lambda i: _last_write(self.folder / i))]
+        if given == LAST:
+            found = self.by_use()[:1]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -273,10 +273,10 @@ class SessionFolder:
             os.close(file)
 
 
-def _last_write(folder: Path) -> int:
-    """The time when a session was last begun or written to beside its transcript."""
+def _last_write(transcript: Path) -> int:
+    """The time when a session was last written to, 0 where that cannot be had."""
     with contextlib.suppress(OSError):
-        return folder.stat().st_mtime_ns
+        return transcript.stat(follow_symlinks=False).st_mtime_ns
     return 0
 
 

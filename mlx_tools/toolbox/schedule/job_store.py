@@ -213,6 +213,12 @@ class JobStore:
             )
             return bool(planned.rowcount)
 
+    def is_of_a_run(self, session: str) -> bool:
+        """Return whether a job's run happened in this session."""
+        with self._opened() as db:
+            found = db.execute("SELECT 1 FROM runs WHERE session = ?", (session,)).fetchone()
+        return found is not None
+
     def open_runs(self) -> list[JobRun]:
         """The runs that are not over, the oldest first."""
         with self._opened() as db:
