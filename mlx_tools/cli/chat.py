@@ -144,12 +144,13 @@ def say(talk: Talk, text: str) -> Outcome | None:
 
 def reminder(talk: Talk) -> Iterator[str]:
     """What was said last in a session that a talk goes on with."""
-    asked = [record.content for record in talk.records if isinstance(record, UserRecord)]
+    said = [*talk.said]
+    asked = [record.content for record in said if isinstance(record, UserRecord)]
     if not asked:
         return
     yield f"going on with {talk.conversation.session}, {counted(len(asked), 'question')} so far:"
     yield f"> {_brief(asked[-1])}"
-    last = at_rest(talk.records)
+    last = at_rest(said)
     if isinstance(last, AnswerRecord):
         yield _brief(last.content)
     elif not talk.conversation.undecided:
