@@ -11,16 +11,16 @@ import errno
 import os
 import stat
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, nullcontext
-from dataclasses import asdict, replace
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from mlx_tools.app import Configuration, opened
+from mlx_tools.app import Configuration, RunOptions, opened
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
@@ -28,10 +28,13 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, to_json
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
-from mlx_tools.controller import check_output_schema
+from mlx_tools.controller import Approver, Controller, Conversation, check_output_schema
 from mlx_tools.errors import UsageError
 from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
+
+if TYPE_CHECKING:
+    from mlx_tools.cli.resume import KeptSession
 
 app = typer.Typer(add_completion=False)
 
@@ -80,21 +83,11 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    began, kept = monotonic(), None
-    if go_on or session is not None:
-        from mlx_tools.cli.resume import going_on, refuse_beside
-
-        refuse_beside(schema=schema, require_tools=require_tools)
-        kept = going_on(session, go_on, options_given)
-    run = kept.run if kept else options.run_options(options_given, tool_choice, require_tools)
-    if schema is not None:
-        fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
-        run = replace(run, output_schema=fits)
+    begun, choice = _begun(go_on, session, options_given, tool_choice, require_tools, schema)
     text, piped = _question(options.joined(question))
-    choice = tool_choice if kept and tool_choice != "auto" else None
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps, answer=plain)
-    clean = cleaner(run.configuration)
+    clean = cleaner(begun.run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
         traced = trace.traced if trace is not None else lambda backend: backend
 
@@ -105,17 +98,9 @@ def ask(
                 print_json(_event(event, include_outputs))
 
         outcome = answer(
-            run,
-            lambda approver: (
-                kept.opened(approver, traced)
-                if kept
-                else opened(run, approver=approver, note=note, wrap=traced)
-            ),
-            lambda controller: (
-                kept.begin(controller)
-                if kept
-                else controller.conversation(spent=monotonic() - began)
-            ),
+            begun.run,
+            lambda approver: begun.opened(approver, traced),
+            begun.begin,
             lambda conversation: conversation.stream(text, tool_choice=choice, piped=piped),
             view,
             seen,
@@ -124,6 +109,45 @@ def ask(
         complain(trace.problem, kind="warning")
     tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
     return outcome.exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class _NewSession:
+    """A session of its own, as `KeptSession` is one to go on with. ``began`` is when, by the
+    monotonic clock."""
+
+    run: RunOptions
+    began: float
+
+    def opened(
+        self, approver: Approver, wrap: Callable[[Backend], Backend]
+    ) -> AbstractAsyncContextManager[Controller]:
+        return opened(self.run, approver=approver, note=note, wrap=wrap)
+
+    async def begin(self, controller: Controller) -> Conversation:
+        return await controller.conversation(spent=monotonic() - self.began)
+
+
+def _begun(
+    go_on: bool,
+    session: str | None,
+    given: options.Options,
+    tool_choice: str,
+    require_tools: str,
+    schema: Path | None,
+) -> tuple[KeptSession | _NewSession, str | None]:
+    """The session that a question is asked in, and the tool choice of this question alone."""
+    if go_on or session is not None:
+        from mlx_tools.cli.resume import going_on, refuse_beside
+
+        refuse_beside(schema=schema, require_tools=require_tools)
+        return going_on(session, go_on, given), None if tool_choice == "auto" else tool_choice
+    began = monotonic()
+    run = options.run_options(given, tool_choice, require_tools)
+    if schema is not None:
+        fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
+        run = replace(run, output_schema=fits)
+    return _NewSession(run, began), None
 
 
 def _question(given: str | None) -> tuple[str, int]:
