@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import run_in_terminal
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.enums import DEFAULT_BUFFER
@@ -34,8 +36,9 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
+from mlx_tools.cli.editor import EditFailed, editor_of, in_editor
 from mlx_tools.cli.inputs import read_line
-from mlx_tools.cli.output import PROSE, ours, shown, steerable
+from mlx_tools.cli.output import PROSE, complain, ours, shown, steerable
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
@@ -86,10 +89,9 @@ class LineEditor:
                 complete_while_typing=False,
                 reserve_space_for_menu=_MENU_ROWS,
                 history=_PrivateHistory(history),
-                key_bindings=_keys(self._keyboard),
+                key_bindings=_keys(self._keyboard, type_ahead.screen),
                 enable_suspend=True,
                 input_processors=[_Shown()],
-                tempfile_suffix=".md",
                 style=Style.from_dict({"status": "ansibrightblack"}),
                 input=self._keyboard,
                 output=_output(type_ahead.screen),
@@ -102,7 +104,7 @@ class LineEditor:
             text = self._edited(self._type_ahead) if self._type_ahead else _plain()
         except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
             return None
-        return _unquoted(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        return _unquoted(_sound(text))
 
     def _edited(self, type_ahead: TypeAhead) -> str:
         self._keyboard.vt100_parser.feed(type_ahead.take())
@@ -180,7 +182,7 @@ def _put_below(session: PromptSession[str], status: Callable[[], str]) -> None:
     session.app.layout = session.layout
 
 
-def _keys(keyboard: Vt100Input) -> KeyBindings:
+def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
     """What keys do beside what they do in Emacs."""
     keys = KeyBindings()
     typing = has_focus(DEFAULT_BUFFER)
@@ -203,9 +205,27 @@ def _keys(keyboard: Vt100Input) -> KeyBindings:
     @keys.add("c-x", "c-e", filter=typing)
     @keys.add("escape", "e", filter=typing)
     def edit(event: KeyPressEvent) -> None:
-        event.current_buffer.open_in_editor()
+        run_in_terminal(partial(_change, event.current_buffer, keyboard.stdin, screen))
 
     return keys
+
+
+def _change(buffer: Buffer, keyboard: TextIO, screen: TextIO) -> None:
+    """Have the user's editor change the text."""
+    try:
+        command = editor_of(os.environ)
+        if not command:
+            raise EditFailed("there is no editor (set EDITOR)")
+        text = in_editor(command, _sound(buffer.text), "question.md", keyboard, screen)
+    except EditFailed as error:
+        complain(f"{error}; nothing was changed", kind="editor")
+    else:
+        buffer.document = Document(text)
+
+
+def _sound(text: str) -> str:
+    """A text as UTF-8 can say it: bytes that were none are read as surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _readable(keyboard: Vt100Input) -> bool:

@@ -186,6 +186,12 @@ def test_an_editor_changes_the_text(line: Open) -> None:
     screen.see("READ 'all right right'")
 
 
+def test_an_editor_that_fails_is_told_and_changes_nothing(line: Open) -> None:
+    screen = line(VISUAL="false")
+    screen.type("all well\x1be")
+    screen.see("editor: false ended with exit code 1; nothing was changed\n> all well$")
+
+
 def test_a_line_is_drawn_anew_where_the_terminal_has_another_size(line: Open) -> None:
     screen = line()
     screen.type("a text that is wider than forty columns are")
