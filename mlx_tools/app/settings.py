@@ -333,7 +333,7 @@ class BackendSettings(Section):
     )
     api_key: Key | None = setting(
         "never",
-        "Sent to these addresses as a bearer token",
+        "The key that is sent to these addresses; as a bearer token",
         repr=False,
         option="--api-key-file FILE",
         group="own",
@@ -429,7 +429,7 @@ class Model(Section):
 class PromptSection(Section):
     system: Text | None = setting(
         "never",
-        "Who the model is told to be, in place of the built-in words",
+        "Who the model is told to be; stands in place of the built-in words",
         option="--system,-s TEXT",
         group="mode",
         allowed="text",
@@ -478,7 +478,7 @@ class GatewaySettings(Section):
     )
     api_key: Key | None = setting(
         "never",
-        "What clients must send as a bearer token or in x-api-key",
+        "The key that clients must send; as a bearer token or in x-api-key",
         repr=False,
         option="--api-key-file FILE",
         group="gateway",
@@ -516,7 +516,7 @@ class Settings(Section):
     )
     profile: Name | None = setting(
         "never",
-        "The profile of your file, settings under one name, that goes over its other values",
+        "The profile to use: settings under a name in your file that go over its other values",
         option="--profile NAME",
         group="own",
         allowed="the name of a profile",

@@ -204,7 +204,8 @@ def _help(row: SettingRow) -> str:
         notes = [", ".join(PRESETS)]
     if default is not None and default != "" and not isinstance(default, bool | tuple):
         notes.append(f"default: {default / scale:g}" if scale != 1 else f"default: {default}")
-    return f"{row.setting.help}." + (f" ({'; '.join(notes)})" if notes else "")
+    said = f"{row.setting.help}; FILE holds it" if row.setting.secret else row.setting.help
+    return f"{said}." + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _completer(row: SettingRow) -> Callable[..., list[str]] | None:

@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, output
+from mlx_tools.cli.help import give_help
 from mlx_tools.cli.output import complain, ours
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
@@ -71,16 +72,8 @@ class LazyGroup(TyperGroup):
         command = get_command(getattr(module, f"{cmd_name}_app", module.app))
         command.name = cmd_name
         command.help = COMMANDS[cmd_name]
-        for one in (command, *getattr(command, "commands", {}).values()):
-            _show_flags_bare(one, ctx)
+        give_help(command, ctx)
         return command
-
-
-def _show_flags_bare(command: Any, ctx: Any) -> None:
-    """A flag takes no value; the help would show one as if it took a ``<bool>``."""
-    for option in (*command.params, command.get_help_option(ctx)):
-        if getattr(option, "is_flag", False):
-            option.metavar = ""
 
 
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)

@@ -90,8 +90,9 @@ def add(
         str,
         option(
             "--when WHEN",
-            "2030-01-31 17:00, tomorrow 9:00, in 2 hours, every weekday at 8:30, every 2 "
-            "days at 9:00, every 15 minutes, @daily, or five fields of cron.",
+            "A time, or times that come again: 2030-01-31 17:00, tomorrow 9:00, in 2 hours, "
+            "every weekday at 8:30, every 2 days at 9:00, every 15 minutes, @daily, or five "
+            "fields of cron.",
         ),
     ],
     timezone: Annotated[

@@ -1,0 +1,57 @@
+"""What a command's help shows: a screen of it, and all of it where that is asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from typer.main import get_command
+
+from mlx_tools.cli.help import MOST_USED, ROWS
+from mlx_tools.cli.root import app
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    root: Any = get_command(app)
+    context = root.make_context("mlx-tools", [], resilient_parsing=True)
+    for name in root.list_commands(context):
+        command = root.get_command(context, name)
+        yield name, command
+        for below, one in getattr(command, "commands", {}).items():
+            yield f"{name} {below}", one
+
+
+def named(text: str) -> set[str]:
+    """The options that have a row of their own."""
+    heads = re.findall(r"^ {2,6}(-.*?)(?:  |$)", text, re.MULTILINE)
+    return {name for head in heads for name in re.findall(r"(?<!\S)--?[a-z-]+", head)}
+
+
+def test_help_is_a_screen_and_help_all_is_all(run: Any) -> None:
+    for path, command in commands():
+        brief, whole = run(*path.split(), "--help").out, run(*path.split(), "--help-all").out
+        assert brief.startswith(f"Usage: mlx-tools {path} ")
+        rows = brief.splitlines()
+        assert len(rows) <= ROWS, brief
+        assert max(map(len, [*rows, *whole.splitlines()])) <= 80, path
+        for one in command.params:
+            if one.param_type_name != "option":
+                continue
+            first = any(name in (*MOST_USED, "--help-all") for name in one.opts)
+            assert named(whole).issuperset(one.opts), (path, one.opts)
+            if brief != whole:
+                assert named(brief).issuperset(one.opts) == first, (path, one.opts)
+            assert first or not one.required
+
+
+def test_the_options_used_most_are_all_options_of_some_command() -> None:
+    known = {name for _, one in commands() for option in one.params for name in option.opts}
+    assert set(MOST_USED) - {"--continue", "--session"} <= known
+
+
+def test_on_the_screen_an_option_is_one_line_with_its_values_where_there_is_room(run: Any) -> None:
+    rows = run("ask", "--help").out.splitlines()
+    assert any(row.endswith("Calls that need approval (never|auto|ask|always).") for row in rows)
+    at = rows.index("Options:")
+    assert all(row.lstrip().startswith("-") for row in rows[at + 1 :])
