@@ -155,10 +155,11 @@ class Configuration:
         those that may be called anyway; no file is read again. As with any option, what a file
         denies, or a project's does not allow, stays forbidden. Raises `ConfigErrors`."""
         own, more = self.layers[-1], _read_options(options)
-        values, names = {**own.values, **more.values}, {**own.names, **more.names}
-        found = merge(
-            [*self.layers[:-1], replace(own, values=values, names=names, problems=more.problems)]
-        )
+        before = {k: v for k, v in own.values.items() if not (more.chooses and k in _TOOL_CHOICE)}
+        values, names = {**before, **more.values}, {**own.names, **more.names}
+        adds = own.adds and not more.chooses
+        layer = replace(more, values=values, names=names, adds=adds)
+        found = merge([*self.layers[:-1], layer])
         (tools, preset), *narrowing = found.choices
         allowed = (*self.allowed, *allow)
         if allowed:

@@ -230,7 +230,7 @@ def _as_options(header: Header) -> options.Options:
         "backend.kind": header.backend.get("kind"),
         "backend.url": header.backend.get("url"),
         "model.name": header.model,
-        "prompt.persona": header.persona,
+        "prompt.system": header.persona,
     }
     named = {key: value for key, value in said.items() if isinstance(value, str)}
     return {"tools.roots": list(header.roots), **recorded(header), **named}

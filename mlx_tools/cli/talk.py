@@ -26,7 +26,7 @@ from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, ending, kind_of, list_sources
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
-from mlx_tools.policy import Policy
+from mlx_tools.policy import Policy, first_match, permitted
 from mlx_tools.transcript import (
     Answered,
     CarriedRecord,
@@ -69,8 +69,26 @@ class Talk:
         except BaseException:
             self._stack.close()
             raise
+        if kept is not None:
+            self.run = replace(run, configuration=self._as_begun())
         self.sessions = [self.conversation.session]
         self._status = StatusLine(self.model)
+
+    def _as_begun(self) -> Configuration:
+        """The settings that allow no more than the session does that the talk goes on with: what is
+        allowed besides is then added to that."""
+        policy, known = self.policy, self.controller.registry.all_specs()
+        switches = ("local_only", "dry_run")
+        on = {
+            f"policy.{one}": True for one in switches if any(getattr(p, one) for p in policy.parts)
+        }
+        tools = {"policy.preset": policy.preset} if policy.preset else {"policy.allow": ""}
+        named = [name for name, spec in known.items() if first_match(policy.allow, spec)]
+        like = self.configuration.over({**tools, **on}, allow=named)
+        wider = like.policy()
+        more = {name for name, spec in known.items() if permitted(wider, spec)}
+        more -= {name for name, spec in known.items() if permitted(policy, spec)}
+        return like.over({"policy.deny": ",".join(sorted(more))})
 
     @property
     def configuration(self) -> Configuration:

@@ -137,6 +137,27 @@ def test_what_a_file_forbids_is_not_allowed_and_the_file_is_named(
     assert "web_search            forbidden" in result.out and "web_search" not in server.prompts[0]
 
 
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [
+        (("--tools", "calculator"), ["calculator", "format_xml"]),
+        (("--preset", "readonly_files"), ["file_access", "format_xml", "read_artifact"]),
+    ],
+)
+def test_what_is_allowed_in_a_talk_that_goes_on_is_added_to_what_it_had(
+    say: Say, run: Any, begun: tuple[str, ...], offered: list[str], home: Path
+) -> None:
+    begun = (*begun, "--root", str(home), "--dry-run")
+    _, server = say("first?", "/system You are a pirate.", "second?", options=begun)
+    result = run("chat", "--continue", stdin="/allow format_xml\nthird?\n/tools\n")
+    assert result.code == 0 and "You are a pirate." in server.prompts[2]
+    may = [row.split()[0] for row in result.out.splitlines() if " runs (" in row]
+    assert sorted(set(may)) == offered
+    transcript = home / "state" / "sessions"
+    newest = max(transcript.glob("*/transcript.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+    assert '"dry_run":true' in newest.read_text()
+
+
 def test_a_list_of_the_users_own_is_widened(home: Path) -> None:
     (home / "config").mkdir()
     (home / "config" / "config.toml").write_text('policy.allow = ["clock"]')
