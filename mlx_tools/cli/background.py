@@ -7,6 +7,7 @@ reaches it at once, in the middle of a completion or of a question to the user a
 from __future__ import annotations
 
 import queue
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import (
@@ -24,6 +25,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from mlx_tools.app import RunOptions
 from mlx_tools.cli.approve import approver_of, asker
+from mlx_tools.cli.inputs import handled
 from mlx_tools.cli.output import begin_line, complain
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.type_ahead import TypeAhead
@@ -122,6 +124,12 @@ class Turns:
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
         """
+        with nullcontext() if view is None else handled(signal.SIGCONT, view.displaced):
+            yield from self._follow(stream, view)
+
+    def _follow(
+        self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView | None
+    ) -> Iterator[Event]:
         future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:

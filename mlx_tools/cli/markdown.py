@@ -75,6 +75,9 @@ class AnswerScreen(Protocol):
     def tick(self) -> None:
         """Show what waits to be shown."""
 
+    def displaced(self) -> None:
+        """Others have written to the terminal: what stands above is not what was shown last."""
+
     def finish(self) -> None:
         """Show all of it, and begin a line: what is written next is another text."""
 
@@ -104,6 +107,10 @@ class PlainScreen:
 
     def tick(self) -> None:
         """See `AnswerScreen`."""
+
+    def displaced(self) -> None:
+        """See `AnswerScreen`."""
+        self._used = 0
 
     def finish(self) -> None:
         """See `AnswerScreen`."""
@@ -155,6 +162,9 @@ class MarkdownScreen:
     def tick(self) -> None:
         if self._waits and self._clock() >= self._due:
             self._draw(self._text.rfind("\n") + 1)
+
+    def displaced(self) -> None:
+        self._live = []
 
     def finish(self) -> None:
         if self._text:

@@ -154,6 +154,12 @@ class LiveView:
         else:
             self._show_awaited()
 
+    def displaced(self, *_: object) -> None:
+        """Others have written to the terminal, as after Ctrl-Z: what they wrote is to stay."""
+        self._row = ""
+        if self._answer is not None:
+            self._answer.displaced()
+
     def end(self) -> None:
         """Leave the terminal at the start of a line, whatever was shown last."""
         self._end_thought()

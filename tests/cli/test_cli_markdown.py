@@ -207,3 +207,16 @@ def test_pieces_wait_for_the_clock_and_none_is_forgotten() -> None:
     now[0] += 1
     view.tick()
     assert "two" in paper.getvalue()
+
+
+@pytest.mark.parametrize("kind", [MarkdownScreen, PlainScreen])
+def test_what_others_wrote_in_between_stays(kind: type[MarkdownScreen | PlainScreen]) -> None:
+    paper = Paper()
+    view = kind(paper)
+    view.write("words that a shell breaks " * 5)
+    paper.write("[1]+ Stopped\n$ fg\n")
+    view.displaced()
+    view.write("and go on")
+    view.finish()
+    assert "[1]+ Stopped\n$ fg\n" in paper.text
+    assert paper.text.endswith("and go on")
