@@ -84,7 +84,7 @@ def _at_keyboard(talk: Talk) -> int:
     for row in (*banner(talk), *reminder(talk)):
         text = folded(row, columns_of(sys.stderr), "  ")
         print(painted(text, "dim", sys.stderr), file=sys.stderr)
-    _survived(talk.take_up)
+    _survived(ahead, talk.take_up)
     while True:
         try:
             line = editor.read()
@@ -93,16 +93,16 @@ def _at_keyboard(talk: Talk) -> int:
         if line is None:
             return EXIT_OK
         try:
-            with ahead.held() if ahead else nullcontext():
-                _survived(partial(say, talk, line))
+            _survived(ahead, partial(say, talk, line))
         except Leave:
             return EXIT_OK
 
 
-def _survived(does: Callable[[], object]) -> None:
+def _survived(ahead: TypeAhead | None, does: Callable[[], object]) -> None:
     """Do what a person asked for; what stops it, or fails, is told and does not end the talk."""
     try:
-        does()
+        with ahead.held() if ahead else nullcontext():
+            does()
     except KeyboardInterrupt:
         begin_line()
         complain("by Ctrl-C", kind="stopped")

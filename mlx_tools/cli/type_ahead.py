@@ -100,6 +100,7 @@ class TypeAhead:
             quiet = termios.tcgetattr(self._file)
             quiet[0] &= ~termios.ICRNL  # Enter and Ctrl-J are told apart
             quiet[3] &= ~(termios.ECHO | termios.ICANON)
+            quiet[3] |= termios.NOFLSH  # Ctrl-C forgets nothing
             termios.tcsetattr(self._file, termios.TCSANOW, quiet)
             self.screen.write(_MARK_PASTES)
             self.screen.flush()

@@ -120,9 +120,9 @@ def test_a_talk_at_a_terminal(terminal: Talk, home: Path) -> None:
         assert seen.count("It is 42.") == 1 and "\x1b[1m" not in screen.text
         screen.type("go on?\r")
         screen.see("endless endless")
-        screen.type("\x03")  # Ctrl-C stops the turn, not the program
-        screen.see("mlx-tools: stopped: by Ctrl-C ^>$")
-        screen.type("there?\r")
+        screen.type("there?\r\x03")  # Ctrl-C stops the turn, not the program
+        screen.see(r"mlx-tools: stopped: by Ctrl-C ^> there\?$")  # nor is what was typed asked
+        screen.press("enter")
         screen.see(r"Still here\.[^>]*^>$")
         screen.type("\x04")
         assert screen.end() == 0 and screen.echoes()

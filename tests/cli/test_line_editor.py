@@ -138,8 +138,9 @@ def test_of_a_long_line_the_part_around_the_cursor_is_shown(line: Open) -> None:
     screen.see("x end$")
     screen.press("ctrl-a")
     screen.see("^> begin x")
-    screen.press("ctrl-e", "backspace", "enter")
+    screen.press("ctrl-e", "backspace")
     screen.see("x en$")
+    screen.press("enter")
     screen.see(" en'$")
     assert "READ 'begin xxx" in screen.paper.replace("\n", "")
 
