@@ -110,7 +110,9 @@ except ModuleNotFoundError:
     config = importlib.import_module("mlx_tools.config")
 
 def options(command, context):
-    own = sum(one.param_type_name == 'option' for one in command.params)
+    own = sum(
+        one.param_type_name == 'option' and one.name != 'help_all' for one in command.params
+    )
     if hasattr(command, 'list_commands'):
         names = command.list_commands(context)
         own += sum(options(command.get_command(context, name), context) for name in names)

@@ -304,7 +304,7 @@ class Routing(Section):
         "By which path a model is asked: by its server's own function calling (native), by a "
         "prompt, or (auto) natively where that was tried and works",
         option="--route PATH",
-        group="backend",
+        group="gateway",
     )
     local_enabled: bool = setting(
         "only_false",

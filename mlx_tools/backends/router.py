@@ -272,12 +272,13 @@ async def find_route(
     if wanted == "prompted" and not prompts:
         raise UsageError(
             "no model may be prompted: routing.local_enabled is false",
-            hint="set it to true, or leave --route prompted out",
+            hint="set it to true, or leave routing.route at auto",
         )
     if getattr(backend, "completes", True) is False:
         if wanted == "prompted":
             raise UsageError(
-                "the server takes messages alone, no prompts", hint="use --route auto or native"
+                "the server takes messages alone, no prompts",
+                hint="routing.route: auto or native",
             )
         obeys = bool(getattr(backend, "obeys_choice", False))
         return Route(
@@ -286,7 +287,7 @@ async def find_route(
     if not servers and (wanted == "native" or not prompts):
         raise UsageError(
             "there is no native path to a model in this process: it is prompted",
-            hint="name a server with --url, or allow prompts: --route, routing.local_enabled",
+            hint="name a server with --url, or allow prompts: routing.route, routing.local_enabled",
         )
     known = _known(store or VerdictStore(), [name for name, _ in servers], model)
     if not prompts:

@@ -83,7 +83,7 @@ def list_jobs(
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, *options.WRITING, *_POLICY, *options.RUN)
+@options.with_settings("profile", *options.BACKEND, *_POLICY, *options.RUN)
 def add(
     task: Annotated[list[str], argument("TASK…", "What is to be done.")],
     when: Annotated[

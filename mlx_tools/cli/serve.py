@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
+_WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
+"""What is not each client's to say."""
+
 
 @app.callback(invoke_without_command=True)
-@options.with_settings(*options.GATEWAY, "profile", *options.BACKEND, *options.WRITING)
+@options.with_settings(*options.GATEWAY, "profile", *options.BACKEND, *_WRITING)
 def serve(context: typer.Context, *, options_given: options.Options) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""
     if context.invoked_subcommand is not None:

@@ -296,7 +296,6 @@ def test_no_tools_at_all(run: Any) -> None:
         (("--require-tools", "run_command"), "run_command"),
         (("--require-tools", "clock,file_access"), "file_access"),
         (("--tool-choice", "run_command"), "run_command"),
-        (("--backend", "native", "--route", "prompted"), "leave one of them out"),
         (("--backend", "remote"), "--backend"),
         (("--max-iterations", "0"), "an integer from 1 to 1000"),
         (("--timeout", "soon"), "--timeout: 'soon' is not allowed"),
@@ -339,18 +338,25 @@ def test_the_switch_turns_the_prompted_path_off_and_leaves_the_native_one(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROUTING_LOCAL_ENABLED", "false")
-    result, server = ask(run, options=("Hi", "--route", "prompted"))
+    monkeypatch.setenv("MLX_TOOLS_ROUTING_ROUTE", "prompted")
+    result, server = ask(run, options=("Hi", "--backend", "native"))
+    assert result.code == 2 and "leave one of them out" in result.error
+    result, server = ask(run, options=("Hi",))
     assert result.code == 2 and "routing.local_enabled" in result.error and server.bodies == []
+    monkeypatch.delenv("MLX_TOOLS_ROUTING_ROUTE")
     with ScriptedServer(Completion("Hello!"), chat=True) as server:
         result = run("ask", "Hi", "--url", server.url, "--json")
     assert (result.code, result.json["answer"], server.prompts) == (0, "Hello!", [])
 
 
-def test_a_model_is_asked_by_its_servers_own_function_calling(run: Any) -> None:
+def test_a_model_is_asked_by_its_servers_own_function_calling(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     native = Completion(
         "", finish_reason="tool_calls", calls=[ChatCall("calculator", '{"expression": "6*7"}')]
     )
-    for options in (("--route", "native"), ("--backend", "native")):
+    for options, route in ((("--backend", "native"), "auto"), ((), "native")):
+        monkeypatch.setenv("MLX_TOOLS_ROUTING_ROUTE", route)
         script = "x", native, Completion("It is 42.")  # first: does it complete text too?
         with ScriptedServer(*script, chat=True) as server:
             result = run("ask", "6 times 7?", "--url", server.url, *options, "--json")

@@ -95,7 +95,7 @@ def test_a_native_run_is_kept_and_replayed_without_a_model(run: Any, home: Path)
         script = [Completion("x"), *script]  # first: does it complete text too?
         script[-1] = Completion("It is 42.")
         with ScriptedServer(*script, chat=True) as server:
-            options = ("--url", server.url, "--route", "native")
+            options = ("--url", server.url, "--backend", "native")
             result = run("golden", "record", name, "6 times 7?", *options)
         assert result.code == 0, result.err
     result = run("golden", "run", "golden_transcripts")
@@ -107,7 +107,7 @@ def test_a_native_session_that_waits_goes_on_natively(run: Any, home: Path) -> N
     script = Completion("x"), calls(make), Completion("Done.")
     with ScriptedServer(*script, chat=True) as server:
         options = ("--url", server.url, "--root", ".:rw", "--tools", "create_file")
-        paused = run("ask", "Make a file", *options, "--route", "native", "--json")
+        paused = run("ask", "Make a file", *options, "--backend", "native", "--json")
         assert paused.code == 4 and len(server.chats) == 1
         result = run("sessions", "resume", paused.json["session"], "--approve-all", "--json")
         assert result.code == 0, result.err

@@ -275,7 +275,8 @@ def test_what_was_set_for_the_model_and_the_limits_is_kept(
     monkeypatch.setenv("MLX_TOOLS_TOTAL_TIMEOUT_MS", "12345678")
     monkeypatch.setenv("MLX_TOOLS_BACKEND_API_KEY", "a-key-of-mine")
     monkeypatch.setenv("MLX_TOOLS_TOOLS_CACHE", "off")
-    run("schedule", "add", *TASK, "--model", "model", "--temperature", "0.5")
+    monkeypatch.setenv("MLX_TOOLS_MODEL_TEMPERATURE", "0.5")
+    run("schedule", "add", *TASK, "--model", "model")
     monkeypatch.delenv("MLX_TOOLS_TOOLS_CACHE")
     with sqlite3.connect(database()) as db:
         (text,) = db.execute("SELECT definition FROM jobs").fetchone()
