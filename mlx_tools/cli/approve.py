@@ -170,17 +170,17 @@ class Questions:
         session = "s" if self._look and _plain(request) else ""
         return f"yn{edit}{session}dp"
 
-    def _key(self, keys: str, *, in_doubt: bool, show: Callable[[], None]) -> str:
+    def _key(self, keys: str, *, in_doubt: bool, show: Callable[[], None] | None) -> str:
         """The key that is pressed, of those that are offered; ``p`` at the end of the input."""
         while True:
             line = _offer(keys, in_doubt, size_of(self._screen).columns)
-            key = read_key(self._keyboard, self._screen, show, partial(self._prompt, f"{line} "))
+            key = read_key(self._keyboard, self._screen, partial(self._prompt, f"{line} "), show)
             key = "p" if key is None else key.lower()
             if len(key) == 1 and key in keys:
                 self._say({"n": "no", "p": "paused"}.get(key, "yes" if key in "ys" else ""))
                 return key
             self._say("?")
-            show = _nothing
+            show = None
 
     def _reason(self) -> str | None:
         """Why not: a line, empty where none is given; None where the user thought better of it."""
@@ -234,7 +234,7 @@ class Questions:
                 show(page, self._screen)
                 return
             ask = partial(self._prompt, f"-- {left} rows more, q ends -- ")
-            key = read_key(self._keyboard, self._screen, partial(show, page, self._screen), ask)
+            key = read_key(self._keyboard, self._screen, ask, partial(show, page, self._screen))
             self._say("")
             if key is None or key.lower() == "q":
                 return
@@ -261,10 +261,6 @@ def _offer(keys: str, in_doubt: bool, columns: int) -> str:
     if len(wide) < columns:
         return wide
     return folded(" ".join(f"{key}){_KEYS[key][1]}" for key in keys), columns - 1)
-
-
-def _nothing() -> None:
-    """What is shown before a question that stands there already."""
 
 
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------

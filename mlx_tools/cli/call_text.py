@@ -286,7 +286,8 @@ def in_full(
     who = "The model asks" if by_model else "You ask"
     reason = in_words(request.reason)
     yield ShownLine(f"{who} to call {as_name(request.name)}{of_many}: {reason}.", "bold")
-    yield from (ShownLine(text, "yellow") for text in _warnings(request))
+    if request.suspect or request.in_doubt:
+        yield ShownLine(IN_DOUBT if request.in_doubt else SUSPECT, "yellow")
     yield ShownLine("Your arguments:" if edited else "Arguments:", "bold")
     yield from (ShownLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
     if request.preview:
@@ -295,13 +296,6 @@ def in_full(
     yield ShownLine(f"digest {in_words(request.digest)}")
     if request.expires_at:
         yield ShownLine(f"an approval holds until {in_words(request.expires_at)}")
-
-
-def _warnings(request: ApprovalRequest) -> Iterator[str]:
-    if request.in_doubt:
-        yield IN_DOUBT
-    elif request.suspect:
-        yield SUSPECT
 
 
 def diff(text: str) -> Iterator[ShownLine]:

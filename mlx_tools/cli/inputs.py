@@ -147,7 +147,10 @@ def at_terminal() -> bool:
 
 
 def read_key(
-    keyboard: TextIO, screen: TextIO, show: Callable[[], None], ask: Callable[[], None]
+    keyboard: TextIO,
+    screen: TextIO,
+    ask: Callable[[], None],
+    show: Callable[[], None] | None = None,
 ) -> str | None:
     """The next key: a character, ``""`` for any that is none, None at the end of the input.
 
@@ -168,7 +171,8 @@ def read_key(
         if not asking:  # a signal may come in the middle of it, and nothing is written within that
             asking = True
             tty.setcbreak(file)
-            show()
+            if show is not None:
+                show()
             print(end=pastes.format("h"), file=screen, flush=True)
             termios.tcflush(file, termios.TCIFLUSH)
             ask()
@@ -254,6 +258,6 @@ def agreed(question: str, alone: str, hint: str) -> bool:
     columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
     asked = folded(f"{in_words(question)} [y/N]", columns, "  ")
     ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
-    key = read_key(sys.stdin, sys.stderr, lambda: None, ask)
+    key = read_key(sys.stdin, sys.stderr, ask)
     print(key or "", file=sys.stderr)
     return (key or "").lower() == "y"

@@ -10,6 +10,7 @@ import pty
 import re
 import select
 import signal
+import sys
 import termios
 import threading
 import time
@@ -25,6 +26,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.approve import Look, _ask_about_the_rest, ask_user, asker
 from mlx_tools.cli.call_text import exact, in_brief, in_full, on_one_line, wrapped
+from mlx_tools.cli.editor import editor_of
+from mlx_tools.cli.inputs import read_key
 from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
@@ -206,6 +209,19 @@ def test_what_was_typed_before_a_question_answers_nothing(desk: Any) -> None:
     assert [answer.approved for answer in answers] == [True, None]
 
 
+def test_what_is_typed_while_a_call_is_shown_answers_nothing(desk: Any) -> None:
+    one = desk()
+
+    def typed_meanwhile() -> None:
+        os.write(one.master, b"y")
+        assert select.select([one.keyboard], [], [], 20)[0]
+
+    def ask() -> None:
+        os.write(one.master, b"n")
+
+    assert read_key(one.keyboard, one.screen, ask, typed_meanwhile) == "n"
+
+
 def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
     one = desk()
 
@@ -221,25 +237,20 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "keys"),
+    ("columns", "more", "keys"),
     [
-        ({}, "y yes  n no  e edit  s for the session  d details  p pause"),
-        ({"suspect": True}, "y yes  n no  e edit  d details  p pause"),
-        ({"in_doubt": True}, "y run it AGAIN  n give it up  d details  p pause"),
+        (60, {}, "y yes  n no  e edit  s for the session  d details  p pause"),
+        (40, {}, "y)es n)o e)dit s)ession d)etails p)ause"),
+        (80, {"suspect": True}, "y yes  n no  e edit  d details  p pause"),
+        (80, {"in_doubt": True}, "y run it AGAIN  n give it up  d details  p pause"),
     ],
 )
 def test_the_keys_are_spelled_out_and_no_consent_is_offered_that_cannot_cover_the_call(
-    desk: Any, more: dict[str, Any], keys: str
+    desk: Any, columns: int, more: dict[str, Any], keys: str
 ) -> None:
-    one = desk()
+    one = desk(columns, 24)
     one.asks(request(**more), typed=[(ASKED, "p")])
     assert f"\n\x1b[?2004h{keys} " in one.text
-
-
-def test_the_keys_stand_on_one_line_of_a_narrow_screen(desk: Any) -> None:
-    one = desk(40, 20)
-    one.asks(request(), typed=[(ASKED, "p")])
-    assert "y)es n)o e)dit s)ession d)etails p)ause " in one.text
 
 
 def test_a_call_of_ones_own_is_neither_edited_nor_approved_for_a_session(desk: Any) -> None:
@@ -296,15 +307,17 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             (folder / f"text{number}").write_bytes(data)
         program = folder / "edit it"
         program.write_text(
-            "#!/bin/sh\n"
-            f'cd "{folder}" || exit 9\n'
-            "n=$(ls | grep -c '^given')\n"
-            '[ "$1" = --wait ] && shift\n'
-            'cp "$1" "given$n"\n'
-            'for f in "$1" "$(dirname "$1")"; do ls -ld "$f" | cut -c1-10 >> modes; done\n'
-            'echo "$1" > name\n'
-            '[ -e "text$n" ] && cat "text$n" > "$1"\n'
-            f"exit {code}\n"
+            f"#!{sys.executable} -IS\n"
+            "import sys\n"
+            "from pathlib import Path\n"
+            f"file, folder = Path(sys.argv[-1]), Path({str(folder)!r})\n"
+            "number = len([*folder.glob('given*')])\n"
+            "(folder / f'given{number}').write_bytes(file.read_bytes())\n"
+            "modes = [oct(one.stat().st_mode & 0o777) for one in (file, file.parent)]\n"
+            "(folder / 'file').write_text(f'{file}\\n{modes}')\n"
+            "if (text := folder / f'text{number}').exists():\n"
+            "    file.write_bytes(text.read_bytes())\n"
+            f"sys.exit({code})\n"
         )
         program.chmod(0o700)
         monkeypatch.setenv("VISUAL", f"'{program}' --wait")
@@ -322,8 +335,8 @@ def test_the_change_is_shown_again_for_edited_arguments_and_just_that_is_approve
     assert answer.approved is True and answer.arguments == {"path": "b.txt", "n": True}
     assert answer.arguments["n"] is True and answer.digest == 'of {"path": "b.txt", "n": true}'
     assert json.loads((folder / "given0").read_text()) == given_arguments
-    assert (folder / "modes").read_text().split() == ["-rw-------", "drwx------"]
-    assert not Path((folder / "name").read_text().strip()).exists()
+    file, modes = (folder / "file").read_text().split("\n")
+    assert modes == "['0o600', '0o700']" and not Path(file).exists()
     edited = one.text[one.text.index("with your arguments? ") :]
     assert '| +{"path": "b.txt", "n": true}' in edited
 
@@ -345,20 +358,15 @@ def test_an_edit_that_the_call_cannot_have_is_told_and_asked_again(
 
 @pytest.mark.parametrize(
     ("saved", "code", "told"),
-    [
-        ("{", 0, "goes on with your text"),
-        ("", 0, "not JSON"),
-        ('{"n":1}', 0, "the call's own arguments"),
-        ('{"n": 2}', 1, "exit code 1"),
-    ],
+    [("", 0, "not JSON"), ('{"n":1}', 0, "the call's own arguments"), ('{"n": 2}', 1, "code 1")],
 )
 def test_an_edit_that_fails_or_changes_nothing_leaves_the_call_as_it_was(
     desk: Any, editor: Any, saved: str, code: int, told: str
 ) -> None:
     editor(saved, code=code)
     one = desk()
-    (answer,) = one.asks(request({"n": 1}), typed=[(ASKED, "e"), (ASKED, "y")])
-    assert answer == ApprovalAnswer(True, "approved at the terminal") and told in one.text
+    assert one.asks(request({"n": 1}), typed=[(ASKED, "e"), (ASKED, "y")]) == [YES]
+    assert told in one.text
 
 
 @pytest.mark.parametrize(
@@ -369,8 +377,8 @@ def test_an_editor_that_cannot_be_started_is_told(
 ) -> None:
     monkeypatch.setenv("EDITOR", command)
     one = desk()
-    (answer,) = one.asks(request(), typed=[(ASKED, "e"), (ASKED, "p")])
-    assert answer.approved is None and told in one.text
+    one.asks(request(), typed=[(ASKED, "e"), (ASKED, "p")])
+    assert told in one.text
 
 
 def test_an_editor_is_started_without_a_shell(
@@ -399,17 +407,16 @@ def test_without_an_editor_the_arguments_stand_on_a_line(
         assert "\x1b" not in one.text and 'Now it is:\r\n{ "path": "" }' in one.text
 
 
-@pytest.mark.parametrize("name", ["nano", "vi"])
 def test_nano_or_vi_is_the_editor_where_none_is_named(
-    desk: Any, editor: Any, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = editor('{"path": "d"}')
-    (folder / "edit it").rename(folder / name)
-    monkeypatch.delenv("VISUAL")
-    monkeypatch.delenv("EDITOR")
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin" if name == "nano" else f"{folder}:/bin")
-    (answer,) = desk().asks(request(), typed=[(ASKED, "e"), (ASKED, "y")])
-    assert answer.arguments == {"path": "d"}
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert editor_of({}) == []
+    for name in ("vi", "nano"):
+        (tmp_path / name).touch(0o700)
+        assert editor_of({"EDITOR": " "}) == [str(tmp_path / name)]
+    assert editor_of({"TERM": "dumb", "VISUAL": "v"}) == []
+    assert editor_of({"EDITOR": "e -w", "VISUAL": ""}) == ["e", "-w"]
 
 
 def test_what_is_edited_holds_nothing_that_an_editor_shows_as_something_else(
