@@ -176,9 +176,10 @@ def folded(text: str, columns: int | None, indent: str = "") -> str:
 def beside(head: str, text: str, columns: int | None) -> str:
     """A row of a list: what stands in columns of its own, then a text that is folded beside them,
     or below them where there is too little room."""
-    if columns is None or columns - len(head) - 1 >= _ROOM:
-        return folded(f"{head} {text}", columns, " " * (len(head) + 1))
-    if len(head) + 1 + len(text) <= columns:
+    used = cells(head) + 1
+    if columns is None or columns - used >= _ROOM:
+        return folded(f"{head} {text}", columns, " " * used)
+    if used + cells(text) <= columns:
         return f"{head} {text}"
     return f"{folded(head.rstrip(), columns)}\n{folded(_BELOW + text, columns, _BELOW)}"
 
