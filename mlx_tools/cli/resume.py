@@ -9,7 +9,7 @@ session was begun it can only take power away.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,8 +178,8 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     talked on in, at a terminal.
     """
     kept = _kept(_path_of(given), {})
-    if approvals is None and standing_of(kept.records).ended:
-        if not inputs.at_terminal() or as_json:
+    if not isinstance(approvals, Mapping) and standing_of(kept.records).ended:
+        if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",
                 hint=f"go on in it: mlx-tools chat --session {kept.header.session}",

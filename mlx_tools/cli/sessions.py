@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,7 +29,7 @@ from mlx_tools.cli.output import (
     print_text,
 )
 from mlx_tools.cli.root import fails_as_json
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
 from mlx_tools.golden import steps_of
 from mlx_tools.paths import state_dir
 from mlx_tools.store import LAST, ListedSession, SessionFolder, Standing, to_json
@@ -58,15 +59,15 @@ def list_sessions(
     as_lines: AsJsonLines = False,
     limit: Annotated[int, option("--limit N", "How many sessions at most.", min=1)] = DEFAULT_LIMIT,
 ) -> None:
-    """List the sessions, the newest first."""
-    folder = session_folder()
-    ids = folder.ids()
+    """List the sessions, the one first that was last written to."""
+    folder, now = session_folder(), _now()
+    ids = folder.by_use()
     for session in ids[:limit]:
         listed = folder.listed(session)
         if as_lines:
             print_json(_as_json(listed))
         else:
-            print_text(row(listed, _columns(ours())))
+            print_text(row(listed, now, _columns(ours())))
     if not ids:
         note("there are no sessions yet")
     if len(ids) > limit:
@@ -124,11 +125,42 @@ def resume(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Go on with a session that is paused, or that was broken off."""
+    """Go on with a session that is paused or was broken off; at a terminal, talk on in any."""
     from mlx_tools.cli.resume import approvals_of, resume_session
 
     said = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
     return resume_session(session, said, as_json=as_json)
+
+
+_NOT_ENDED: Final = "those that have not ended: paused, interrupted, in doubt, damaged."
+
+
+@app.command()
+def delete(
+    sessions: Annotated[
+        list[str],
+        argument(
+            "ID…",
+            "The sessions: their ids, the beginnings of these, or last.",
+            autocompletion=session_ids,
+        ),
+    ],
+    paused: Annotated[bool, option("--paused", f"Also {_NOT_ENDED}")] = False,
+    yes: Yes = False,
+) -> int:
+    """Remove these sessions, with all that they keep."""
+    folder = session_folder()
+    chosen = [folder.listed(session) for session in dict.fromkeys(map(folder.find, sessions))]
+    for listed in chosen:
+        state = listed.standing.state
+        if state == "running":
+            raise UsageError(f"{listed.session} is in use by another process", hint="end that")
+        if not (listed.standing.ended or paused):
+            raise UsageError(
+                f"{listed.session} has not ended: {ending_of(listed.standing)}",
+                hint="--paused removes it all the same",
+            )
+    return _remove(folder, chosen, whatever=paused, yes=yes, hint="--yes removes them")
 
 
 @app.command()
@@ -139,9 +171,7 @@ def prune(
     keep: Annotated[int, option("--keep N", "Leave the newest N sessions.", min=0)] = 0,
     paused: Annotated[
         bool,
-        option(
-            "--paused", "Also those that have not ended: paused, interrupted, in doubt, damaged."
-        ),
+        option("--paused", f"Also {_NOT_ENDED}"),
     ] = False,
     dry_run: Annotated[
         bool, option("--dry-run", "Say what would be removed, and remove nothing.")
@@ -153,20 +183,28 @@ def prune(
     limit = None if older_than is None else time.time() - older_than * _DAY
     chosen = [  # one that a process is at never goes
         listed
-        for listed in map(folder.listed, folder.ids()[keep:])
+        for listed in map(folder.listed, folder.by_use()[keep:])
         if (listed.standing.ended or (paused and listed.standing.state != "running"))
         and (limit is None or listed.updated < limit)
     ]
     if dry_run:
         _tell(chosen, "would remove")
         return EXIT_OK
-    if chosen and not yes and not _remove_agreed(chosen):
+    hint = "--yes removes them, --dry-run lists them"
+    return _remove(folder, chosen, whatever=paused, yes=yes, hint=hint)
+
+
+def _remove(
+    folder: SessionFolder, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool, hint: str
+) -> int:
+    """Remove these, where that is agreed to."""
+    if chosen and not yes and not _remove_agreed(chosen, hint):
         note("nothing was removed")
         return EXIT_OK
     folder.sweep()
     removed = []
     for listed in chosen:
-        if folder.remove(listed.session, whatever=paused):
+        if folder.remove(listed.session, whatever=whatever):
             removed.append(listed)
         else:
             note(f"{listed.session} is in use, and stays")
@@ -174,14 +212,14 @@ def prune(
     return EXIT_OK
 
 
-def _remove_agreed(chosen: Sequence[ListedSession]) -> bool:
+def _remove_agreed(chosen: Sequence[ListedSession], hint: str) -> bool:
     if inputs.at_terminal():
         for listed in chosen:
-            print(row(listed, _columns(sys.stderr)), file=sys.stderr)
+            print(row(listed, _now(), _columns(sys.stderr)), file=sys.stderr)
     return inputs.agreed(
         f"Remove {_sum(chosen)}?",
         f"{_sum(chosen)} would be removed, and ",
-        "--yes removes them, --dry-run lists them",
+        hint,
     )
 
 
@@ -196,6 +234,11 @@ def _tell(sessions: Iterable[ListedSession], word: str) -> None:
 def _sum(sessions: Sequence[ListedSession]) -> str:
     size = sum(listed.size for listed in sessions)
     return f"{counted(len(sessions), 'session')} ({amount(size)})"
+
+
+def _now() -> datetime:
+    """The time here, in the zone of this machine."""
+    return datetime.now().astimezone()
 
 
 def _columns(stream: Any) -> int | None:
@@ -274,6 +317,8 @@ def _change(step: UndoStep) -> str:
 # below a line of ours that says what it is.
 
 QUESTION_CHARS: Final = 60
+_LEAST_WORDS: Final = 16
+"""Columns that the words of a question need beside the rest of a row."""
 _PREVIEW_LINES: Final = 8
 _COLOURS: Final = {
     **dict.fromkeys(("user", "call", "answer"), "bold"),
@@ -286,20 +331,41 @@ Lines = Iterator[tuple[str, str]]
 """Colours (`mlx_tools.cli.output.COLOURS`, or none) and lines."""
 
 
-def row(listed: ListedSession, columns: int | None = None) -> str:
-    """A session on one line: id, state, model, what it was asked, and what waits.
+def row(listed: ListedSession, now: datetime, columns: int | None = None) -> str:
+    """A session on one line: id, when it was last written to, how it ended, what it was asked.
 
     Of a terminal with so many ``columns`` it takes more lines, where it must.
     """
     known = listed.standing
-    about = gist(known)
-    if known.pending:
-        about += f"  ({counted(len(known.pending), 'approval')} due)"
+    when = "-"
+    if listed.updated:
+        when = said_when(datetime.fromtimestamp(listed.updated, now.tzinfo), now)
+    head, about = f"{listed.session:<24}  {when:<11} ", ending_of(known)
+    if columns is not None and (room := columns - len(f"{head} {about}  ")) >= _LEAST_WORDS:
+        return f"{head} {about}  {cut(gist(known), room)}".rstrip()
+    return beside(head, f"{about}  {gist(known)}", columns).rstrip()
+
+
+def said_when(time: datetime, now: datetime) -> str:
+    """A time as a person says it now: ``today 14:02``, ``yesterday``, ``12 Nov``."""
+    days = (now.date() - time.date()).days
+    if days == 0:
+        return f"today {time:%H:%M}"
+    if days == 1:
+        return "yesterday"
+    return f"{time.day} {time:%b}" + (f" {time.year}" if time.year != now.year else "")
+
+
+def ending_of(known: Standing) -> str:
+    """Return how a session ended, or stands."""
+    said: str = known.state
+    if known.state == "stopped":
+        said += f": {in_words(known.reason).replace('_', ' ')}"
+    elif known.pending:
+        said += f": {counted(len(known.pending), 'approval')} due"
     if known.in_doubt:
-        about += f"  ({counted(len(known.in_doubt), 'call')} in doubt)"
-    model = cut(in_words(known.model or "-"), 20)
-    head = f"{listed.session:<24}  {known.state:<11}  {model:<20} "
-    return beside(head, about, columns).rstrip()
+        said += f", {counted(len(known.in_doubt), 'call')} in doubt"
+    return said
 
 
 def gist(known: Standing) -> str:
@@ -365,7 +431,9 @@ def _as_json(listed: ListedSession) -> dict[str, Any]:
     return {
         "session": listed.session,
         "created": known.created,
+        "updated": datetime.fromtimestamp(listed.updated, UTC).isoformat(timespec="seconds"),
         "state": known.state,
+        "ended": ending_of(known),
         "reason": known.reason or None,
         "question": known.question,
         "questions": known.questions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from mlx_tools.app import job_store
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call
+from tests.cli.terminal import Terminal
 from tests.core.sessions import cut_after
 from tests.tools.tool_folders import make_folder
 
@@ -228,3 +230,38 @@ def test_a_new_beginning_in_a_talk_that_went_on_has_all_that_was_said(
     assert all(one in server.prompts[-1] for one in ("First?", "answer 1", "More?", "answer 2"))
     assert "answer 3" not in server.prompts[-1]
     assert first["session"] not in run("ask", "-c", "--json", "And?").json["session"]
+
+
+def test_resuming_a_session_that_has_ended_goes_on_in_chat_at_a_terminal(
+    run: Any, server: ScriptedServer
+) -> None:
+    first = asked(run, server)
+    for more in ((), ("--json",), ("--approve-all",)):
+        told = run("sessions", "resume", first["session"], *more)
+        assert told.code == 2
+        assert f"mlx-tools chat --session {first['session']}" in told.error
+    with closing(Terminal("sessions", "resume", first["session"])) as screen:
+        screen.see("going on with")
+        screen.see("> First[?]")
+        screen.see("answer 1 ^>$")
+        screen.type("More?\r")
+        screen.see("answer 2 ^>$")
+        screen.type("\x04")
+        assert screen.end() == 0
+    assert server.prompts[1].startswith(server.prompts[0])
+
+
+def test_chat_has_decided_what_waits_before_it_listens(run: Any, home: Path) -> None:
+    root = home / "root"
+    root.mkdir()
+    with ScriptedServer(MAKE, answer("made"), answer("more")) as server:
+        asked(run, server, "--root", str(root), "--tools", "create_file", code=4)
+        with closing(Terminal("chat", "-c")) as screen:
+            screen.see("note.txt")
+            screen.type("y")
+            screen.see("made ^>$")
+            screen.type("And now?\r")
+            screen.see("more ^>$")
+            screen.type("\x04")
+            assert screen.end() == 0
+    assert (root / "note.txt").read_text() == "hello\n"

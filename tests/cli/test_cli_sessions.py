@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import unicodedata
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.sessions import conversation, row, title, waiting
+from mlx_tools.cli.sessions import conversation, row, said_when, title, waiting
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.store.session_list import ListedSession, standing_of
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
@@ -79,12 +80,12 @@ def test_without_sessions_there_is_nothing_to_list_and_no_folder_is_made(
     assert "there are no sessions" in run("sessions", "list").error
 
 
-def test_sessions_are_listed_the_newest_first(run: Any, keep: Any) -> None:
-    keep("20260101-000000-aa", *ANSWERED)
-    keep("20260103-000000-cc", *PAUSED)
-    keep("20260102-000000-bb", HEAD, ASKED)
+def test_sessions_are_listed_the_one_first_that_was_written_to_last(run: Any, keep: Any) -> None:
+    keep("20260101-000000-aa", *ANSWERED, days=2)
+    keep("20260103-000000-cc", HEAD, ASKED, days=1)
+    keep("20260102-000000-bb", *PAUSED)
     rows = run("sessions", "list", "--json").lines
-    assert [row["session"][:8] for row in rows] == ["20260103", "20260102", "20260101"]
+    assert [row["session"][:8] for row in rows] == ["20260102", "20260103", "20260101"]
     assert [row["state"] for row in rows] == ["paused", "interrupted", "answered"]
     assert rows[0]["pending"] == [
         {
@@ -96,8 +97,50 @@ def test_sessions_are_listed_the_newest_first(run: Any, keep: Any) -> None:
         }
     ]
     assert {row["question"] for row in rows} == {"what is it?"} and rows[0]["model"] == "m"
+    assert [row["ended"] for row in rows] == ["paused: 1 approval due", "interrupted", "answered"]
+    assert all(datetime.fromisoformat(row["updated"]).tzinfo for row in rows)
     text = run("sessions", "list").out.splitlines()
-    assert "paused" in text[0] and "1 approval due" in text[0] and "what is it?" in text[0]
+    assert text[0].startswith("20260102-000000-bb        today ")
+    assert text[0].endswith("paused: 1 approval due  what is it?")
+    assert "yesterday" in text[1]
+
+
+NOW = datetime(2026, 11, 23, 14, 2, tzinfo=timezone(timedelta(hours=1)))
+
+
+@pytest.mark.parametrize(
+    ("ago", "said"),
+    [
+        (timedelta(), "today 14:02"),
+        (timedelta(hours=14), "today 00:02"),
+        (timedelta(hours=15), "yesterday"),
+        (timedelta(days=1, hours=15), "21 Nov"),
+        (timedelta(days=11), "12 Nov"),
+        (timedelta(days=365), "23 Nov 2025"),
+        (timedelta(hours=-24), "24 Nov"),
+    ],
+)
+def test_a_time_is_said_as_a_person_says_it(ago: timedelta, said: str) -> None:
+    assert said_when(NOW - ago, NOW) == said
+
+
+def test_a_row_fits_a_line_of_a_terminal_and_is_folded_where_that_is_narrow() -> None:
+    asked = UserRecord(content="how many words are there in all of the files that I have here")
+    known = standing_of([HEAD, asked, *PAUSED[2:]])
+    listed = ListedSession(
+        session="20261123-130200-0123abcd",
+        path=Path("p"),
+        standing=known,
+        updated=NOW.timestamp(),
+    )
+    (wide,) = row(listed, NOW, 80).split("\n")
+    assert len(wide) == 80
+    assert wide.endswith("  today 14:02  paused: 1 approval due  how many words a…")
+    narrow = row(listed, NOW, 40).split("\n")
+    assert narrow[0] == "20261123-130200-0123abcd  today 14:02"
+    assert max(map(len, narrow)) <= 40
+    assert "".join(narrow[1:]).split()[:4] == ["paused:", "1", "approval", "due"]
+    assert row(listed, NOW).endswith("how many words are there in all of the files that I have he…")
 
 
 def test_a_listing_has_a_limit_and_says_what_it_left_out(run: Any, keep: Any) -> None:
@@ -133,7 +176,7 @@ def test_sessions_of_every_kind_that_commands_make_are_listed(run: Any) -> None:
         run("ask", "--url", server.url, "six times seven?")
     run("tools", "call", "calculator", '{"expression":"1"}')
     rows = run("sessions", "list").out.splitlines()
-    assert sorted(row.split()[1] for row in rows) == ["answered", "answered"]
+    assert [row.split()[1:4:2] for row in rows] == [["today", "answered"]] * 2
     assert any("six times seven?" in row for row in rows)
     assert any("a call of calculator, without a model" in row for row in rows)
 
@@ -201,7 +244,7 @@ def test_a_damaged_session_is_told_without_a_traceback(run: Any, keep: Any) -> N
 def test_whatever_the_records_nothing_shown_is_obeyed(records: list[Record]) -> None:
     known = standing_of([HEAD, *records])
     listed = ListedSession(session="s", path=Path("p"), standing=known)
-    lines = [row(listed)]
+    lines = [row(listed, NOW)]
     for _, line in (*title(listed), *conversation([HEAD, *records]), *waiting(known)):
         lines.append(line)
     unseen = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -232,7 +275,7 @@ OPEN = ["s2-paused", "s3-crashed", "s4-doubt", "s5-damaged"]
         (("--older-than", "50"), ["s1-old", *OPEN, "s6-new"]),
         (("--keep", "1"), [*OPEN, "s6-new"]),
         (("--keep", "99"), ["s1-old", *OPEN, "s6-new"]),
-        (("--older-than", "30", "--keep", "5"), [*OPEN, "s6-new"]),
+        (("--older-than", "30", "--keep", "4"), [*OPEN, "s6-new"]),
         (("--paused", "--keep", "1"), ["s6-new"]),
         (("--dry-run",), ["s1-old", *OPEN, "s6-new"]),
     ],
@@ -277,6 +320,50 @@ def test_at_a_terminal_it_asks(home: Path, typed: str, left: int) -> None:
     finally:
         screen.close()
     assert len(kept(home)) == left
+
+
+@pytest.mark.usefixtures("several")
+def test_sessions_that_are_named_are_deleted_and_no_other(run: Any, home: Path) -> None:
+    place = home / "state" / "sessions" / "s1-old"
+    (place / "artifacts").mkdir()
+    (place / "artifacts" / ("0" * 32)).write_text("long")
+    result = run("sessions", "delete", "s1", "s6-new", "s1-old", "--yes")
+    assert result.code == 0, result.err
+    assert kept(home) == OPEN
+    assert [line.split()[:2] for line in result.out.splitlines()] == [
+        ["removed", "s1-old"],
+        ["removed", "s6-new"],
+    ]
+
+
+@pytest.mark.usefixtures("several")
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (("s1-old", "s2-paused", "--yes"), "s2-paused has not ended: paused: 1 approval due"),
+        (("s1-old", "s4", "--yes"), "s4-doubt has not ended: interrupted, 1 call in doubt"),
+        (("s1-old", "s9", "--yes"), "there is no session s9"),
+        (("s1-old",), "--yes removes them"),
+    ],
+)
+def test_what_may_not_be_deleted_is_named_and_nothing_goes(
+    run: Any, home: Path, wrong: tuple[str, ...], why: str
+) -> None:
+    result = run("sessions", "delete", *wrong)
+    assert (result.code, why in result.error, len(kept(home))) == (2, True, 6)
+
+
+@pytest.mark.usefixtures("several")
+def test_one_that_has_not_ended_is_deleted_by_a_word_of_its_own(run: Any, home: Path) -> None:
+    result = run("sessions", "delete", "--paused", "--yes", "s2", "s5")
+    assert (result.code, kept(home)) == (0, ["s1-old", "s3-crashed", "s4-doubt", "s6-new"])
+
+
+def test_a_session_in_use_is_not_deleted(run: Any, home: Path, keep: Any) -> None:
+    with TranscriptFile(keep("s1", *ANSWERED)):
+        told = run("sessions", "delete", "s1", "--paused", "--yes")
+    assert (told.code, "in use by another process" in told.error) == (2, True)
+    assert kept(home) == ["s1"]
 
 
 # --- completion ---------------------------------------------------------------------------------
