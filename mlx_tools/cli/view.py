@@ -328,13 +328,14 @@ class StatusLine:
     def text(self) -> str:
         """The line, empty where nothing is known."""
         size, used = self._context
-        parts = [] if self._model is None else [shown(self._model)]
-        if size and used is not None:
-            share = 100 * used // size
-            makes_room = ": /compact makes room" if share >= _FULL else ""
-            parts.append(f"{share} % of {size}{makes_room}")
+        share = 100 * used // size if size and used is not None else None
+        parts = [] if share is None else [f"{share} % of {size}"]
         if self._speed is not None:
             parts.append(f"{self._speed:.0f} tokens/s")
+        if share is not None and share >= _FULL:
+            parts.append("/compact makes room")
+        if self._model is not None:  # last: on a narrow terminal a long name is cut, and no number
+            parts.append(shown(self._model))
         return " · ".join(parts)
 
 

@@ -19,6 +19,7 @@ import select
 import struct
 import termios
 import time
+from pathlib import Path
 from typing import Any, Final
 
 import pyte
@@ -58,8 +59,10 @@ class Terminal:
         program: str = "",
         columns: int = 100,
         rows: int = 30,
+        folder: Path | None = None,
     ) -> None:
-        """Starts ``mlx-tools`` with these arguments, or the text of a Python program."""
+        """Starts ``mlx-tools`` with these arguments, or the text of a Python program, in the folder
+        or the current one."""
         self._master, slave = pty.openpty()
         resize(self._master, columns, rows)
         self.drawn = Screen(columns, rows, self._master)
@@ -71,6 +74,7 @@ class Terminal:
             code=program,
             files=(slave, slave, slave),
             terminal=True,
+            folder=folder,
             environ=outside | {"TERM": "xterm-256color"} | (environ or {}),
         )
         self._slave = slave  # so that the terminal can be looked at when the command has ended
@@ -89,7 +93,7 @@ class Terminal:
         return "\n".join([*self.drawn.above, self.screen])
 
     def see(self, pattern: str, timeout: float = 60.0) -> str:
-        """The screen, once it shows the pattern. A space in it is any white space: words that were
+        """The screen, once it shows the pattern. Spaces in it are any white space: words that were
         folded are found as well."""
         self._wait(lambda: self.shows(pattern), f"{pattern!r} did not come", timeout)
         return self.screen
@@ -101,7 +105,7 @@ class Terminal:
 
     def shows(self, pattern: str) -> bool:
         """Whether the screen shows the pattern now; see `see`."""
-        spaced = re.sub(r" (?![*+?{])", r"\\s+", pattern)
+        spaced = re.sub(r" +(?![ *+?{])", r"\\s+", pattern)
         return bool(re.search(spaced, self.screen, re.MULTILINE))
 
     def until(self, pattern: str, timeout: float = 60.0) -> str:
@@ -202,7 +206,7 @@ class Terminal:
         return True
 
 
-class Screen(pyte.Screen):  # type: ignore[misc]
+class Screen(pyte.Screen):
     """A terminal's screen, which keeps what scrolls away and answers what it is asked."""
 
     def __init__(self, columns: int, rows: int, keyboard: int) -> None:
@@ -217,9 +221,12 @@ class Screen(pyte.Screen):  # type: ignore[misc]
         super().index()
 
     def select_graphic_rendition(self, *attributes: int, private: bool = False) -> None:
-        """Colours; what xterm has of the same form is none."""
+        """Colours, faint text as grey; what xterm has of the same form is none."""
         if not private:
-            super().select_graphic_rendition(*attributes)
+            plain = not {38, 48} & {*attributes}
+            super().select_graphic_rendition(
+                *(90 if plain and number == 2 else number for number in attributes)
+            )
 
     def write_process_input(self, data: str) -> None:
         """Answer where the cursor stands, and what terminal this is."""

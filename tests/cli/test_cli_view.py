@@ -243,9 +243,9 @@ def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
             status.see(happened)
     known = Answered(session="s", answer="a", context=Context(1000, 230), model="m")
     status.see(events.Finished(outcome=known))
-    assert status.text() == "m · 23 % of 1000 · 2 tokens/s"
+    assert status.text() == "23 % of 1000 · 2 tokens/s · m"
     status.see(events.ContextFilling(size=1000, used=800))
-    assert status.text() == "m · 80 % of 1000: /compact makes room · 2 tokens/s"
+    assert status.text() == "80 % of 1000 · 2 tokens/s · /compact makes room · m"
 
 
 def test_an_answer_that_was_cut_off_is_said_to_be_truncated(capsys: Any) -> None:
