@@ -4,7 +4,8 @@ Configuration, data, state and cache stand where the platform keeps them (XDG va
 ``MLX_TOOLS_CONFIG_DIR``, ``MLX_TOOLS_DATA_DIR``, ``MLX_TOOLS_STATE_DIR`` and
 ``MLX_TOOLS_CACHE_DIR`` name another folder. Nothing is created before it is used, and what is
 created is readable by its owner alone. The files of ``prompts/`` and ``config/`` come along: a
-wheel carries them in the package, under ``_data``; a checkout has them at its root.
+wheel carries them in the package, under ``_data``; a checkout has them at its root. Where the
+program itself is, and who put it there, says how an extra is added to it.
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ import errno
 import functools
 import os
 import secrets
+import shutil
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from shlex import quote
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mlx_tools.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 Kind = Literal["config", "data", "state", "cache"]
 
@@ -134,3 +141,69 @@ def read_text(path: Path) -> str:
         raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+# --- how the program is installed -----------------------------------------------------------------
+
+
+def to_install(extra: str) -> str:
+    """The command that adds an extra, such as ``gateway``, to the installation that runs."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        found = distribution(APP)
+    except PackageNotFoundError:  # a checkout on the path
+        return f"pip install '{APP}[{extra}]'"
+    return command_to_install(extra, found, Path(sys.prefix), sys.executable)
+
+
+def command_to_install(extra: str, found: Distribution, prefix: Path, python: str) -> str:
+    """`to_install` for the program as ``found`` in an environment at ``prefix``, with its Python.
+
+    Another ``pip`` than the environment's own would install it where nothing finds it: pipx and uv
+    keep one for each program, and say so by a file in it.
+    """
+    source = _json(found.read_text("direct_url.json"))
+    url = str(source.get("url") or "")
+    if vcs := source.get("vcs_info"):
+        url = f"{vcs.get('vcs')}+{url}@{vcs.get('requested_revision') or vcs.get('commit_id')}"
+    where = f" @ {url}" if url else ""
+    if (prefix / "pipx_metadata.json").is_file():
+        return f"pipx inject {prefix.name} {quote(f'{APP}[{extra}]{where}')}"
+    if (prefix / "uv-receipt.toml").is_file():
+        extras, beside = _receipt(prefix / "uv-receipt.toml", extra)
+        named = quote(f"{APP}[{','.join(extras)}]{where}")
+        return " ".join(["uv tool install", named, *(f"--with {quote(one)}" for one in beside)])
+    editable = bool((source.get("dir_info") or {}).get("editable"))
+    what = quote(
+        f"{url.removeprefix('file://')}[{extra}]" if editable else f"{APP}[{extra}]{where}"
+    )
+    what = f"-e {what}" if editable else what
+    if (found.read_text("INSTALLER") or "").strip() == "uv":
+        return f"uv pip install --python {quote(python)} {what}"
+    own = shutil.which("pip")
+    pip = own is not None and Path(own).parent == Path(python).parent
+    return f"{'pip' if pip else f'{quote(python)} -m pip'} install {what}"
+
+
+def _receipt(path: Path, extra: str) -> tuple[list[str], list[str]]:
+    """The extras that uv is to install, those it did and this one, and the packages beside."""
+    import tomllib
+
+    try:
+        asked = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["requirements"]
+        own = [name for one in asked if one["name"] == APP for name in one.get("extras", ())]
+        beside = [str(one["name"]) for one in asked if one["name"] != APP]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        own, beside = [], []
+    return list(dict.fromkeys([*own, extra])), beside
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    import json
+
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -17,6 +17,7 @@ from mlx_tools.backends.scores import spelled_bytes
 from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
 from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.paths import to_install
 from mlx_tools.process import clean
 
 SMALLEST_TEMPERATURE: Final = 1e-4
@@ -238,7 +239,7 @@ def load_model(folder: Path) -> tuple[Any, Any]:
         from mlx_lm import load
     except ImportError as error:
         raise MissingDependency(
-            "a model in this process needs mlx-lm", hint="pip install 'mlx-tools[mlx]'"
+            "a model in this process needs mlx-lm", hint=to_install("mlx")
         ) from error
     try:
         loaded: Any = load(str(folder))

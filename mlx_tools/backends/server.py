@@ -28,7 +28,7 @@ from mlx_tools.errors import (
     MissingDependency,
     ModelError,
 )
-from mlx_tools.paths import private_dir, state_dir
+from mlx_tools.paths import private_dir, state_dir, to_install
 from mlx_tools.process import SUPERVISED, clean, end
 
 LOGS_KEPT: Final = 10
@@ -219,9 +219,7 @@ class ServerBackend:
 
     def _check(self) -> None:
         if self._program[0] == "mlx_lm" and importlib.util.find_spec("mlx_lm") is None:
-            raise MissingDependency(
-                "a server of our own needs mlx-lm", hint="pip install 'mlx-tools[mlx]'"
-            )
+            raise MissingDependency("a server of our own needs mlx-lm", hint=to_install("mlx"))
         if not (self.model / "config.json").is_file():
             raise ModelError(
                 f"{self.model} holds no model", hint="mlx-tools models list shows what is here"

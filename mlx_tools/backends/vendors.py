@@ -36,6 +36,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.paths import to_install
 
 if TYPE_CHECKING:
     import asyncio
@@ -146,7 +147,7 @@ class VendorBackend(ABC):
                 extra = self.interface.lower()
                 raise MissingDependency(
                     f"{self.interface}'s interface needs its SDK",
-                    hint=f"pip install 'mlx-tools[{extra}]'",
+                    hint=to_install(extra),
                 ) from error
         return self._client[1]
 

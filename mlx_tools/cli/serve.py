@@ -12,6 +12,7 @@ from mlx_tools.app import config
 from mlx_tools.cli import options
 from mlx_tools.cli.output import complain, note
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
+from mlx_tools.paths import to_install
 
 if TYPE_CHECKING:
     from mlx_tools.app import RunOptions
@@ -36,7 +37,7 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
         from mlx_tools.gateway import serve
     except ImportError as error:
         needs = f"the gateway needs {error.name}"
-        raise MissingDependency(needs, hint="pip install 'mlx-tools[gateway]'") from error
+        raise MissingDependency(needs, hint=to_install("gateway")) from error
     anyio.run(serve, run, key, note)
     return EXIT_OK
 

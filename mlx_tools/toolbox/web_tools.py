@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
+from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_url
 from mlx_tools.toolbox.web_fetch import Fetcher, page_text
@@ -156,7 +157,7 @@ def missing() -> str | None:
     except (ImportError, ValueError):
         found = False
     if not found:
-        return "the package ddgs is not installed (pip install 'mlx-tools[web]')"
+        return f"the package ddgs is not installed ({to_install('web')})"
     return None
 
 

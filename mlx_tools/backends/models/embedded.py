@@ -29,7 +29,7 @@ from mlx_tools.backends.models.download import (
     unexpected,
 )
 from mlx_tools.errors import MissingDependency, ModelError
-from mlx_tools.paths import OWNER_ONLY, cache_dir, private_dir
+from mlx_tools.paths import OWNER_ONLY, cache_dir, private_dir, to_install
 from mlx_tools.process import SUPERVISED, clean
 
 Precision = Literal["float32", "4bit"]
@@ -176,9 +176,7 @@ def pull_embedded(
     if is_complete(folder, model):
         return Pulled(folder, fetched=False)
     if importlib.util.find_spec("mlx") is None:
-        raise MissingDependency(
-            "converting the embedded model needs MLX", hint="pip install 'mlx-tools[mlx]'"
-        )
+        raise MissingDependency("converting the embedded model needs MLX", hint=to_install("mlx"))
     parent = private_dir(folder.parent)
     try:
         with _lock(parent / f".{folder.name}.lock", report):

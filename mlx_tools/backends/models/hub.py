@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
-from mlx_tools.paths import private_dir
+from mlx_tools.paths import private_dir, to_install
 from mlx_tools.process import SUPERVISED, clean
 
 REPOSITORY: Final = re.compile(
@@ -142,7 +142,7 @@ def pull_from_hub(
     if importlib.util.find_spec("huggingface_hub") is None:
         raise MissingDependency(
             "fetching from Hugging Face needs huggingface_hub",
-            hint="pip install 'mlx-tools[mlx]'",
+            hint=to_install("mlx"),
         )
     cache = private_dir(hub_cache_dir(environ))
     with tempfile.TemporaryDirectory(prefix="mlx-tools-") as work:

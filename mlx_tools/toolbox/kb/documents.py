@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import PurePath
 from typing import Any, Final
 
+from mlx_tools.paths import to_install
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
 from mlx_tools.toolbox.web_text import marked, named
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_script
@@ -165,7 +166,7 @@ def _pdf_reader() -> str:
 def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
     """A PDF, its pages' texts one after the other. Raises `UnreadableFile`."""
     if not _pdf_reader():
-        raise UnreadableFile("reading it takes pypdf: pip install 'mlx-tools[pdf]'")
+        raise UnreadableFile(f"reading it takes pypdf: {to_install('pdf')}")
     question = {"data": base64.b64encode(data).decode()}
     try:
         found = run_script("pdf_script", "pypdf", question, bounds)
