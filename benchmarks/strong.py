@@ -397,27 +397,31 @@ def told(row: Row, tallies: Mapping[str, Tally]) -> str:
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All rows, each told as it comes."""
+    """All rows. They take turns at each question, and who is first changes: what is made once, for
+    the first to need it, is no row's cost."""
     wheel = options.wheel or have_wheel()
     known = {name: cases(name, options, wheel) for name in categories_of(options.category)}
-    print(" " * 58, " ".join(f"{name[:9]:>9}" for name in known))
-    right = [f"{sum(c.wanted.right for c in some):>4}/{len(some):<4}" for some in known.values()]
-    print(f"{'wish right':58}", " ".join(right), flush=True)
-    found = []
+    chosen = rows(*(getattr(options, key) for key in ("strategy", "style", "rows")))
+    tallies = [{name: Tally() for name in known} for _ in chosen]
     with contextlib.ExitStack() as stack:
         lines = options.lines and stack.enter_context(options.lines.open("w", encoding="utf-8"))
-        for row in rows(*(getattr(options, key) for key in ("strategy", "style", "rows"))):
-            tallies = {}
-            for category, some in known.items():
-                tallies[category] = Tally()
-                for case in some:
-                    result = await ask(case, row, options)
-                    add(tallies[category], result, knows=options.model == "strong")
+        for category, some in known.items():
+            for turn, case in enumerate(some):
+                for place in range(len(chosen)):
+                    number = (place + turn) % len(chosen)
+                    result = await ask(case, chosen[number], options)
+                    add(tallies[number][category], result, knows=options.model == "strong")
                     if lines:
                         lines.write(json.dumps(result, ensure_ascii=False) + "\n")
-            print(told(row, tallies), flush=True)
-            of = {name: asdict(tally) for name, tally in tallies.items()}
-            found.append({"row": asdict(row), "habits": row.habits, "of": of})
+            print(f"{category}: {len(some)}", file=sys.stderr, flush=True)
+    print(" " * 58, " ".join(f"{name[:9]:>9}" for name in known))
+    right = [f"{sum(c.wanted.right for c in some):>4}/{len(some):<4}" for some in known.values()]
+    print(f"{'wish right':58}", " ".join(right))
+    found = []
+    for row, own in zip(chosen, tallies, strict=True):
+        print(told(row, own))
+        of = {name: asdict(tally) for name, tally in own.items()}
+        found.append({"row": asdict(row), "habits": row.habits, "of": of})
     return {"wishes": {name: _wishes(some) for name, some in known.items()}, "rows": found}
 
 

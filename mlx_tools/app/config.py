@@ -363,6 +363,7 @@ class Layer:
         return any(key in self.values for key in _TOOL_CHOICE)
 
 
+@functools.cache
 def defaults() -> Layer:
     """The layer that `config/default.toml` makes."""
     return _read_toml(read_data(DEFAULT_FILE), "default", DEFAULT_FILE)

@@ -147,7 +147,7 @@ Milliseconds = Annotated[int, Field(ge=1, le=86_400_000)]
 class Section(BaseModel):
     """A table of the configuration file. Types are exact: "5" is not 5."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class PolicySection(Section):

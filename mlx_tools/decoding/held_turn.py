@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 from mlx_tools.decoding.value import Form, HeldObject
@@ -95,11 +96,16 @@ _START: Final = re.compile(rf"{_TYPE}|(?P<mark>{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n
 _BEGINNINGS: Final = "|".join(
     re.escape(mark[:size]) for mark in _JSON_DIALECTS for size in range(len(mark) - 1, 0, -1)
 )
-_BEGUN: Final = re.compile(
-    r'(?:"(?:t(?:y(?:p(?:e(?:"[ \t\r\n]*+(?::[ \t\r\n]*+(?:"[a-z_]{0,12})?)?)?)?)?)?)?'
-    rf"|(?:{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n]*+)?|{_BEGINNINGS})\Z"
-)
-"""What may go on to be the beginning of a message, at the end of a text."""
+
+
+@cache  # slow to make, and not needed for a turn that is one line of the protocol
+def _begun() -> re.Pattern[str]:
+    """What may go on to be the beginning of a message, at the end of a text."""
+    return re.compile(
+        r'(?:"(?:t(?:y(?:p(?:e(?:"[ \t\r\n]*+(?::[ \t\r\n]*+(?:"[a-z_]{0,12})?)?)?)?)?)?)?'
+        rf"|(?:{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n]*+)?|{_BEGINNINGS})\Z"
+    )
+
 
 _CLOSE_MARKS: Final = "|".join({re.escape(d.close) for d in _JSON_DIALECTS.values() if d.close})
 _BETWEEN: Final = re.compile(rf"(?:[ \t\r\n,;\]]++|{_CLOSE_MARKS})*+")
@@ -413,7 +419,7 @@ class HeldTurn:
                 return False
         found = _START.search(text, self._searched)
         if found is None:
-            begun = _BEGUN.search(text, max(self._searched, len(text) - _LONGEST_MARK))
+            begun = _begun().search(text, max(self._searched, len(text) - _LONGEST_MARK))
             self._searched = begun.start() if begun is not None else len(text)
             self._read_on(self._searched, deltas)
             return False

@@ -255,7 +255,7 @@ class Form:
             return None
         line = "".join(_WITHOUT_BLANKS.findall(text, 0, end))
         matcher = self.any_message if not name else self.matcher(name)
-        return (name, end) if matcher is not None and matcher.begun().fits(line) else None
+        return (name, end) if matcher is not None and matcher.fits(line) else None
 
     def matcher(self, name: str) -> JsonMatcher | None:
         """The matcher of a call of this tool; None where there is none of that very name, or

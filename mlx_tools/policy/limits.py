@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
@@ -82,7 +82,7 @@ class Limits:
 
     def to_json(self) -> dict[str, Any]:
         """The limits as JSON values; `from_json` reads them back."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in _BOUNDS}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Limits:

@@ -8,7 +8,7 @@ length; what is longer is prose.
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.protocol.dialects import DIALECTS
@@ -127,8 +127,8 @@ class Marks:
         tags = [CALL_TAG, CALL_END, ANSWER_TAG, ANSWER_END, RESPONSE_TAG, RESPONSE_END]
         tags += [*self.turn_ends, *HEADERS, STRUCK, *opens]
         marks = [*self.closers, *ends, *tags]
+        self._all, self._ends = marks, ends
         self.mark = any_of(marks)
-        self.begun = any_beginning_of(marks)
         self.longest = max(map(len, marks))
         self.special = re.compile(rf"\n|{{(?!{_NO_OBJECT})|`++|{self.mark.pattern}")
         """Ends a stretch of prose, for it may be more."""
@@ -139,7 +139,16 @@ class Marks:
         self.opener = any_of(list(self.closers))
         self.ends = frozenset(ends)
         self.any_end = any_of(ends)
-        self.end_begun = any_beginning_of([*ends, "<|end|>"])
+
+    # Slow to make, and not needed for a turn that is one line of the protocol.
+
+    @cached_property
+    def begun(self) -> re.Pattern[str]:
+        return any_beginning_of(self._all)
+
+    @cached_property
+    def end_begun(self) -> re.Pattern[str]:
+        return any_beginning_of([*self._ends, "<|end|>"])
 
 
 def any_of(marks: list[str]) -> re.Pattern[str]:

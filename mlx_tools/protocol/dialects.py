@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, Literal
 
 Body = Literal["json", "named_json", "python", "xml", "pairs", "literal"]
@@ -161,14 +162,22 @@ _LINE_MARKS_BEGUN: Final = "|".join(
 )
 _MARKS: Final = "|".join({re.escape(one.open) for one in DIALECTS if not one.line})
 _NAMED: Final = rf"(?:{_LINE_MARKS})[ \t]*+(?P<name>[\w.$-]*+)"
-_CALL_MARK: Final = re.compile(rf"{_WRAPPING}(?P<call>{_MARKS}|{_NAMED}(?=[^\w.$-]))")
-_CALL_MARK_BEGUN: Final = re.compile(rf"{_WRAPPING}(?:{_LINE_MARKS_BEGUN}|{_NAMED})\Z")
+
+
+@cache  # slow to make, and seldom needed
+def _call_mark() -> re.Pattern[str]:
+    return re.compile(rf"{_WRAPPING}(?P<call>{_MARKS}|{_NAMED}(?=[^\w.$-]))")
+
+
+@cache
+def _call_mark_begun() -> re.Pattern[str]:
+    return re.compile(rf"{_WRAPPING}(?:{_LINE_MARKS_BEGUN}|{_NAMED})\Z")
 
 
 def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int | None:
     """Return where a family's opening mark stands at ``begin``, wrapping aside, or None. A mark
     that may stand in prose counts only before a name for which ``known`` gives something."""
-    found = _CALL_MARK.match(text, begin)
+    found = _call_mark().match(text, begin)
     if found is None or (found["name"] is not None and not known(found["name"])):
         return None
     return found.start("call")
@@ -176,4 +185,4 @@ def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int
 
 def call_mark_begins(text: str, begin: int) -> bool:
     """Return whether the text from ``begin`` on may go on to be a mark that may stand in prose."""
-    return _CALL_MARK_BEGUN.match(text, begin) is not None
+    return _call_mark_begun().match(text, begin) is not None

@@ -23,6 +23,7 @@ from mlx_tools.schema import (
     coerced,
     described,
     faults,
+    fits_plainly,
     path_text,
     validator_for,
 )
@@ -158,8 +159,11 @@ def validate_arguments(
     given = dict(arguments)
     try:
         with bounded():
+            path = _not_finite(given)
+            if path is None and fits_plainly(given, spec.parameters):
+                return given, (), None
             validator = validator_for(spec.parameters)
-            if (path := _not_finite(given)) is not None:
+            if path is not None:
                 text = f"{path_text(path)}: a finite number"
                 return given, (), ErrorInfo("invalid_arguments", text[:MOST_CHARS])
             found = faults(validator, given, _MOST_FAULTS)

@@ -30,6 +30,7 @@ from mlx_tools.schema.validator import (
     described,
     faults,
     fits,
+    fits_plainly,
     hashable,
     path_text,
     validator_for,

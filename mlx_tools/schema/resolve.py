@@ -172,6 +172,8 @@ def _check(text: str) -> None:
     except CycleError as error:  # it would be applied to the same value for ever
         place = _at(error.args[1][0])
         raise ToolDefinitionError(f"{place}: the schema refers to itself without end") from None
+    if is_plain(schema):
+        return
 
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
@@ -181,6 +183,36 @@ def _check(text: str) -> None:
     except SchemaError as error:
         where = _at(tuple(error.absolute_path))
         raise ToolDefinitionError(f"{where}: {error.message[:200]}") from None
+
+
+_NOTES: Final = ("title", "description", "default", "examples")
+_PLAIN_KEYWORDS: Final = {
+    "object": frozenset(("type", "properties", "required", "additionalProperties", *_NOTES)),
+    "string": frozenset(("type", "enum", "minLength", "maxLength", *_NOTES)),
+    **dict.fromkeys(("number", "integer", "boolean"), frozenset(("type", *_NOTES))),
+}
+"""By type, the keywords of a schema that is plain."""
+
+
+def is_plain(schema: Any) -> bool:
+    """Return whether it is a sound schema of nothing but types, members, lengths and words. Most
+    are, and jsonschema, which takes long to import, is not needed for them."""
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if not isinstance(kind, str) or not _PLAIN_KEYWORDS.get(kind, frozenset()) >= schema.keys():
+        return False
+    texts = (schema.get("title", ""), schema.get("description", ""))
+    lengths = (schema.get("minLength", 0), schema.get("maxLength", 0))
+    needed, members = schema.get("required", []), schema.get("properties", {})
+    return (
+        all(isinstance(text, str) for text in texts)
+        and all(type(length) is int and length >= 0 for length in lengths)
+        and all(isinstance(schema.get(name, []), list) for name in ("examples", "enum", "required"))
+        and all(isinstance(name, str) for name in needed)
+        and len(set(needed)) == len(needed)
+        and isinstance(schema.get("additionalProperties", True), bool)
+        and isinstance(members, dict)
+        and all(map(is_plain, members.values()))
+    )
 
 
 Made = TypeVar("Made")

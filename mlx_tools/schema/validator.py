@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.pattern import TooLong, compiled
-from mlx_tools.schema.resolve import check_parameters, kept_by_identity, schema_text
+from mlx_tools.schema.resolve import check_parameters, is_plain, kept_by_identity, schema_text
 
 _MAX_STEPS: Final = 200_000
 _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
@@ -61,8 +61,6 @@ def bounded() -> Iterator[None]:
 
 def faults(validator: Any, value: Any, most: int) -> list[Any]:
     """The first ``most`` faults of ``value``. Raises `TooMuch` or RecursionError."""
-    if fits_plainly(value, validator.schema):
-        return []
     return list(islice(validator.iter_errors(value), most))
 
 
@@ -72,24 +70,23 @@ _PLAIN_TYPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "object": dict,
 }
-_NOTES: Final = ("title", "description", "default", "examples")
-_PLAIN_KEYWORDS: Final = {
-    "object": frozenset(("type", "properties", "required", "additionalProperties", *_NOTES)),
-    "string": frozenset(("type", "enum", "minLength", "maxLength", *_NOTES)),
-    **dict.fromkeys(("number", "integer", "boolean"), frozenset(("type", *_NOTES))),
-}
-"""By type, the keywords of a schema that is plain."""
 
 
-_NONE: Final[frozenset[str]] = frozenset()
+def fits_plainly(value: Any, parameters: Mapping[str, Any]) -> bool:
+    """Return whether ``value`` fits a schema that is plain, in far less time than jsonschema takes;
+    False says nothing."""
+    schema = _plain(parameters)
+    return schema is not None and _fits(value, schema)
 
 
-def fits_plainly(value: Any, schema: Any) -> bool:
-    """Return whether ``value`` fits a schema of nothing but types, members, lengths and words, as
-    most are, in far less time than jsonschema takes; False says nothing."""
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    if not isinstance(kind, str) or not _PLAIN_KEYWORDS.get(kind, _NONE).issuperset(schema):
-        return False
+@kept_by_identity
+def _plain(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    schema = {"type": "object", **parameters}
+    return schema if is_plain(schema) else None
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    kind = schema["type"]
     if kind == "number":
         return type(value) is int or (type(value) is float and math.isfinite(value))
     if type(value) is not _PLAIN_TYPES[kind]:
@@ -97,14 +94,12 @@ def fits_plainly(value: Any, schema: Any) -> bool:
     if isinstance(value, str):
         longest = schema.get("maxLength", math.inf)
         fitting = schema.get("minLength", 0) <= len(value) <= longest
-        return fitting and ("enum" not in schema or value in schema["enum"])
+        return bool(fitting and ("enum" not in schema or value in schema["enum"]))
     if not isinstance(value, dict):
         return True
     known = schema.get("properties", {})
     return all(name in value for name in schema.get("required", ())) and all(
-        fits_plainly(item, known[name])
-        if name in known
-        else schema.get("additionalProperties", True) is True
+        _fits(item, known[name]) if name in known else schema.get("additionalProperties", True)
         for name, item in value.items()
     )
 
@@ -112,12 +107,12 @@ def fits_plainly(value: Any, schema: Any) -> bool:
 def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
     """Return whether ``value`` fits; False too where the schema is unusable or takes too long."""
     try:
-        if fits_plainly(value, {"type": "object", **parameters}):
-            return True  # known without jsonschema, which takes long to import
         with bounded():
-            return not faults(validator_for(parameters), value, 1)
-    except (ToolDefinitionError, TooMuch, RecursionError, TypeError, AttributeError):
-        return False  # or it is no schema at all
+            return fits_plainly(value, parameters) or not faults(
+                validator_for(parameters), value, 1
+            )
+    except (ToolDefinitionError, TooMuch, RecursionError):
+        return False
 
 
 # --- keywords ---------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
 from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
@@ -21,7 +22,7 @@ from mlx_tools.protocol import (
     validate_arguments,
     write_call,
 )
-from mlx_tools.schema.resolve import check_parameters
+from mlx_tools.schema.resolve import check_parameters, is_plain
 from mlx_tools.schema.validator import bounded, fits_plainly, validator_for
 from tests.protocol.texts import CALL, json_values
 
@@ -237,6 +238,31 @@ def test_what_is_known_to_fit_at_a_glance_has_no_fault(parameters: Any, value: A
     if fits_plainly(given, whole):
         with bounded():
             assert list(validator_for(whole).iter_errors(given)) == []
+
+
+_ANYHOW = st.fixed_dictionaries(
+    {"type": st.sampled_from(("string", "object", "integer", "array", "text", ["string"]))},
+    optional={
+        "minLength": st.sampled_from((0, 2, -1, True, 1.5, "1")),
+        "enum": st.sampled_from((["a"], [], "a", None)),
+        "examples": st.sampled_from((["a"], "a")),
+        "title": st.sampled_from(("a", 1)),
+        "required": st.sampled_from((["a"], ["a", "a"], [1], "a", [[]])),
+        "additionalProperties": st.sampled_from((True, False, {}, 1)),
+    },
+)
+"""Schemas, most of them unsound."""
+
+
+@given(_ANYHOW, _ANYHOW)
+def test_a_plain_schema_is_sound(outer: Any, inner: Any) -> None:
+    for whole in (inner, outer | {"properties": {"a": inner}}, outer | {"properties": [inner]}):
+        if is_plain(whole):
+            Draft202012Validator.check_schema(whole)
+
+
+def test_most_schemas_are_plain() -> None:
+    assert is_plain(schema("a", a={"type": "string", "enum": ["x"]}, b=INTEGER))
 
 
 # --- bounds -----------------------------------------------------------------------------------
