@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ErrorInfo, Usage
-from mlx_tools.protocol import write_answer, write_call
+from mlx_tools.messages import ErrorInfo, ToolCall, Usage
+from mlx_tools.protocol import ReadingRules, read, write_answer, write_call
 from mlx_tools.store import ArtifactStore
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -137,12 +137,37 @@ def written(content: str, calls: Sequence[CallRecord], session: Session) -> str:
     """A turn in the protocol's own form: what is called, or the answer ``content``."""
     style, result = session.header.style, session.result
     if calls:
-        lines = [write_call(call.name, call.arguments, style=style) for call in calls]
+        lines = [_in_native_form(calls, session)] if style == "native" else []
+        if not any(lines):
+            lines = [write_call(call.name, call.arguments, style=style) for call in calls]
         return "\n".join(filter(None, (content, *lines)))
     given = None if result is None else result.said(content)
     if result is None or given is None:
         return write_answer(content, style)
     return write_call(result.spec.name, given, style=style)
+
+
+def _in_native_form(calls: Sequence[CallRecord], session: Session) -> str:
+    """The calls as the model's own template begins and ends them; empty where they would not be
+    read so."""
+    form = session.chat_format.tools
+    if form is None:
+        return ""
+    catalog: dict[str, Mapping[str, Any]] = {call.name: {} for call in calls}
+    marks = frozenset(form.marks[:1])
+    rules = ReadingRules(style="native", catalog=catalog, native=marks, call=form.call)
+    for closing in ("", "}"):
+        text = "".join(
+            f"{form.call[0]}{call.name}{form.call[1]}"
+            f"{json.dumps(call.arguments, ensure_ascii=False)}{closing}{form.close}"
+            for call in calls
+        )
+        messages = read(text, "stop", rules).messages
+        found = [(one.name, one.arguments) for one in messages if isinstance(one, ToolCall)]
+        wanted = [(call.name, call.arguments) for call in calls]
+        if found == wanted and text.encode(errors="ignore").decode() == text:
+            return text
+    return ""
 
 
 def turn_of(

@@ -23,15 +23,17 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.controller import Conversation, Session
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.messages import Style
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
-from mlx_tools.store.transcript import load
+from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.transcript.outcome import count
 from mlx_tools.transcript.records import CarriedRecord, Header, UserRecord
+from tests.core.full_disk import file_size_limit
+from tests.prompt.tooled import TOOLED, tooled_format
 
 FREE = Policy(allow=["*"], ask_effects=())
 did: list[str] = []
@@ -176,6 +178,28 @@ def test_another_model_reads_the_calls_and_answers_in_its_own_form(
     assert told.count("<start_of_turn>model") == (4 if style == "jsonl" else 3)
 
 
+@pytest.mark.parametrize("name", sorted(TOOLED))
+def test_a_model_that_calls_by_its_own_template_reads_the_calls_in_that_form(
+    tmp_path: Path, name: str
+) -> None:
+    before = house(tmp_path, call("look", what="a"), answer("well")).run_sync("What is there?")
+    form = tooled_format(name)
+    other = house(tmp_path, "Fine.", style="native", settings={"chat_format": form})
+    carried(other, before.session)
+    told = prompts(other)[0].rpartition("What is there?")[2]
+    assert form.tools is not None
+    assert form.tools.call[0] + "look" + form.tools.call[1] in told
+    assert told.index("look") < told.index("seen a") < told.index("well") < told.index("And now?")
+
+
+@pytest.mark.parametrize("name", sorted(TOOLED))
+def test_a_call_that_no_such_text_can_hold_is_told_all_the_same(tmp_path: Path, name: str) -> None:
+    odd = {"function": {"name": "look", "arguments": '{"what": "\\ud800"}'}}
+    other = house(tmp_path, "Fine.", style="native", settings={"chat_format": tooled_format(name)})
+    other.run_sync("And?", history=[{"role": "assistant", "tool_calls": [odd]}])
+    assert prompts(other)[0].encode().count(b"ud800") == 1
+
+
 def test_what_a_private_tool_has_answered_is_private_still(tmp_path: Path) -> None:
     before = house(tmp_path, call("diary"), answer("well")).run_sync("Read it.")
     again = house(tmp_path, answer("yes"), answer("no"))
@@ -227,6 +251,41 @@ def test_what_was_summed_up_stands_in_place_of_what_is_gone(tmp_path: Path) -> N
     prompt = prompts(second)[0]
     assert "First?" not in prompt
     assert prompt.index("They said one.") < prompt.index("Second?") < prompt.index("And now?")
+
+
+def test_what_was_carried_over_can_be_summed_up_before_anything_is_asked(tmp_path: Path) -> None:
+    before = house(tmp_path, answer("well")).run_sync("What is there?")
+    after = house(tmp_path, "They said well.", answer("done"), settings={"context": 8192})
+
+    async def go() -> None:
+        async with await after.carry_over(before.session) as conversation:
+            await conversation.compact()
+            await conversation.run("And now?")
+
+    anyio.run(go)
+    assert "They said well." in prompts(after)[-1]
+    assert "What is there?" not in prompts(after)[-1]
+
+
+def test_where_the_disk_is_full_meanwhile_nothing_of_it_is_lost_or_said_twice(
+    tmp_path: Path,
+) -> None:
+    lines = (call("look", what="a"), answer("well"))
+    before = house(tmp_path, *lines).run_sync("What is there?")
+    whole = house(tmp_path, answer("done"))
+    carried(whole, before.session)
+    after = house(tmp_path, answer("done"))
+    kept = load(Path(before.transcript or ""))
+
+    async def go(room: int) -> None:
+        async with await after.carry_over(before.session) as conversation:
+            with file_size_limit(room), pytest.raises(StorageError):
+                await conversation.run("And now?")
+            assert 1 < len(conversation.files.transcript) < 7  # the header, and some of the six
+            await conversation.run("And now?")
+
+    anyio.run(go, len(encode(kept[0])) + 800)
+    assert prompts(after) == prompts(whole)
 
 
 def test_a_conversation_that_is_open_is_carried_over_before_and_after_its_first_question(
