@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import ipaddress
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.jobs import jobs_of
@@ -56,6 +57,9 @@ from mlx_tools.tools import (
     ToolCollection,
     exposed_by,
 )
+
+if TYPE_CHECKING:
+    from mlx_tools.tools import McpClients
 
 Note = Callable[[str], None]
 
@@ -115,18 +119,41 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         web=WebOptions(domains=settings.web.domains, blocked_domains=settings.web.blocked_domains),
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots))
-    bound = BoundSources()
-    made: dict[SourceKind, MakeTool] = {"openapi": _operation}
-    registry.with_bound(bound, made, exposed_by(bound.folder, own.roots))
+    _add_bound(registry, own.roots)
     registry.with_entry_points()
     check_presets(registry.all_specs())
     return registry
 
 
-def _operation(source: BoundSource, tool: BoundTool) -> Tool:
-    from mlx_tools.tools import bound_operation  # brings what only such calls need
+def _add_bound(registry: Registry, roots: Sequence[str]) -> None:
+    """Add the tools that stand for what is elsewhere; what calls them is imported where there are
+    any."""
+    sources = BoundSources()
 
-    return bound_operation(source, tool)
+    @functools.cache
+    def clients() -> McpClients:
+        from mlx_tools.tools import McpClients
+
+        found = McpClients(sources, tuple(RootName.parse(root).absolute() for root in roots))
+        registry.closers.append(found.aclose)
+        return found
+
+    def operation(source: BoundSource, tool: BoundTool) -> Tool:
+        from mlx_tools.tools import bound_operation
+
+        return bound_operation(source, tool)
+
+    def served(source: BoundSource, tool: BoundTool) -> Tool:
+        return clients().tool(source, tool)
+
+    made: Mapping[SourceKind, MakeTool] = {"mcp": served, "openapi": operation}
+    refused = exposed_by(sources.folder, roots)
+    registry.with_bound(sources, made, refused)
+    readable = [one.name for one in registry.sources if one.at.get("resources")]
+    if readable and refused is None:
+        from mlx_tools.tools import mcp_read
+
+        registry.provide(mcp_read(clients(), readable))
 
 
 def _check_names(configuration: Configuration, registry: Registry) -> None:

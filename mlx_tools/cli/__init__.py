@@ -16,6 +16,7 @@ COMMANDS: Mapping[str, str] = {
     "parse": "Show how one completion's text is read; runs nothing.",
     "propose": "Show what the model would write in one turn; runs nothing.",
     "tools": "List, show, search and call tools; add your own, switch any on and off.",
+    "mcp": "Add servers of the Model Context Protocol, whose tools are then as any other.",
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
     "serve": "Serve the interfaces that clients and agents speak.",
     "undo": "Bring back what a session's calls replaced, deleted and made.",

@@ -7,12 +7,14 @@ import contextlib
 import difflib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +40,7 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import asks, denial
 from mlx_tools.store import RootName
 from mlx_tools.toolbox import Undo
+from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, prompt_text
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -78,6 +81,9 @@ def obey(talk: Talk, line: str) -> None:
     word, *more = line.split(maxsplit=1)
     rest = more[0] if more else ""
     command = COMMANDS.get(word)
+    if command is None and (prompt := _prompts(talk).get(word)) is not None:
+        prompt(rest)
+        return
     if command is None:
         close = difflib.get_close_matches(word.casefold(), COMMANDS, n=1)
         said = f"did you mean {close[0]}?" if close else "/help lists what is one;"
@@ -94,6 +100,39 @@ def obey(talk: Talk, line: str) -> None:
 def helps() -> Mapping[str, str]:
     """The commands, each with a line of help."""
     return {command.name: command.help for command in COMMANDS.values()}
+
+
+def _prompts(talk: Talk) -> Mapping[str, Callable[[str], None]]:
+    """The prompts of MCP servers, as commands: each asks what its server makes of the values that
+    stand behind it, ``NAME=VALUE``."""
+    return {
+        f"/{source.name}:{name}": partial(_ask_prompt, talk, source, name)
+        for source in talk.controller.registry.sources
+        for name in source.at.get("prompts", ())
+    }
+
+
+def _ask_prompt(talk: Talk, source: BoundSource, name: str, values: str) -> None:
+    wanted: Mapping[str, bool] = source.at["prompts"][name]
+    given = dict(part.partition("=")[::2] for part in shlex.split(values))
+    lacking = [one for one, needed in wanted.items() if needed and one not in given]
+    if lacking or not given.keys() <= wanted.keys():
+        usage = " ".join(f"{one}=…" if needed else f"[{one}=…]" for one, needed in wanted.items())
+        raise UsageError(f"/{source.name}:{name}: nothing was asked", hint=f"as in {usage}")
+    clients = McpClients(BoundSources(), talk.configuration.settings.tools.roots)
+
+    async def fetched() -> str:
+        try:
+            return await prompt_text(clients, source, name, given)
+        finally:
+            await clients.aclose()
+
+    try:
+        text = talk.wait(fetched)
+    except ToolError as error:
+        raise UsageError(str(error)) from None
+    print_prose(text, "  ", colour="dim")
+    talk.ask(text, piped=len(text))
 
 
 def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:

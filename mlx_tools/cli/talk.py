@@ -140,12 +140,13 @@ class Talk:
 
     # --- questions ---
 
-    def ask(self, question: str) -> Outcome:
-        """Answer a question, and show what happens. Raises what `Conversation.run` raises, and
+    def ask(self, question: str, *, piped: int = 0) -> Outcome:
+        """Answer a question, of which so many characters at the end are somebody else's, and show
+        what happens. Raises what `Conversation.run` raises, and
         KeyboardInterrupt for Ctrl-C, which stops the answer."""
         self._leave_unfinished()
         conversation = self.conversation
-        return self._shown(lambda: conversation.stream(question))
+        return self._shown(lambda: conversation.stream(question, piped=piped))
 
     def take_up(self) -> None:
         """Have decided what must be before the next question, where anything must: calls of a

@@ -155,19 +155,22 @@ def call(
         files.transcript.append(_header(files, registry, policy, loaded))
 
         async def run() -> DirectCall:
-            return await call_tool(
-                registry,
-                policy,
-                name,
-                value,
-                limits=loaded.limits(),
-                approver=approver_of(loaded, _Asker(loaded.settings.policy.approve)),
-                record=files.transcript.append,
-                session=files.session,
-                secret=store.secret,
-                undo=files.undo,
-                on_progress=_tell_progress if sys.stderr.isatty() else None,
-            )
+            try:
+                return await call_tool(
+                    registry,
+                    policy,
+                    name,
+                    value,
+                    limits=loaded.limits(),
+                    approver=approver_of(loaded, _Asker(loaded.settings.policy.approve)),
+                    record=files.transcript.append,
+                    session=files.session,
+                    secret=store.secret,
+                    undo=files.undo,
+                    on_progress=_tell_progress if sys.stderr.isatty() else None,
+                )
+            finally:
+                await registry.aclose()
 
         done = anyio.run(run)
     finally:

@@ -8,6 +8,8 @@ looked at again.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -142,6 +144,30 @@ class AlwaysApprove:
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         yes, nobody = ApprovalAnswer(True, "always approved"), ApprovalAnswer(None)
         return [nobody if request.suspect else yes for request in requests]
+
+
+async def confirmed(
+    approver: Approver, call: str, what: str, details: Mapping[str, Any], reason: str
+) -> Mapping[str, Any] | None:
+    """What a person agrees to on behalf of a call that runs (`ToolContext.confirm`)."""
+
+    async def asked(details: Mapping[str, Any]) -> ApprovalRequest:
+        text = json.dumps([what, dict(details)], sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return ApprovalRequest(
+            call=call,
+            name=what,
+            arguments=details,
+            reason=reason,
+            suspect=True,
+            digest=digest,
+            edited=asked,
+        )
+
+    (answer,) = await approver.decide([await asked(details)])
+    if not answer.approved:
+        return None
+    return details if answer.arguments is None else answer.arguments
 
 
 # --- approvals of a session's calls ---------------------------------------------------------------

@@ -17,6 +17,7 @@ from mlx_tools.controller.approvals import (
     Approver,
     NobodyThere,
     approval_request,
+    confirmed,
 )
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.controller.turn import arguments_size, recorded
@@ -135,8 +136,14 @@ async def call_tool(
             return end(replace(done, status="denied", error=ErrorInfo("denied", answer.reason)))
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
     expected = preview.state or None
+    person = approver or NobodyThere()
     context = ToolContext(
-        policy=policy, expected=expected, session=session, undo=undo, report=on_progress
+        policy=policy,
+        expected=expected,
+        session=session,
+        undo=undo,
+        report=on_progress,
+        confirms=lambda context, *asked: confirmed(person, _CALL, *asked),
     )
     seconds, clean = limits.tool_timeout, _clean if policy.redacts else str
     result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)

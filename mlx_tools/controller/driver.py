@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import anyio
 
@@ -28,6 +28,7 @@ from mlx_tools.controller.approvals import (
     CallApprovals,
     Changed,
     answers_of,
+    confirmed,
 )
 from mlx_tools.controller.completer import Completer, Emit
 from mlx_tools.controller.context import ContextWindow, Fitted
@@ -554,6 +555,7 @@ class Conversation:
             artifacts=self.files.artifacts,
             undo=self.files.undo,
             asks=partial(self._ask_model, call),
+            confirms=partial(self._confirm, call),
             shown_chars=session.limits.max_observation_chars,
             session=session.header.session,
             report=None if self._emit is None else partial(self._tell_progress, call),
@@ -601,6 +603,16 @@ class Conversation:
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
     ) -> str:
         return await self._nested_runs().ask(call, context, question, tools)
+
+    async def _confirm(
+        self,
+        call: CallRecord,
+        context: ToolContext,
+        what: str,
+        details: Mapping[str, Any],
+        reason: str,
+    ) -> Mapping[str, Any] | None:
+        return await confirmed(self.approver, call.call, what, details, reason)
 
     async def _summarise(self, call: CallRecord, result: ToolResult) -> None:
         """Have the model summarise an output that is too long to be shown."""

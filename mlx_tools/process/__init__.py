@@ -20,6 +20,10 @@ SUPERVISED: Final = (sys.executable, "-P", str(Path(__file__).with_name("supervi
 """Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
 standard input must be a pipe that is held open here."""
 
+RELAYED: Final = (sys.executable, "-I", str(Path(__file__).with_name("relay.py")))
+"""Before the most bytes of a line, the most of standard error, and a command that is spoken to in
+lines: it runs until its standard input ends (`mlx_tools.process.relay`)."""
+
 
 def run(
     command: Sequence[str],

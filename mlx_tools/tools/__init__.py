@@ -29,6 +29,16 @@ from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool
 
 if TYPE_CHECKING:
+    from mlx_tools.tools.mcp.client import (
+        McpClients,
+        ServerOffer,
+        log_file,
+        look,
+        mcp_read,
+        prompt_text,
+    )
+    from mlx_tools.tools.mcp.places import known_files, masked, place_of, servers_in
+    from mlx_tools.tools.mcp.sign_in import tokens_file
     from mlx_tools.tools.openapi.document import (
         OpenApiDocument,
         OperationRefused,
@@ -40,6 +50,11 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     __name__,
     {
+        "mcp.client": (
+            *("McpClients", "ServerOffer", "log_file", "look", "mcp_read", "prompt_text"),
+        ),
+        "mcp.places": ("known_files", "masked", "place_of", "servers_in"),
+        "mcp.sign_in": ("tokens_file",),
         "openapi.document": (
             "OpenApiDocument",
             "OperationRefused",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent import futures
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -62,6 +62,13 @@ Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 """Asks the model on behalf of a call: a question, and the tools that may be called."""
 
 
+Confirm = Callable[
+    ["ToolContext", str, Mapping[str, Any], str], Awaitable[Mapping[str, Any] | None]
+]
+"""Asks a person on behalf of a call: what about, its details, and why. Gives the details as they
+were agreed to, None where nobody did."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class ToolContext:
     """Handed to a tool whose function has a parameter annotated with this class.
@@ -74,7 +81,8 @@ class ToolContext:
     session that made the call, None outside of one; ``undo`` is where the built-in tools keep what
     they replace, None for nowhere. ``session`` is its id, empty where there is none.
     ``shown_chars`` is how many characters of the output the model will see, None for all.
-    ``report`` takes what the tool reports, ``asks`` asks the model, in ``loop``.
+    ``report`` takes what the tool reports, ``asks`` asks the model and ``confirms`` a person, in
+    ``loop``.
 
     ``cancelled`` is whether nobody waits for the result any more. A tool that runs long looks now
     and then: a function in a thread cannot be stopped from outside. ``asking`` is what a function
@@ -90,6 +98,7 @@ class ToolContext:
     shown_chars: int | None = None
     report: OnProgress | None = None
     asks: Ask | None = None
+    confirms: Confirm | None = None
     loop: asyncio.AbstractEventLoop | None = None
     cancelled: bool = field(default=False, init=False)
     asking: futures.Future[str] | None = field(default=None, init=False)
@@ -108,6 +117,17 @@ class ToolContext:
         if self.cancelled:
             raise ToolError(_GIVEN_UP)
         return await self.asks(self, question, tools)
+
+    async def confirm(
+        self, what: str, details: Mapping[str, Any], reason: str
+    ) -> Mapping[str, Any] | None:
+        """What a person agrees to, of what a call wants besides having run: the ``details``, as
+        they are or as the person changed them; None where nobody is there, or they say no. No
+        standing consent covers it."""
+        if self.confirms is None or self.cancelled:
+            return None
+        with self.person_waits():
+            return await self.confirms(self, what, details, reason)
 
     def ask_blocking(self, question: str, tools: Sequence[str] | None = None) -> str:
         """`ask`, for a tool that is not asynchronous."""

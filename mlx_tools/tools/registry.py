@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -41,6 +41,7 @@ class Registry:
 
     ``tools`` are the caller's. ``switched_off`` maps names, globs or ``plugin:NAME`` (as a policy
     writes them) to the reason why such tools do not run; it holds for tools that are added later.
+    ``sources`` are those of its bound tools, ``closers`` what `aclose` calls.
     Raises ToolDefinitionError for a tool that cannot be used, and for a name that is taken.
     """
 
@@ -53,6 +54,8 @@ class Registry:
         ] = {}  # what was offered and is no tool, as plugin:PACKAGE/NAME
         self._switched_off = dict(switched_off or {})
         self._pending: Callable[[], Iterable[Offer]] | None = None
+        self.sources: list[BoundSource] = []
+        self.closers: list[Callable[[], Awaitable[None]]] = []
         for tool in require_items("tools", tools, "give a list of functions under @tool"):
             self.add(tool)
 
@@ -121,6 +124,7 @@ class Registry:
     def _bind(
         self, source: BoundSource, made: Mapping[SourceKind, MakeTool], refused: str | None
     ) -> None:
+        self.sources.append(source)
         key = f"{PLUGIN}{source.plugin}/".__add__
         for tool in source.tools:
             try:
@@ -131,6 +135,11 @@ class Registry:
                 self._refused[key(source.tool_name(tool.name))] = str(error)
         for tool in source.new:
             self._refused[key(source.tool_name(tool.name))] = source.changed
+
+    async def aclose(self) -> None:
+        """Ends what tools have kept open, such as connections."""
+        for close in self.closers:
+            await close()
 
     def add(self, tool: Callee, *, checked: bool = False) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name

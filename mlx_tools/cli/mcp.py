@@ -1,0 +1,334 @@
+"""`mlx-tools mcp`: servers of the Model Context Protocol as sources of tools."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import anyio
+import typer
+
+from mlx_tools.cli.call_text import ShownLine, as_name, diff, in_words, show, wrapped
+from mlx_tools.cli.inputs import agreed, parse_object, read_json
+from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
+from mlx_tools.cli.output import columns_of, complain, counted, cut, note, print_json, print_row
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
+from mlx_tools.tools import (
+    BoundSource,
+    BoundSources,
+    BoundTool,
+    McpClients,
+    ServerOffer,
+    ToolError,
+    known_files,
+    log_file,
+    look,
+    masked,
+    place_of,
+    servers_in,
+    tokens_file,
+)
+
+app = typer.Typer(add_completion=False)
+
+_SHOWN: Final = 30
+
+Reads = Annotated[
+    list[str] | None,
+    option("--reads TOOL", "A tool that only reads; * stands for anything. Repeatable."),
+]
+
+
+def _names(incomplete: str) -> list[str]:
+    with suppress(MlxToolsError):
+        return [one.name for one in _sources() if one.name.startswith(incomplete)]
+    return []
+
+
+ServerName = Annotated[str, argument("NAME", "The server.", autocompletion=_names)]
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def add(
+    name: Annotated[str, argument("NAME", "What stands before its tools' names.")],
+    place: Annotated[
+        list[str], argument("COMMAND…|URL", "Behind --: what starts it; or where it is.")
+    ],
+    env: Annotated[
+        list[str] | None,
+        option("--env NAME[=VALUE]", "A variable that it sees. Repeatable."),
+    ] = None,
+    header: Annotated[
+        list[str] | None, option("--header NAME=VALUE", "Sent with each request. Repeatable.")
+    ] = None,
+    reads: Reads = None,
+    yes: Yes = False,
+) -> int:
+    """Add a server: it is asked what it offers, and you whether you agree."""
+    if name in BoundSources().names():
+        raise UsageError(f"there is {name} already", hint=f"mlx-tools mcp remove {name}")
+    if len(place) == 1 and place[0].startswith(("http://", "https://")):
+        entry: dict[str, Any] = {"url": place[0], "headers": _pairs(header, "--header")}
+    else:
+        entry = {"command": place[0], "args": place[1:], "env": _pairs(env, "--env")}
+    return EXIT_OK if _agree(name, place_of(entry, name), reads or (), yes) else EXIT_STOPPED
+
+
+@app.command(name="import")
+def import_servers(
+    file: Annotated[
+        Path | None,
+        argument("FILE", "JSON with mcpServers; without it the files of other programs."),
+    ] = None,
+    reads: Reads = None,
+    yes: Yes = False,
+) -> int:
+    """Add the servers that a file names, or those of Claude, VS Code and Cursor."""
+    files = [("the file", file)] if file is not None else list(known_files())
+    if not files:
+        raise UsageError("no other program keeps servers here", hint="name a FILE")
+    taken, added = set(BoundSources().names()), 0
+    for program, path in files:
+        servers = servers_in(read_json(path), str(path)) if file else _servers_of(path)
+        note(f"{program}, {path}: {counted(len(servers), 'server')}")
+        for name, place in servers.items():
+            if name in taken:
+                note(f"{name} is here already")
+                continue
+            try:
+                added += _agree(name, place, reads or (), yes)
+            except (UsageError, ToolError) as error:
+                complain(f"{name}: {error}")
+                continue
+            taken.add(name)
+    complain(f"{counted(added, 'server')} added", kind="done")
+    return EXIT_OK if added else EXIT_STOPPED
+
+
+@app.command(name="list")
+def list_servers(as_lines: AsJsonLines = False) -> None:
+    """List the servers: where they are, how many tools they have, and whether they changed."""
+    found = list(_sources())
+    for source in found:
+        state = "changed" if source.said else "as agreed"
+        if as_lines:
+            place = {**source.at, **{key: _hidden(source.at.get(key)) for key in _SECRET}}
+            tools = [source.tool_name(tool.name) for tool in source.tools]
+            row = {"name": source.name, "version": source.version, "at": place, "tools": tools}
+            print_json(row | {"changed": bool(source.said)})
+        else:
+            tools_ = counted(len(source.tools), "tool")
+            print_row(f"{source.name:<16} {tools_:<10} {state:<10}", masked(source.at))
+    if not found:
+        note("there are no servers yet: mlx-tools mcp add NAME -- COMMAND, or mcp import")
+
+
+@app.command(name="show")
+def show_server(name: ServerName) -> None:
+    """Show what was agreed to of a server."""
+    source = _source(name)
+    _print(_told(source, {}, {}))
+    if source.said:
+        note(source.changed)
+
+
+@app.command()
+def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
+    """Connect to a server, show what changed, and ask whether you agree."""
+    source = _source(name)
+    offer = _asked(source)
+    again = _agreed_to(source, offer, reads or source.at.get("reads", ()))
+    changes = list(_changes(source, again))
+    if not changes:
+        BoundSources().put(again)
+        complain(f"{name} answers, and is what was agreed to", kind="done")
+        return EXIT_OK
+    _print([*_told(again, offer.hints, offer.refused), *changes])
+    if not yes and not agreed(f"Agree to what {name} says now?", "", "say so with --yes"):
+        note("nothing was changed")
+        return EXIT_STOPPED
+    BoundSources().put(again)
+    complain(f"{name} is agreed to as it is now", kind="done")
+    return EXIT_OK
+
+
+@app.command()
+def remove(name: ServerName, yes: Yes = False) -> int:
+    """Forget a server, its tools and what it gave for signing in."""
+    _source(name)
+    if not yes and not agreed(f"Forget {name}?", "", "say so with --yes"):
+        note("nothing was changed")
+        return EXIT_STOPPED
+    BoundSources().remove(name)
+    for left in (tokens_file(name), log_file(name)):
+        with suppress(OSError):
+            left.unlink()
+    complain(f"removed {name}", kind="done")
+    return EXIT_OK
+
+
+# --- looking at a server, and agreeing to it ------------------------------------------------------
+
+
+def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool) -> bool:
+    """Ask a server what it offers and a person whether they agree; whether it was added."""
+    source = BoundSource(name=name, kind="mcp", at=place)
+    print_place = ShownLine(f"{name} is started as: {in_words(masked(place))}", "bold")
+    _print([print_place])
+    if not yes and not agreed("Connect to it?", "", "say so with --yes"):
+        note("nothing was started")
+        return False
+    offer = _asked(source)
+    source = _agreed_to(source, offer, reads)
+    _print(_told(source, offer.hints, offer.refused))
+    if not yes and not agreed(f"Add {name}?", "", "say so with --yes"):
+        note("nothing was changed")
+        return False
+    BoundSources().put(source)
+    complain(f"{name} added: {counted(len(source.tools), 'tool')}", kind="done")
+    note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
+    return True
+
+
+def _asked(source: BoundSource) -> ServerOffer:
+    async def ask() -> ServerOffer:
+        clients = McpClients(BoundSources(), show=_sign_in)
+        try:
+            return await look(clients, replace(source, tools=(), said=()))
+        finally:
+            await clients.aclose()
+
+    try:
+        return anyio.run(ask)
+    except ToolError as error:
+        hint = f"its own words are in {log_file(source.name)}" if "command" in source.at else None
+        raise UsageError(str(error), hint=hint) from None
+
+
+def _sign_in(page: str) -> None:
+    import webbrowser
+
+    note(f"sign in at {in_words(page)}")
+    webbrowser.open(page)
+
+
+def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) -> BoundSource:
+    """The source as it would be agreed to. Raises UsageError for a pattern that means no tool."""
+    names = [tool.name for tool in offer.tools]
+    for pattern in reads:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = difflib.get_close_matches(pattern, names, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:20])}"
+            raise UsageError(f"--reads: {source.name} has no tool {pattern!r}", hint=hint)
+    tools = tuple(
+        replace(tool, effects=("network", "read"))
+        if any(fnmatchcase(tool.name, pattern) for pattern in reads)
+        else tool
+        for tool in offer.tools
+    )
+    prompts = {
+        one.name: {arg.name: bool(arg.required) for arg in one.arguments or ()}
+        for one in offer.prompts
+    }
+    found = {"reads": list(reads), "resources": offer.resources, "prompts": prompts}
+    at = {**source.at, **found}
+    return replace(source, at=at, version=offer.version, tools=tools, said=())
+
+
+def _told(
+    source: BoundSource, hints: Mapping[str, str], refused: Mapping[str, str]
+) -> Iterator[ShownLine]:
+    """A server and its tools: ours in words, its own marked as foreign."""
+    yield ShownLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
+    yield ShownLine(f"it calls itself {in_words(source.version) or 'nothing'}")
+    for tool in source.tools[:_SHOWN]:
+        effects = ", ".join(tool.effects)
+        yield ShownLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
+        words = cut(" ".join(tool.description.split()), 200)
+        if words:
+            yield ShownLine(in_words(words), foreign=True)
+        if tool.name in hints:
+            yield ShownLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
+    if len(source.tools) > _SHOWN:
+        yield ShownLine(f"and {len(source.tools) - _SHOWN} more")
+    for name, why in list(refused.items())[:_SHOWN]:
+        yield ShownLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
+    if prompts := source.at.get("prompts"):
+        listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
+        yield ShownLine(f"prompts for chat: {in_words(cut(listed, 500))}")
+    if source.at.get("resources"):
+        yield ShownLine("it has resources, which mcp_read reads")
+
+
+def _changes(before: BoundSource, after: BoundSource) -> Iterator[ShownLine]:
+    """What is otherwise than it was agreed to, as a diff."""
+    old, new = ([line for tool in one.tools for line in _lines(tool)] for one in (before, after))
+    text = "\n".join(difflib.unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
+    if text:
+        yield ShownLine("What changed:", "bold")
+        yield from diff(text)
+
+
+def _lines(tool: BoundTool) -> list[str]:
+    said = {"description": tool.description, "parameters": tool.parameters}
+    whole = {tool.name: said, "effects": tool.effects}
+    return json.dumps(whole, indent=1, ensure_ascii=False).split("\n")
+
+
+def _print(lines: Iterable[ShownLine]) -> None:
+    columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
+    show(wrapped(list(lines), columns), sys.stderr)
+
+
+def _sources() -> Iterator[BoundSource]:
+    kept = BoundSources()
+    for name in kept.names():
+        try:
+            source = kept.read(name)
+        except MlxToolsError as error:
+            complain(str(error))
+            continue
+        if source.kind == "mcp":
+            yield source
+
+
+def _source(name: str) -> BoundSource:
+    found = BoundSources().read(name)
+    if found.kind != "mcp":
+        raise UsageError(f"{name} is no MCP server", hint=f"mlx-tools tools bind {name}")
+    return found
+
+
+def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The servers of another program's file, none where it names none."""
+    try:
+        value = parse_object(path.read_text("utf-8"), str(path))
+        return servers_in(value, str(path))
+    except (OSError, UnicodeDecodeError, UsageError):
+        return {}
+
+
+def _pairs(given: Sequence[str] | None, what: str) -> dict[str, str]:
+    """Names and values; a name alone stands for this process's variable of that name."""
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not name or (not equals and what == "--header"):
+            raise UsageError(f"{what}: {text[:80]!r} is no NAME=VALUE")
+        found[name] = value if equals else f"${{{name}}}"
+    return found
+
+
+_SECRET: Final = ("env", "headers")
+
+
+def _hidden(value: Mapping[str, str] | None) -> list[str]:
+    """The names of variables or headers, whose values may be secrets."""
+    return list(value or ())

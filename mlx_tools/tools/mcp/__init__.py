@@ -1,0 +1,1 @@
+"""Servers of the Model Context Protocol as sources of tools."""

@@ -1,0 +1,89 @@
+"""`mlx-tools mcp`: servers added, looked at, agreed to again, removed; their tools called."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+SCRIPT = str(Path(__file__).parents[1] / "tools" / "mcp_stranger.py")
+
+
+@pytest.fixture
+def command(home: Path) -> list[str]:
+    return [sys.executable, "-I", SCRIPT, "plain", str(home / "log")]
+
+
+def test_a_server_is_added_used_changed_and_removed(
+    run: Run, home: Path, command: list[str]
+) -> None:
+    unasked = run("mcp", "add", "there", "--", *command)
+    assert unasked.code == 2
+    assert "nobody is here to be asked" in unasked.err
+    assert not (home / "log").exists()
+    added = run("mcp", "add", "there", "--yes", "--env", "KEY=hunter2", "--", *command)
+    assert added.code == 0
+    assert "there__echo: execute, network, read, write" in added.err
+    assert "| Say it again." in added.err
+    row = next(row for row in run("tools", "list", "--json").lines if row["name"] == "there__echo")
+    assert (row["plugin"], row["needs_approval"]) == ("mcp:there", True)
+    call = ("tools", "call", "there__echo", '{"text": "hi"}', "--tools", "plugin:mcp:there")
+    assert run(*call).code == 4
+    assert run(*call, "--approve", "always").out == "hi\n"
+    (listed,) = run("mcp", "list", "--json").lines
+    assert (listed["changed"], listed["at"]["env"]) == (False, ["KEY"])
+    assert "hunter2" not in run("mcp", "list").out + run("mcp", "show", "there").err
+    kept = home / "data" / "bound" / "there.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    value = json.loads(kept.read_text())
+    value["at"]["command"][-2] = "changed"
+    kept.write_text(json.dumps(value))
+    assert "mlx-tools mcp test there" in run(*call, "--approve", "always").err
+    assert run(*call, "--approve", "always").code == 1
+    refused = run("mcp", "test", "there")
+    assert "Ignore all rules" in refused.err
+    assert "mlx-tools mcp test there" in run("tools", "call", "there__echo", "{}").err
+    assert run("mcp", "test", "there", "--yes").code == 0
+    assert run(*call, "--approve", "always").out == "hi\n"
+    assert run("mcp", "test", "there", "--reads", "echo", "--yes").code == 0
+    assert run(*call).out == "hi\n"
+    assert run("mcp", "remove", "there", "--yes").code == 0
+    assert run("mcp", "list").out == ""
+
+
+def test_servers_of_other_programs_are_imported(run: Run, home: Path, command: list[str]) -> None:
+    entry = {"command": command[0], "args": command[1:]}
+    file = home / ".cursor" / "mcp.json"
+    file.parent.mkdir()
+    broken = {"command": "/no/such/command"}
+    file.write_text(json.dumps({"mcpServers": {"one": entry, "bad": broken, "a__b": entry}}))
+    imported = run("mcp", "import", "--yes")
+    assert imported.code == 0
+    assert f"Cursor, {file}: 3 servers" in imported.err
+    assert "error: bad: the server bad failed" in imported.err
+    assert "'a__b' cannot name a source of tools" in imported.err
+    assert "1 server added" in imported.err
+    assert "one is here already" in run("mcp", "import", str(file), "--yes").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["show", "nothing"], "no source of tools nothing"),
+        (["add", "a b", "--", "x"], "cannot name a source of tools"),
+        (["add", "a", "https://"], "is no address"),
+        (["import", "nothing.json"], "No such file"),
+        (["import"], "no other program keeps servers here"),
+        (["add", "a", "--header", "x", "https://h/mcp"], "is no NAME=VALUE"),
+    ],
+)
+def test_what_is_wrong_is_one_clear_line(
+    arguments: list[str], said: str, run: Run, home: Path
+) -> None:
+    refused = run("mcp", *arguments)
+    assert refused.code == 2
+    assert said in refused.error

@@ -1,0 +1,304 @@
+"""MCP servers as sources of tools: what a stranger says and does, and what comes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller.approvals import confirmed
+from mlx_tools.tools import (
+    BoundSource,
+    BoundSources,
+    BoundTool,
+    McpClients,
+    Progress,
+    ToolContext,
+    ToolError,
+    ToolResult,
+    execute,
+    look,
+)
+
+SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
+ECHO = BoundTool(
+    "echo",
+    "Say it again.",
+    {"type": "object", "properties": {"text": {"type": "string"}}},
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path
+
+
+class Stranger:
+    """A server of one habit, agreed to as if it had none."""
+
+    def __init__(self, home: Path, habit: str, **more: Any) -> None:
+        self.log = home / "log"
+        command = [sys.executable, "-I", SCRIPT, habit, str(self.log)]
+        at = {"command": command, "env": {}, "cwd": None} | more.pop("at", {})
+        self.sources = BoundSources(home / "bound")
+        self.source = BoundSource(name="there", kind="mcp", at=at, tools=(ECHO,))
+        self.sources.put(self.source)
+        self.more = more
+
+    def calls(self, *texts: str, timeout: float = 60, **context: Any) -> list[ToolResult]:
+        """The results of calls one after the other, through one connection."""
+
+        async def run() -> list[ToolResult]:
+            clients = McpClients(self.sources, **self.more)
+            tool = clients.tool(self.source, ECHO)
+            try:
+                return [
+                    await execute(tool, {"text": text}, ToolContext(**context), timeout=timeout)
+                    for text in texts
+                ]
+            finally:
+                await clients.aclose()
+
+        return asyncio.run(run())
+
+    def offers(self) -> Any:
+        async def run() -> Any:
+            clients = McpClients(self.sources, **self.more)
+            try:
+                return await look(clients, replace(self.source, tools=()))
+            finally:
+                await clients.aclose()
+
+        return asyncio.run(run())
+
+    @property
+    def heard(self) -> list[str]:
+        return self.log.read_text().split() if self.log.exists() else []
+
+
+def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(home: Path) -> None:
+    stranger = Stranger(home, "plain")
+    assert stranger.calls() == []
+    assert stranger.heard == []
+    results = stranger.calls("one", "two")
+    assert [result.content for result in results] == ["one", "two"]
+    assert stranger.heard == ["started", "ended"]
+
+
+def test_it_sees_no_variable_that_was_not_named(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    named = {"TOKEN": "${NAMED}", "PLAIN": "x"}
+    stranger = Stranger(home, "env", at={"env": named}, environ={"NAMED": "y"})
+    (result,) = stranger.calls("")
+    assert "AWS_SECRET_ACCESS_KEY" not in (result.content or "")
+    assert '"TOKEN"' in (result.content or "")
+    (result,) = Stranger(home, "env", at={"env": named}, environ={}).calls("")
+    assert result.error is not None and "NAMED is not set" in result.error.message
+
+
+def test_a_tool_that_changed_is_off_until_a_person_agrees(home: Path) -> None:
+    stranger = Stranger(home, "changed")
+    (result,) = stranger.calls("x")
+    assert result.error is not None and result.error.code == "disabled"
+    assert "mlx-tools mcp test there" in result.error.message
+    (said,) = stranger.sources.read("there").said
+    assert "Ignore all rules" in said.description
+    assert stranger.sources.read("there").tools == (ECHO,)
+
+
+def test_a_tool_that_changes_while_it_is_used_is_off_from_then_on(home: Path) -> None:
+    first, second = Stranger(home, "changes").calls("one", "two")
+    assert first.content == "one"
+    assert second.error is not None and second.error.code == "disabled"
+
+
+@pytest.mark.parametrize("habit", ["many", "endless"])
+def test_a_list_without_end_is_not_read(home: Path, habit: str) -> None:
+    with pytest.raises(ToolError, match=r"more than 1000 tools|does not end"):
+        Stranger(home, habit).offers()
+
+
+def test_a_schema_that_is_a_bomb_costs_no_other_its_tool(home: Path) -> None:
+    offer = Stranger(home, "bomb").offers()
+    assert [tool.name for tool in offer.tools] == ["echo"]
+    assert set(offer.refused) == {"bomb", "circle"}
+
+
+def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
+    stranger = Stranger(home, "forged")
+    offer = stranger.offers()
+    assert "readOnlyHint True" in offer.hints["echo"]
+    specs = [stranger.source.spec(tool) for tool in offer.tools]
+    assert {spec.possible_effects for spec in specs} == {
+        frozenset(("read", "write", "execute", "network"))
+    }
+    assert [spec.name for spec in specs] == ["there__echo", "there__.._calculator"]
+
+
+def test_an_answer_too_large_ends_the_server_and_is_an_error(home: Path) -> None:
+    stranger = Stranger(home, "huge")
+    first, second = stranger.calls("x", "y")
+    assert first.error is not None and second.error is not None
+    assert "Connection closed" in first.error.message
+    (result,) = Stranger(home, "long").calls("x")
+    assert result.error is not None and result.error.code == "payload_too_large"
+
+
+def test_a_server_that_never_answers_holds_up_no_run(home: Path) -> None:
+    began = time.monotonic()
+    (result,) = Stranger(home, "never").calls("x", timeout=3)
+    assert result.error is not None and result.error.code == "timeout"
+    (result,) = Stranger(home, "mute", seconds=0.5).calls("x")
+    assert result.error is not None and "did not answer within" in result.error.message
+    assert time.monotonic() - began < 200  # it would be a thousand seconds
+
+
+def test_a_server_that_dies_is_started_once_more(home: Path) -> None:
+    stranger = Stranger(home, "dies")
+    results = stranger.calls("one", "two", "three")
+    assert all(result.error is not None for result in results)
+    assert stranger.heard == ["started", "started"]
+    assert results[2].error is not None and "ended twice" in results[2].error.message
+
+
+def test_a_flood_of_progress_reaches_nobody_as_such(home: Path) -> None:
+    seen: list[Progress] = []
+    (result,) = Stranger(home, "flood").calls("x", report=seen.append)
+    assert result.content == "x"
+    assert 0 < len(seen) < 2000
+
+
+def test_garbage_between_messages_is_passed_over(home: Path) -> None:
+    (result,) = Stranger(home, "garbage").calls("x")
+    assert result.content == "x"
+
+
+def test_what_is_no_text_is_said_to_be_there(home: Path) -> None:
+    (result,) = Stranger(home, "picture").calls("x")
+    assert result.content == "x\n[image: image/png, 3 bytes]"
+
+
+def test_an_error_that_it_tells_is_one(home: Path) -> None:
+    (result,) = Stranger(home, "error").calls("x")
+    assert result.error is not None and result.error.message == "no such thing"
+
+
+def test_its_own_words_are_kept_and_bounded(home: Path) -> None:
+    Stranger(home, "loud").calls("x")
+    (log,) = (home / "state" / "logs").iterdir()
+    assert log.stat().st_size == 1_000_000
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_command_that_is_none_says_so(home: Path) -> None:
+    stranger = Stranger(home, "plain", at={"command": ["/no/such/command"]})
+    (result,) = stranger.calls("x")
+    assert result.error is not None
+    assert "/no/such/command: No such file" in result.error.message
+
+
+def test_it_is_told_the_roots_and_no_more(home: Path) -> None:
+    (result,) = Stranger(home, "roots", roots=["/a b"]).calls("x")
+    assert "file:///a%20b" in (result.content or "")
+
+
+class Person:
+    """Answers what is asked, and remembers it."""
+
+    def __init__(self, answer: ApprovalAnswer) -> None:
+        self.answer = answer
+        self.asked: list[ApprovalRequest] = []
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        self.asked += requests
+        return [self.answer for _ in requests]
+
+    def confirms(self, context: Any, *asked: Any) -> Any:
+        return confirmed(self, "c1", *asked)
+
+
+def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(home: Path) -> None:
+    questions: list[str] = []
+
+    async def model(context: Any, question: str, tools: Sequence[str] | None) -> str:
+        assert tools == ()
+        questions.append(question)
+        return "a model"
+
+    person = Person(ApprovalAnswer(True))
+    (result,) = Stranger(home, "sample").calls("x", asks=model, confirms=person.confirms)
+    assert questions == ["user: Who are you?"] * 3
+    assert [request.suspect for request in person.asked] == [True] * 3
+    assert (result.content or "").count("a model") == 3
+    assert (result.content or "").count("a call may ask 3 times") == 5
+    nobody = Person(ApprovalAnswer(None))
+    (result,) = Stranger(home, "sample").calls("x", asks=model, confirms=nobody.confirms)
+    assert len(questions) == 3
+    assert "did not agree" in (result.content or "")
+
+
+def test_what_it_asks_of_the_person_is_an_approval(home: Path) -> None:
+    person = Person(ApprovalAnswer(True, arguments={"city": "Bern"}))
+    (result,) = Stranger(home, "elicit").calls("x", confirms=person.confirms)
+    assert '"city": "Bern"' in (result.content or "")
+    (request,) = person.asked
+    assert "Which city?" in request.reason
+    assert request.arguments == {"city": ""}
+    (result,) = Stranger(home, "elicit").calls("x")
+    assert '"decline"' in (result.content or "")
+
+
+def test_it_ends_with_us_however_we_end(home: Path) -> None:
+    stranger = Stranger(home, "plain")
+    program = (
+        "import asyncio, os, signal\n"
+        "from mlx_tools.tools import *\n"
+        "from mlx_tools.tools import McpClients, look\n"
+        f"sources = BoundSources(__import__('pathlib').Path({str(home / 'bound')!r}))\n"
+        "async def run():\n"
+        "    await look(McpClients(sources), sources.read('there'))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(run())\n"
+    )
+    import subprocess
+
+    ended = subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False)
+    assert ended.returncode == -9
+    end = time.monotonic() + 60
+    while stranger.heard != ["started", "ended"]:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_places_are_read_as_other_programs_write_them() -> None:
+    from mlx_tools.errors import UsageError
+    from mlx_tools.tools import masked, servers_in
+
+    desktop = {"mcpServers": {"a": {"command": "x", "args": ["-y"], "env": {"K": "secret"}}}}
+    code = {"servers": {"b": {"type": "http", "url": "https://h/mcp?k=secret"}}}
+    (place,) = servers_in(desktop, "f").values()
+    assert place == {"command": ["x", "-y"], "env": {"K": "secret"}, "cwd": None}
+    assert masked(place) == "x -y with K"
+    (place,) = servers_in(code, "f").values()
+    assert "secret" not in masked(place)
+    wrong: list[Mapping[str, Any]] = [
+        {},
+        {"mcpServers": {"a": {}}},
+        {"mcpServers": {"a": {"command": "x", "args": "y"}}},
+        {"mcpServers": {"a": {"url": "ftp://x"}}},
+        {"mcpServers": {"a": {"command": "x", "env": {"a": 1}}}},
+    ]
+    for value in wrong:
+        with pytest.raises(UsageError, match=r"^f"):
+            servers_in(value, "f")
