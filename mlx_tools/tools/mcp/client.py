@@ -48,7 +48,7 @@ START_SECONDS: Final = 30.0
 _STARTS: Final = 2
 
 
-class ServerFailed(ToolError):
+class McpServerFailed(ToolError):
     """A server could not be reached, or ended."""
 
 
@@ -84,16 +84,16 @@ class McpClients:
         self.environ = environ
         self.seconds = seconds
         self.show = show
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _McpServer] = {}
 
     def tool(self, source: BoundSource, tool: BoundTool) -> Tool:
         """What calls one tool of a server (`mlx_tools.tools.bound.MakeTool`)."""
         return source.tool(tool, functools.partial(self._call, source.name, tool))
 
-    def server(self, source: BoundSource) -> _Server:
+    def server(self, source: BoundSource) -> _McpServer:
         """The server of a source, connected to or not."""
         if source.name not in self._servers:
-            self._servers[source.name] = _Server(source, self)
+            self._servers[source.name] = _McpServer(source, self)
         return self._servers[source.name]
 
     async def aclose(self) -> None:
@@ -113,7 +113,7 @@ class McpClients:
         return answer_of(result)
 
 
-class _Server:
+class _McpServer:
     """One server: its connection, which lives in a task of its own, and who asks through it."""
 
     def __init__(self, source: BoundSource, clients: McpClients) -> None:
@@ -145,9 +145,9 @@ class _Server:
             if error.code != CONNECTION_CLOSED:
                 raise ToolError(clean(str(error), 500)) from None
             await self.close()  # the next call starts it again
-            raise ServerFailed(self._why(error)) from None
+            raise McpServerFailed(self._why(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
-            raise ServerFailed(self._why(error)) from None
+            raise McpServerFailed(self._why(error)) from None
         finally:
             self._contexts.remove(context)
 
@@ -174,7 +174,7 @@ class _Server:
         async with self._lock:
             if self._task is None or self._task.done():
                 if self._starts >= _STARTS:
-                    raise ServerFailed(f"the server {self.source.name} ended twice")
+                    raise McpServerFailed(f"the server {self.source.name} ended twice")
                 await self._start()
             assert self._client is not None
             if self._stale:
@@ -193,7 +193,7 @@ class _Server:
                 self._client = await asyncio.shield(ready)
         except TimeoutError:
             self._task.cancel()
-            raise ServerFailed(
+            raise McpServerFailed(
                 f"the server {self.source.name} did not answer within {self._clients.seconds:g} s"
             ) from None
         except asyncio.CancelledError:
@@ -208,7 +208,7 @@ class _Server:
                 await self._stop.wait()
         except BaseException as error:
             if not ready.done():
-                why = error if isinstance(error, ToolError) else ServerFailed(self._why(error))
+                why = error if isinstance(error, ToolError) else McpServerFailed(self._why(error))
                 ready.set_exception(why)
                 ready.exception()  # nobody may wait for it any more
             if not isinstance(error, Exception):
@@ -426,7 +426,7 @@ async def _http(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterato
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    class Bounded(httpx2.AsyncHTTPTransport):
+    class CountedTransport(httpx2.AsyncHTTPTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             response = await super().handle_async_request(request)
             kind = response.headers.get("content-type", "")
@@ -455,7 +455,7 @@ async def _http(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterato
             headers=dict(headers),
             auth=auth,
             timeout=timeout,
-            transport=Bounded(),
+            transport=CountedTransport(),
             trust_env=False,
         ) as http,
         streamable_http_client(url, http_client=http) as streams,
