@@ -90,7 +90,7 @@ def import_servers(
     reads: Reads = None,
     yes: Yes = False,
 ) -> int:
-    """Add the servers that a file names, or those of Claude, VS Code and Cursor."""
+    """Add the servers that a file names, or those of Claude Desktop, VS Code and Cursor."""
     files = [("the file", file)] if file is not None else list(known_files())
     if not files:
         raise UsageError("no other program keeps servers here", hint="name a FILE")

@@ -95,7 +95,7 @@ def known_files(
     if platform != "darwin":
         apps = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     for program, path in (
-        ("Claude Desktop", apps / "Claude" / "claude_desktop_config.json"),
+        ("Claude Desktop", apps / "Claude/claude_desktop_config.json"),
         ("Claude Code", home / ".claude.json"),
         ("VS Code", apps / "Code" / "User" / "mcp.json"),
         ("Cursor", home / ".cursor" / "mcp.json"),
