@@ -311,7 +311,15 @@ def _may_be_denied(talk: Talk, _: str) -> list[str]:
 def roots(talk: Talk) -> list[str]:
     """The folders that tools may see, and whether they may write there."""
     found = map(RootName.parse, talk.configuration.settings.tools.roots)
-    return [f"{in_words(one.path)} ({'read, write' if one.writable else 'read'})" for one in found]
+    return [
+        f"{_from_home(one.path)} ({'read, write' if one.writable else 'read'})" for one in found
+    ]
+
+
+def _from_home(path: str) -> str:
+    """Where a folder is; one that is named as seen from here may be gone on with from elsewhere."""
+    full, home = Path(path).expanduser().absolute(), Path.home()
+    return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
 def _root(talk: Talk, rest: str) -> None:

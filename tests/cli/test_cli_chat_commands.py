@@ -89,7 +89,7 @@ def test_help_lists_every_command(say: Say) -> None:
 
 def test_tools_says_what_runs_what_asks_what_is_off_and_what_to_do(say: Say, home: Path) -> None:
     result, _ = say("/tools", f"/root {home}:rw", "/allow create_file", "/tools")
-    before, after = result.out.split(f"{home} (read, write)\n")
+    before, after = result.out.split("~ (read, write)\n")
     for row in (
         "calculator            runs (read)",
         "web_search            needs /allow web_search (network, read)",
@@ -192,7 +192,7 @@ def test_a_folder_is_named_once_with_what_was_said_last(
         for line in ("/root .", f"/root {folder}:rw", "/root"):
             obey(talk, line)
         assert talk.controller.settings.roots == (f"{folder}:rw",)
-    assert capsys.readouterr().out.splitlines()[-1] == f"{folder} (read, write)"
+    assert capsys.readouterr().out.splitlines()[-1] == "~/here (read, write)"
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -292,7 +292,7 @@ def test_the_banner_says_model_context_folders_and_what_asks(home: Path) -> None
     with talking(**options) as talk:
         assert list(banner(talk)) == [
             "scripted",
-            f"folders: {home} (read)",
+            "folders: ~ (read)",
             "tools: calculator, create_file (each asks first)",
             "/help lists the commands, Ctrl-D leaves",
         ]

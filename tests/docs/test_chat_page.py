@@ -1,0 +1,20 @@
+"""docs/chat.md: its pictures show what a terminal shows."""
+
+from __future__ import annotations
+
+import re
+
+from scripts.chat_screens import FOLDER, picture, screens, shown_in
+
+
+def test_each_picture_is_on_the_page_and_shows_what_is_shown_now() -> None:
+    page = FOLDER.with_name("chat.md").read_text(encoding="utf-8")
+    drawn = set()
+    for name, terminal in screens():
+        kept = (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert shown_in(picture(terminal.drawn, name)) == shown_in(kept), (
+            f"{name} is out of date: make docs"
+        )
+        drawn.add(name)
+    assert set(re.findall(r"\(screens/(\w+)\.svg\)", page)) == drawn
+    assert {path.stem for path in FOLDER.iterdir()} == drawn
