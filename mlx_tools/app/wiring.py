@@ -118,7 +118,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         jobs=jobs or jobs_of(configuration),
         web=WebOptions(domains=settings.web.domains, blocked_domains=settings.web.blocked_domains),
     )
-    registry.with_folder(collection, exposed_by(collection.record, own.roots))
+    registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)
     _add_bound(registry, own.roots)
     registry.with_entry_points()
     check_presets(registry.all_specs())

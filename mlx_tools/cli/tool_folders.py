@@ -5,6 +5,7 @@ What a folder says of itself is shown before it is added, and nothing in it is r
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,12 +65,16 @@ def new(
     name: Named,
     folder: Annotated[Path, option("--folder DIR", "Where its folder is made.")] = Path(),
 ) -> None:
-    """Write a new tool to begin with: a folder that works, with a test."""
+    """Write a new tool to begin with: a folder that works, with a test. It is used where it is,
+    as it is at each call, until it is added."""
     _refuse_taken(name, _tools().all_specs())
     made = write_template(folder, name)
+    ToolCollection().make(name, made)
     print_text(str(made))
     near = quote(str(folder / name))
-    note(f"try it: pytest {near}; then: mlx-tools tools add {near}")
+    call = f"""mlx-tools tools call {name} '{{"text": "a b"}}' --tools {name}"""
+    note(f"try it: pytest {near}; or: {call}")
+    note(f"what you change counts at the next call; when it is done: mlx-tools tools add {near}")
 
 
 def add(
@@ -133,11 +138,29 @@ def remove(name: Named, yes: Yes = False) -> int:
         complain(f"removed {name}", kind="done")
         return EXIT_OK
     collection = _collection_of(name, f"mlx-tools tools disable {name}")
+    if path := collection.said().making.get(name):
+        collection.make(name, None)
+        complain(f"{name} is used no more; its folder stays: {in_words(path)}", kind="done")
+        return EXIT_OK
     if not _asked(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED
     collection.remove(name)
     complain(f"removed {name}", kind="done")
     return EXIT_OK
+
+
+def tell_printed(name: str) -> None:
+    """Show whoever makes a tool what its last call printed, and its traceback."""
+    collection = ToolCollection()
+    if name not in collection.said().making:
+        return
+    with contextlib.suppress(OSError):
+        text = collection.log_of(name).read_text(encoding="utf-8", errors="replace")
+        if text.strip():
+            note(f"its last call printed, in {collection.said().making[name]}:")
+            columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
+            lines = [ShownLine(in_words(line), foreign=True) for line in text.split("\n")]
+            print("\n".join(row.text for row in wrapped(lines, columns)), file=sys.stderr)
 
 
 def _tools() -> Registry:

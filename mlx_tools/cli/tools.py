@@ -29,7 +29,7 @@ from mlx_tools.cli.output import (
     to_json,
     write_bytes,
 )
-from mlx_tools.cli.tool_folders import ALLOW, lacking, register
+from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
 from mlx_tools.cli.view import far, show_change
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall, call_tool
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
@@ -103,6 +103,7 @@ def show(
         print_prose(f"\ndisabled: {row['disabled_reason']}")
     elif not row["permitted"]:
         print_prose(f"\n{lacking(name, registry, loaded.policy())}")
+    tell_printed(name)
 
 
 @app.command()
@@ -179,6 +180,7 @@ def call(
         print_json(_as_json(done, files))
     elif done.result is not None and done.result.content is not None:
         print_text(done.result.content)
+    tell_printed(done.name)
     return _tell(done, files)
 
 

@@ -83,13 +83,17 @@ class Registry:
         self._pending = find or installed
         return self
 
-    def with_folder(self, collection: ToolCollection, refused: str | None = None) -> Self:
+    def with_folder(
+        self, collection: ToolCollection, refused: str | None = None, roots: Iterable[str] = ()
+    ) -> Self:
         """Adds the tools of the user's folder that are trusted as they are.
 
         A tool that is not, that cannot be used or whose name is taken is disabled with the reason,
         under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refused`` is why
-        none of them may run. Raises ConfigError where it cannot be read what is trusted.
+        none of them may run; one that is being made may not where tools may write into it, below
+        one of the ``roots``. Raises ConfigError where it cannot be read what is trusted.
         """
+        from mlx_tools.tools.folder.collection import exposed_by
         from mlx_tools.tools.folder.folder_tool import folder_tool
 
         for found in collection.tools():
@@ -97,8 +101,13 @@ class Registry:
             if found.folder is None or refused is not None:
                 self._refused[key] = refused or found.reason or ""
                 continue
+            if found.log is not None:
+                what = "the folder in which it is made"
+                if exposed := exposed_by(found.folder.path, roots, what):
+                    self._refused[key] = exposed
+                    continue
             try:
-                self.add(folder_tool(found.folder, found.reason))
+                self.add(folder_tool(found.folder, found.reason, found.log))
             except ToolDefinitionError as error:
                 self._refused[key] = str(error)
         return self

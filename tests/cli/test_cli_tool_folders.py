@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Result, Run
 from tests.cli.terminal import Terminal
 from tests.tools.tool_folders import make_folder
 
@@ -129,11 +129,11 @@ def test_what_else_keeps_a_tool_off_is_told(
 
 
 def test_a_new_tool_is_named_as_one_would_type_it(run: Run) -> None:
-    assert run("tools", "new", "counter").error.endswith(
-        "try it: pytest counter; then: mlx-tools tools add counter"
-    )
+    tried, done = run("tools", "new", "counter").err.splitlines()
+    assert "try it: pytest counter; or: mlx-tools tools call counter '{" in tried
+    assert done.endswith("when it is done: mlx-tools tools add counter")
     Path("my tools").mkdir()
-    assert "'my tools/counter'" in run("tools", "new", "counter", "--folder", "my tools").error
+    assert "'my tools/counter'" in run("tools", "new", "counter", "--folder", "my tools").err
 
 
 def test_a_question_about_a_folder_is_answered_after_it_was_seen(run: Run, home: Path) -> None:
@@ -206,3 +206,67 @@ def test_a_project_can_switch_a_tool_off(run: Run, home: Path) -> None:
     run("tools", "add", "echo", "--yes")
     Path("mlx-tools.toml").write_text('[tools]\ndisabled = ["plugin:folder"]\n')
     assert "switched off by" in str(rows(run)["echo"]["disabled_reason"])
+
+
+# --- a tool that is being made ----------------------------------------------------------------
+
+
+def _make(run: Run, name: str, code: str = "") -> Path:
+    folder = Path(run("tools", "new", name).out.strip())
+    if code:
+        (folder / "execute.py").write_text(code)
+    return folder
+
+
+def _call(run: Run, name: str, *options: str) -> Result:
+    return run("tools", "call", name, '{"text": "a b"}', "--tools", name, *options)
+
+
+def test_a_new_tool_is_used_where_it_is_as_it_is_at_each_call(run: Run, home: Path) -> None:
+    folder = _make(run, "counter")
+    assert json.loads(_call(run, "counter").out)["words"] == 2
+    (folder / "execute.py").write_text("def execute(arguments):\n    return {'now': 1}\n")
+    assert json.loads(_call(run, "counter").out) == {"now": 1}
+    assert not (home / "data" / "tools").exists()
+    (folder / "execute.py").write_text("def execute(")
+    broken = rows(run)["counter"]
+    assert "execute.py, line 1: not Python" in str(broken["disabled_reason"])
+
+
+def test_whoever_makes_a_tool_sees_what_it_printed_and_its_traceback(run: Run) -> None:
+    code = "def execute(arguments):\n    print('half \\x1b[2J way')\n    return {'x': 1 // 0}\n"
+    _make(run, "counter", code)
+    failed = _call(run, "counter")
+    assert failed.code == 1 and "\x1b" not in failed.err
+    said = failed.err.splitlines()
+    assert "| half \\u001b[2J way" in said and "| Traceback (most recent call last):" in said
+    assert any(line.endswith('execute.py", line 3, in execute') for line in said)
+    assert "Traceback" in run("tools", "show", "counter").err
+    # What a model is told of it is what it is told of any tool.
+    (message,) = [line for line in said if line.startswith("mlx-tools: error: ")]
+    assert "ZeroDivisionError" in message and "Traceback" not in message
+
+
+def test_a_tool_that_was_added_is_no_longer_the_one_that_is_made(run: Run, home: Path) -> None:
+    folder = _make(run, "counter")
+    assert run("tools", "add", "counter", "--yes").code == 0
+    (folder / "execute.py").write_text("def execute(arguments):\n    return {'now': 1}\n")
+    assert json.loads(_call(run, "counter").out)["words"] == 2
+    assert "printed" not in run("tools", "show", "counter").err
+
+
+def test_a_tool_is_not_run_where_it_is_made_if_tools_may_write_there(run: Run, home: Path) -> None:
+    folder = _make(run, "counter")
+    for root in (home / "here", folder, folder / "sub"):
+        root.mkdir(exist_ok=True)
+        refused = _call(run, "counter", "--root", f"{root}:rw")
+        assert refused.code == 2 and "the folder in which it is made" in refused.error
+    assert _call(run, "counter", "--root", str(home / "here")).code == 0
+
+
+def test_a_tool_that_is_made_is_forgotten_and_its_folder_stays(run: Run) -> None:
+    folder = _make(run, "counter")
+    gone = run("tools", "remove", "counter")
+    assert gone.code == 0 and "its folder stays" in gone.error
+    assert (folder / "execute.py").exists() and "counter" not in rows(run)
+    assert _call(run, "counter").code == 2

@@ -18,7 +18,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Offer, Registry, execute, load_tool
+from mlx_tools.tools import Offer, Registry, ToolError, execute, load_tool
 from mlx_tools.tools.folder.collection import (
     FolderRecord,
     ToolCollection,
@@ -26,6 +26,7 @@ from mlx_tools.tools.folder.collection import (
     write_template,
 )
 from mlx_tools.tools.folder.definition import read_folder
+from mlx_tools.tools.folder.folder_tool import folder_tool
 from tests.tools.tool_folders import ECHO, make_folder
 
 
@@ -419,3 +420,20 @@ def test_a_name_that_cannot_be_or_is_taken_makes_nothing(
 def test_a_tool_that_cannot_be_is_told_of_when_it_is_loaded(tmp_path: Path) -> None:
     with pytest.raises(ToolDefinitionError, match="is missing"):
         load_tool(tmp_path)
+
+
+def test_a_tool_that_is_made_runs_as_its_files_are_at_the_call(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    folder = make_folder(tmp_path, "echo")
+    collection.make("echo", folder)
+    (one,) = collection.tools()
+    assert one.folder is not None and one.log is not None
+    made = folder_tool(one.folder, one.reason, one.log)
+    (folder / "execute.py").write_text("def execute(arguments):\n    return {'now': 1}\n")
+    assert asyncio.run(made.call({"text": "a"})) == {"now": 1}
+    definition = json.loads((folder / "tool_definition.json").read_text())
+    changed = definition | {"description": "Something else."}
+    (folder / "tool_definition.json").write_text(json.dumps(changed))
+    with pytest.raises(ToolError, match="what it says of itself was changed"):
+        asyncio.run(made.call({"text": "a"}))

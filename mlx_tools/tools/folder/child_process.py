@@ -1,14 +1,14 @@
 """The process of a folder's tool: ``execute``, and the one that watches it.
 
-Started as ``python -I child.py EXECUTE.PY RESULTS [passing=FOLDER] [offline]``; FOLDER is removed
-at the end where the caller can no longer do it. The call's arguments come as one
+Started as ``python -I child.py EXECUTE.PY RESULTS [passing=FOLDER] [offline] [traced]``; FOLDER is
+removed at the end where the caller can no longer do it. The call's arguments come as one
 line of JSON on standard input, which then stays open as a lifeline: when it ends, the caller is
 gone or has given up. What is told goes to the descriptor RESULTS, one line of JSON each, so that
 nothing the tool prints can stand among it:
 
     {"progress": [message, share or null]}
     {"result": {...}}       what ``execute`` returned
-    {"fault": message}      why there is no result
+    {"fault": message}      why there is no result; with ``traced`` also its ``trace``
     {"refused": message}    why the tool was not run at all
     {"ended": status}       of the process, as ``wait`` gives it; the last line
 
@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_FAULT_CHARS = 2000
+MAX_TRACE_CHARS = 8000
 MAX_PROCESSES = 200
 _LOOK = 0.25
 """Seconds between two counts of them."""
@@ -57,7 +58,7 @@ def main() -> None:
     _adopt()
     worker = os.fork()
     if worker == 0:
-        _work(path, request, results)
+        _work(path, request, results, traced="traced" in sys.argv[3:])
         return
     status = _watched(worker, results)
     _end_all()
@@ -82,7 +83,7 @@ def _write(results: int, line: bytes) -> None:
 # --- the tool -----------------------------------------------------------------------------------
 
 
-def _work(path: str, request: bytes, results: int) -> None:
+def _work(path: str, request: bytes, results: int, *, traced: bool) -> None:
     """Runs ``execute`` and tells what came of it. A copy of this process that the tool forked, and
     that comes back here, tells nothing."""
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -90,7 +91,7 @@ def _work(path: str, request: bytes, results: int) -> None:
     os.close(nothing)
     itself = os.getpid()
     try:
-        told = _outcome(path, json.loads(request), results)
+        told = _outcome(path, json.loads(request), results, traced=traced)
     finally:
         if os.getpid() != itself:
             os._exit(0)
@@ -101,7 +102,7 @@ def _work(path: str, request: bytes, results: int) -> None:
         _write(results, told)
 
 
-def _outcome(path: str, arguments: dict[str, Any], results: int) -> bytes:
+def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool) -> bytes:
     """The line that says what came of the call."""
     folder = os.path.dirname(path)  # noqa: PTH120 - pathlib would take longer to load than to use
     sys.path.insert(0, folder)
@@ -111,7 +112,8 @@ def _outcome(path: str, arguments: dict[str, Any], results: int) -> bytes:
     except SystemExit as error:
         return _line({"fault": f"it called sys.exit({error.code!r:.100}) and returned nothing"})
     except BaseException as error:
-        return _line({"fault": _words(error, folder)})
+        told = {"fault": _words(error, folder)}
+        return _line(told | ({"trace": _trace(error)} if traced else {}))
     if not isinstance(value, dict):
         return _line({"fault": f"execute returned {_kind(value)}, and must return a dict"})
     try:
@@ -185,6 +187,15 @@ def _words(error: BaseException, folder: str) -> str:
             place = f" ({name[len(folder) + 1 :]}, line {trace.tb_lineno})"
         trace = trace.tb_next
     return (f"{kind}: {text}" if text else kind) + place
+
+
+def _trace(error: BaseException) -> str:
+    import traceback
+
+    try:
+        return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARS:]
+    except Exception:
+        return ""
 
 
 def _kind(value: Any) -> str:

@@ -38,11 +38,12 @@ MISSING: Final = "it imports what is not installed: {packages}"
 @dataclass(frozen=True, slots=True)
 class CollectedTool:
     """A tool in the folder: what it is, where it could be read, and why it cannot run, None where
-    it can."""
+    it can. ``log``: it is used where it is made, and what its last call printed stands there."""
 
     name: str
     folder: ToolFolder | None
     reason: str | None = None
+    log: Path | None = None
 
 
 class ToolCollection:
@@ -69,8 +70,37 @@ class ToolCollection:
 
     def tools(self) -> list[CollectedTool]:
         """Return what is in the folder, in order of names; what is wrong with one of them is a
-        reason. Raises ConfigError where the folder, or what the user said, cannot be read."""
-        self.said()  # also where there is no folder
+        reason. Those that are being made come last, in place of any of their names. Raises
+        ConfigError where the folder, or what the user said, cannot be read."""
+        making = self.said().making  # also where there is no folder
+        added = [one for one in self._added() if one.name not in making]
+        return added + [self._in_place(name, Path(path)) for name, path in making.items()]
+
+    def _in_place(self, name: str, path: Path) -> CollectedTool:
+        try:
+            found = read_folder(path)
+        except ToolDefinitionError as error:
+            return CollectedTool(name, None, str(error))
+        if found.spec.name != name:
+            return CollectedTool(name, None, f"{path} holds the tool {found.spec.name}, not {name}")
+        on = self.said().switched.get(name, found.enabled)
+        packages = ", ".join(found.missing)
+        lacks = MISSING.format(packages=packages) if packages else None
+        reason = lacks if on else OFF.format(name=name)
+        return CollectedTool(name, found, reason, self.log_of(name))
+
+    def log_of(self, name: str) -> Path:
+        """Return where what the last call of a tool that is being made printed is kept."""
+        return self.record.parent / "making" / f"{name}.log"
+
+    def make(self, name: str, path: Path | None) -> None:
+        """Use a tool in the folder where somebody makes it, whatever is in it; with None no
+        more."""
+        self._change(lambda said: said.making_in(name, path))
+        if path is None:
+            self.log_of(name).unlink(missing_ok=True)
+
+    def _added(self) -> list[CollectedTool]:
         soon = self._patience / 10
         try:
             if any(map(_LEFTOVER.fullmatch, os.listdir(self.folder))):  # noqa: PTH208
@@ -160,7 +190,7 @@ class ToolCollection:
                 except OSError:
                     self._write(before)
                     raise
-                self._write(before.trusting(path, added.digest))
+                self._write(before.trusting(path, added.digest).making_in(name, None))
         except OSError as error:
             raise UsageError(f"{path} cannot be made: {error.strerror}") from None
         return added
@@ -268,6 +298,7 @@ class ToolCollection:
             "version": _VERSION,
             "trusted": dict(sorted(said.trusted.items())),
             "switched": dict(sorted(said.switched.items())),
+            **({"making": dict(sorted(said.making.items()))} if said.making else {}),
         }
         try:
             write_whole(self.record, json.dumps(value, indent=1).encode() + b"\n")
@@ -283,16 +314,20 @@ _LOOK: Final = 0.02
 """Seconds between two tries to get a lock."""
 
 
-def exposed_by(record: Path, roots: Iterable[str]) -> str | None:
+def exposed_by(
+    record: Path, roots: Iterable[str], what: str = "what says which of them are trusted"
+) -> str | None:
     """Return why no tool that ``record`` vouches for may run beside these roots, None where they
-    may: a tool that writes below a root could say itself what is trusted."""
+    may: a tool that writes below a root could say itself what is trusted. ``what`` it is."""
     record = record.resolve()
     for root in map(RootName.parse, roots):
         top = Path(root.path).expanduser().resolve()
-        if not root.writable or not record.is_relative_to(top):
+        below = record.is_relative_to(top)
+        if not root.writable or not (below or top.is_relative_to(record)):
             continue
-        if private_part(record.relative_to(top).parts, top.name, writing=True) is None:
-            return f"what says which of them are trusted, {record}, lies below the root {root.path}"
+        parts = record.relative_to(top).parts if below else ()
+        if private_part(parts, top.name, writing=True) is None:
+            return f"{what}, {record}, lies {'below' if below else 'above'} the root {root.path}"
     return None
 
 
@@ -323,10 +358,12 @@ _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool 
 @dataclass(frozen=True, slots=True)
 class FolderRecord:
     """``trusted`` has the digests of each folder that was added, one but while it is replaced, by
-    its path; ``switched`` whether a tool is on or off, by its name, where the user said so."""
+    its path; ``switched`` whether a tool is on or off, by its name, where the user said so;
+    ``making`` the folders in which tools are made, by the tool's name."""
 
     trusted: Mapping[str, str] = field(default_factory=dict)
     switched: Mapping[str, bool] = field(default_factory=dict)
+    making: Mapping[str, str] = field(default_factory=dict)
 
     def trusting(self, folder: Path, digest: str | None) -> FolderRecord:
         """The same with this folder trusted as it is, or with None no longer."""
@@ -337,6 +374,11 @@ class FolderRecord:
         """The same with this tool on or off, or with None as it is by itself."""
         others = {other: was for other, was in self.switched.items() if other != name}
         return replace(self, switched=others | ({name: on} if on is not None else {}))
+
+    def making_in(self, name: str, path: Path | None) -> FolderRecord:
+        """The same with this tool used in the folder where it is made, or with None no more."""
+        others = {other: was for other, was in self.making.items() if other != name}
+        return replace(self, making=others | ({name: str(path)} if path is not None else {}))
 
 
 def read_record(path: Path) -> FolderRecord:
@@ -350,8 +392,10 @@ def read_record(path: Path) -> FolderRecord:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
     try:
         value = json.loads(data)
-        said = FolderRecord({**value.pop("trusted")}, {**value.pop("switched")})
-        digests = all(isinstance(digest, str) for digest in said.trusted.values())
+        making = {**value.pop("making", {})}
+        said = FolderRecord({**value.pop("trusted")}, {**value.pop("switched")}, making)
+        texts = (*said.trusted.values(), *making.values())
+        digests = all(isinstance(one, str) for one in texts)
         switches = all(isinstance(on, bool) for on in said.switched.values())
         if value == {"version": _VERSION} and digests and switches:
             return said

@@ -19,7 +19,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.paths import private_dir, write_whole
 from mlx_tools.process import Pipes, end
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
@@ -67,30 +68,53 @@ def load_tool(folder: str | os.PathLike[str]) -> Tool:
     return folder_tool(read_folder(Path(folder).resolve()))
 
 
-def folder_tool(found: ToolFolder, unusable: str | None = None) -> Tool:
-    """The tool that a folder holds; ``unusable`` is why it cannot run, None where it can."""
+def folder_tool(found: ToolFolder, unusable: str | None = None, log: Path | None = None) -> Tool:
+    """The tool that a folder holds; ``unusable`` is why it cannot run, None where it can.
+
+    With a ``log`` the folder is one that somebody is making: it is used as it is at each call, and
+    what the last one printed, and its traceback, are kept there.
+    """
 
     def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         context = current_context()
         seconds = _SECONDS if context.timeout is None else context.timeout
-        _check_unchanged(found)
-        if context.expected not in (None, found.digest):
+        if log is None:
+            _check_unchanged(found)
+        now = found if log is None else _as_it_is(found)
+        if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
+        talk = _Talk(now, context, seconds, until)
         try:
-            with _copied(found) as execute:
-                return _call(found, execute, arguments, _Talk(found, context, seconds, until))
+            with _copied(now) as execute:
+                return _call(now, execute, arguments, talk, traced=log is not None)
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
+        finally:
+            if log is not None:
+                _keep(log, talk.said())
 
-    preview = Preview("", found.digest)
-    return Tool(
-        found.spec,
-        run,
-        preview=lambda arguments: preview,
-        unusable=lambda: unusable,
-        pinned=found.digest,
-    )
+    def preview(_: Mapping[str, Any]) -> Preview:
+        return Preview("", (found if log is None else _as_it_is(found)).digest)
+
+    return Tool(found.spec, run, preview=preview, unusable=lambda: unusable)
+
+
+def _as_it_is(found: ToolFolder) -> ToolFolder:
+    """The folder as it is now. Raises ToolError where the tool is not what the model was shown."""
+    try:
+        now = read_folder(found.path)
+    except ToolDefinitionError as error:
+        raise ToolError(str(error), code="disabled") from None
+    if now.spec != found.spec:
+        raise ToolError("what it says of itself was changed: begin anew", code="disabled")
+    return now
+
+
+def _keep(log: Path, text: str) -> None:
+    with contextlib.suppress(OSError, UsageError):  # the call is what counts
+        private_dir(log.parent)
+        write_whole(log, text.encode("utf-8", "replace"))
 
 
 def _check_unchanged(found: ToolFolder) -> None:
@@ -118,7 +142,12 @@ def _copied(found: ToolFolder) -> Iterator[Path]:
 
 
 def _call(
-    found: ToolFolder, execute: Path, arguments: Mapping[str, Any], talk: _Talk
+    found: ToolFolder,
+    execute: Path,
+    arguments: Mapping[str, Any],
+    talk: _Talk,
+    *,
+    traced: bool,
 ) -> dict[str, Any]:
     """Calls ``execute`` of the file in a process of its own, and waits for what comes. In
     local-only mode there is no network for it, or it is not run. Raises OSError where no process
@@ -128,9 +157,17 @@ def _call(
     options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
     results, told = os.pipe()
     passing = f"passing={execute.parent.parent}"  # removed where this process is killed
-    command = (sys.executable, *options, str(CHILD), str(execute), str(told), passing)
+    command: tuple[str, ...] = (
+        sys.executable,
+        *options,
+        str(CHILD),
+        str(execute),
+        str(told),
+        passing,
+    )
     if any(part.local_only for part in talk.context.policy.parts):
         command = (*(_OFFLINE if sys.platform == "darwin" else ()), *command, "offline")
+    command = (*command, "traced") if traced else command
     try:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command,
@@ -176,6 +213,7 @@ class _Talk:
         self._line = bytearray()
         self._tail = bytearray()
         self._printed = 0
+        self._trace = ""
         self._came: dict[str, Any] | ToolError | None = None
         self._over = False
 
@@ -207,6 +245,11 @@ class _Talk:
         text = f"{error}; it printed: {printed}" if printed else str(error)  # mostly it says why
         raise ToolError(text, code=error.code, passing=error.passing)
 
+    def said(self) -> str:
+        """Return the end of what the tool printed, and its traceback where there was one."""
+        printed = self._tail.decode("utf-8", "replace")
+        return "\n".join(part.rstrip() for part in (printed, self._trace) if part.strip())
+
     def _end(self, came: dict[str, Any] | ToolError, *, over: bool = False) -> None:
         """Only the first that says what came of the call counts."""
         if self._came is None:
@@ -230,6 +273,7 @@ class _Talk:
         elif "progress" in told and self._came is None:
             self.context.progress(*told["progress"])
         elif "fault" in told:
+            self._trace = str(told.get("trace", ""))
             self._end(ToolError(str(told["fault"]), passing=True))
         elif "refused" in told:
             text = f"local-only mode holds, and {told['refused']}"
