@@ -66,7 +66,8 @@ def talk_on(kept: KeptSession) -> int:
 
 def _talk(run: RunOptions, kept: KeptSession | None = None) -> int:
     keyboard = TypeAhead.here()
-    with start_blocking_portal() as portal:
+    quiet = keyboard.quiet() if keyboard else nullcontext()
+    with quiet, start_blocking_portal() as portal:
         with keyboard.held() if keyboard else nullcontext():
             talk = Talk(run, portal, kept)
             talk.turns.type_ahead = keyboard

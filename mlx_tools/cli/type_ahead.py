@@ -24,11 +24,10 @@ _MARK_PASTES: Final = "\x1b[?2004h"
 _MARK_NONE: Final = "\x1b[?2004l"
 
 
-class _Held(NamedTuple):
-    """The terminal's modes as they were, the thread that reads, and what ends it."""
+class _Reader(NamedTuple):
+    """The thread that reads, and what ends it."""
 
-    modes: list[int | list[bytes | int]]
-    reader: threading.Thread
+    thread: threading.Thread
     end: int
 
 
@@ -42,7 +41,8 @@ class TypeAhead:
         self.screen = screen
         self._file = keyboard.fileno()
         self._typed = b""
-        self._held: _Held | None = None
+        self._modes: list[int | list[bytes | int]] | None = None  # the terminal's own, while quiet
+        self._reader: _Reader | None = None
 
     @classmethod
     def here(cls) -> Self | None:
@@ -51,22 +51,34 @@ class TypeAhead:
         return cls(sys.stdin, screens[0]) if screens and sys.stdin.isatty() else None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, what is typed is kept and not shown; Ctrl-C and Ctrl-Z are obeyed as ever."""
+    def quiet(self) -> Iterator[None]:
+        """Inside, what is typed is not shown, but by whoever reads it; Ctrl-C and Ctrl-Z are obeyed
+        as ever. So nothing is seen, or taken for another key, between one reader and the next."""
 
         def stop(*_: object) -> None:
-            lent = self._held is None
-            self._release()
+            holds = self._reader is not None
+            if holds:
+                self._release()
+                self._restore()
             signal.signal(signal.SIGTSTP, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, stop)  # here it goes on
-            if not lent:
+            if holds:
                 self._hold()
 
-        try:
-            with handled(signal.SIGTSTP, stop):
-                self._hold()
+        with handled(signal.SIGTSTP, stop):
+            self._silence()
+            try:
                 yield
+            finally:
+                self._restore()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within `quiet`: inside, what is typed is kept."""
+        try:
+            self._hold()
+            yield
         except KeyboardInterrupt:
             self._release()
             self._typed = self._typed.rstrip(b"\r")  # it stands in the next line, and is not sent
@@ -78,6 +90,7 @@ class TypeAhead:
     def lent(self) -> Iterator[None]:
         """Within `held`: inside, the terminal is as it was, and what was typed answers nothing."""
         self._release()
+        self._restore()
         try:
             yield
         finally:
@@ -85,41 +98,53 @@ class TypeAhead:
 
     def take(self) -> str:
         """What was typed and is not read yet; it is kept no longer."""
-        self._take_lines()
+        self._take_pending()
         typed, self._typed = self._typed, b""
         return typed.decode("utf-8", "replace")
 
-    def _take_lines(self) -> None:
-        """Take what was typed while nothing was held: a terminal says Enter with a newline then."""
-        self._typed += self._pending().replace(b"\n", b"\r")
+    def _take_pending(self) -> None:
+        """Take what is there to be read: a terminal that is not quiet says Enter with a newline."""
+        pending = self._pending()
+        self._typed += pending.replace(b"\n", b"\r") if self._modes is None else pending
 
-    def _hold(self) -> None:
+    def _silence(self) -> None:
         with suppress(OSError, ValueError, termios.error):  # the terminal is gone
-            self._take_lines()
-            modes = termios.tcgetattr(self._file)
+            self._take_pending()
             quiet = termios.tcgetattr(self._file)
+            self._modes = termios.tcgetattr(self._file)
             quiet[0] &= ~termios.ICRNL  # Enter and Ctrl-J are told apart
             quiet[3] &= ~(termios.ECHO | termios.ICANON)
             quiet[3] |= termios.NOFLSH  # Ctrl-C forgets nothing
             termios.tcsetattr(self._file, termios.TCSANOW, quiet)
+
+    def _restore(self) -> None:
+        modes, self._modes = self._modes, None
+        with suppress(OSError, ValueError, termios.error):
+            if modes is not None:
+                termios.tcsetattr(self._file, termios.TCSANOW, modes)
+
+    def _hold(self) -> None:
+        if self._modes is None:
+            self._silence()
+        with suppress(OSError, ValueError):
             self.screen.write(_MARK_PASTES)
             self.screen.flush()
             ended, end = os.pipe()
-            reader = threading.Thread(target=self._read_on, args=(ended,), daemon=True)
-            self._held = _Held(modes, reader, end)
-            reader.start()
+            self._reader = _Reader(
+                threading.Thread(target=self._read_on, args=(ended,), daemon=True), end
+            )
+            self._reader.thread.start()
 
     def _release(self) -> None:
-        held, self._held = self._held, None
-        if held is None:
+        reader, self._reader = self._reader, None
+        if reader is None:
             return
-        os.close(held.end)
-        held.reader.join()
-        with suppress(OSError, ValueError, termios.error):
-            self._typed += self._pending()
+        os.close(reader.end)
+        reader.thread.join()
+        with suppress(OSError, ValueError):
+            self._take_pending()
             self.screen.write(_MARK_NONE)
             self.screen.flush()
-            termios.tcsetattr(self._file, termios.TCSANOW, held.modes)
 
     def _read_on(self, ended: int) -> None:
         with suppress(OSError):

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.terminal import Terminal
 
 PROGRAM = """
-import os, signal, sys
+import os, select, signal, sys
 from pathlib import Path
 from mlx_tools.cli.line_editor import LineEditor
 from mlx_tools.cli.type_ahead import TypeAhead
@@ -21,13 +21,22 @@ if named := os.environ.get("REDIRECTED"):
     stream, _, file = named.partition("=")
     setattr(sys, stream, open(file, "w"))
 words = ("llama-3", "llama-2", "evil\\x1b[31m", "evil\\u202e")
+ahead = TypeAhead.here()
 editor = LineEditor(
     Path("HISTORY"),
     lambda: {"/model": "which model answers", "/mode": "another", "/help": "a list"},
     lambda command, beginning: [word for word in words if word.startswith(beginning)],
     lambda: "12 % of\\x1b[31m the context",
-    TypeAhead.here(),
+    ahead,
 )
+if "BETWEEN" in os.environ:
+    with ahead.quiet():
+        editor.read()
+        with ahead.held():
+            pass
+        print("BETWEEN")
+        select.select([sys.stdin], [], [])
+        print("READ", ascii(editor.read()))
 while True:
     try:
         text = editor.read()
@@ -219,3 +228,13 @@ def test_one_stream_that_is_a_terminal_is_enough(line: Open, tmp_path: Path, str
     screen.press("ctrl-d")
     assert screen.end() == 0
     assert file.read_text() == ("READ 'one'\nREAD None\n" if stream == "stdout" else "")
+
+
+def test_what_is_typed_between_one_reader_and_the_next_is_seen_once(line: Open) -> None:
+    """That is, while neither a command nor the prompt has the keyboard."""
+    screen = line(BETWEEN="yes")
+    screen.type("busy\r")
+    screen.see("BETWEEN")
+    assert not screen.echoes()
+    screen.type("typed\r")
+    assert screen.see("READ 'typed'").count("typed") == 2  # at the prompt, and as it was read
