@@ -254,7 +254,7 @@ def _told(
         words = cut(" ".join(tool.description.split()), 200)
         if words:
             yield ShownLine(in_words(words), foreign=True)
-        if tool.name in hints:
+        if hints.get(tool.name):
             yield ShownLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
     if len(source.tools) > _SHOWN:
         yield ShownLine(f"and {len(source.tools) - _SHOWN} more")

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -38,6 +39,14 @@ MakeTool = Callable[["BoundSource", "BoundTool"], Tool]
 """Makes what calls a bound tool. Raises ToolDefinitionError."""
 
 _HINT: Final = "look at it, or remove it and add the source again"
+
+
+def is_here(host: str | None) -> bool:
+    """Whether a host, as an address names it, is this machine."""
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,18 @@
-"""An MCP server by hand, in lines of JSON: what a stranger may do. ``mcp_stranger.py HABIT FILE``;
-FILE gets a line for each start, and for what it was answered. Run as a script."""
+"""An MCP server by hand: what a stranger may do. ``mcp_stranger.py HABIT FILE [PORT]``; FILE gets a
+line for each start, and for what it was answered. It speaks in lines of JSON, with a PORT over
+HTTP. Run as a script."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import queue
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HABIT, LOG = sys.argv[1], sys.argv[2]
@@ -28,6 +34,13 @@ ASKS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "roots": ("roots/list", {}),
 }
+STRUCTURED = {
+    "pattern": '"' + "a" * 20 + '!"',
+    "nan": "NaN",
+    "digits": "9" * 5000,
+    "surrogate": '"\\ud800"',
+    "deep": "[" * 100_000 + "]" * 100_000,
+}
 
 
 def log(text: str) -> None:
@@ -35,15 +48,106 @@ def log(text: str) -> None:
         file.write(f"{text}\n")
 
 
+class Lines:
+    """What it says and hears, in lines."""
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+
+    def hear(self) -> Iterator[dict[str, Any]]:
+        for line in sys.stdin:
+            yield json.loads(line)
+
+
+class Events(BaseHTTPRequestHandler):
+    """What it says and hears over HTTP: a request is answered with events."""
+
+    answers: queue.Queue[dict[str, Any]] = queue.Queue()
+    posts: list[str] = []  # noqa: RUF012
+    protocol_version = "HTTP/1.1"
+
+    def say(self, text: str) -> None:
+        self.wfile.write(b"data: " + text.encode() + b"\n\n")
+
+    def hear(self) -> Iterator[dict[str, Any]]:
+        while True:
+            yield self.answers.get(timeout=60)
+
+    def do_POST(self) -> None:
+        self.posts.append(self.path)
+        message = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if HABIT == "elsewhere":
+            self.send_response(401)
+            self.send_header("content-length", "0")
+            self.end_headers()
+        elif HABIT == "redirects":
+            self.send_response(307)
+            self.send_header("location", "http://localhost:" + sys.argv[3] + "/elsewhere")
+            self.send_header("content-length", "0")
+            self.end_headers()
+            log(self.path)
+        elif "method" not in message or "id" not in message:
+            if "method" not in message:
+                self.answers.put(message)
+            self.send_response(202)
+            self.send_header("content-length", "0")
+            self.end_headers()
+        else:
+            self.answer(message)
+
+    def answer(self, message: dict[str, Any]) -> None:
+        global WIRE
+        self.close_connection = True
+        self.send_response(200)
+        if message["method"] == "initialize":
+            self.send_header("mcp-session-id", "one")
+        packed = HABIT == "packed" and message["method"] == "tools/call"
+        self.send_header("content-type", "application/json" if packed else "text/event-stream")
+        if packed:
+            self.send_header("content-encoding", "gzip")
+        self.end_headers()
+        if packed:
+            self.wfile.write(gzip.compress(b"[" + b" " * 50_000_000, 1))
+        elif HABIT == "retries" and message["method"] == "tools/call":
+            self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
+        else:
+            WIRE = self
+            heard(message)
+
+    def do_GET(self) -> None:
+        """More of what it says; where one signs in; elsewhere."""
+        log("get")
+        self.close_connection = True
+        if HABIT != "retries":
+            self.send_error(404 if HABIT == "elsewhere" else 405)
+            return
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
+
+    def do_DELETE(self) -> None:
+        if HABIT == "lingers":
+            time.sleep(1000)
+        self.close_connection = True
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+WIRE: Lines | Events = Lines()
+
+
 def say(**message: Any) -> None:
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-    sys.stdout.flush()
+    WIRE.say(json.dumps({"jsonrpc": "2.0", **message}))
 
 
 def ask(number: int, method: str, params: dict[str, Any]) -> Any:
     say(id=f"own-{number}", method=method, params=params)
-    for line in sys.stdin:
-        message = json.loads(line)
+    for message in WIRE.hear():
         if message.get("id") == f"own-{number}":
             return message.get("result") or message.get("error")
     return None
@@ -64,8 +168,13 @@ def tools(cursor: str | None) -> dict[str, Any]:
         circle = {"type": "object", "$ref": "#"}
         found.append({"name": "circle", "inputSchema": circle})
     if HABIT == "forged":
-        echo["annotations"] = {"readOnlyHint": True, "destructiveHint": False}
+        echo["annotations"] = {"readOnlyHint": True, "destructiveHint": False, "title": "x" * 9999}
         found.append({**echo, "name": "../calculator"})
+    if HABIT == "pattern":
+        slow = {"type": "string", "pattern": "^(a+)+$"}
+        echo["outputSchema"] = {"type": "object", "properties": {"said": slow}}
+    if HABIT == "twice":
+        found.append({**echo, "description": "Say it never."})
     page = {"tools": found}
     return page | {"nextCursor": "more"} if HABIT == "endless" else page
 
@@ -84,7 +193,7 @@ def call(number: Any, arguments: dict[str, Any], token: Any) -> None:
             progress = {"progressToken": token, "progress": n, "total": 20_000, "message": "x"}
             say(method="notifications/progress", params=progress)
     if HABIT == "garbage":
-        sys.stdout.write("this is no JSON\n{]\n\x00\x1b[2J\n")
+        WIRE.say("this is no JSON\n{]\n\x00\x1b[2J")
     said = ""
     if HABIT in ASKS:
         method, params = ASKS[HABIT]
@@ -95,36 +204,56 @@ def call(number: Any, arguments: dict[str, Any], token: Any) -> None:
     if HABIT == "error":
         fault = {"content": [{"type": "text", "text": "no such thing"}], "isError": True}
         say(id=number, result=fault)
+    if HABIT in STRUCTURED:
+        text = STRUCTURED[HABIT]
+        WIRE.say(
+            f'{{"jsonrpc": "2.0", "id": {number}, "result": '
+            f'{{"content": [], "structuredContent": {{"said": {text}}}}}}}'
+        )
     picture = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
     content = [{"type": "text", "text": said or arguments.get("text", "")}]
-    say(id=number, result={"content": [*content, *([picture] if HABIT == "picture" else [])]})
+    if HABIT not in STRUCTURED:
+        say(id=number, result={"content": [*content, *([picture] if HABIT == "picture" else [])]})
+    if HABIT == "leaves":
+        os._exit(0)
+
+
+def heard(message: dict[str, Any]) -> None:
+    method, number = message.get("method"), message.get("id")
+    params = message.get("params") or {}
+    if method == "initialize":
+        able = {"tools": {"listChanged": True}}
+        info = {"name": "stranger", "version": "1"}
+        version = params["protocolVersion"]
+        result = {"protocolVersion": version, "capabilities": able, "serverInfo": info}
+        say(id=number, result=result)
+    elif method == "tools/list":
+        say(id=number, result=tools(params.get("cursor")))
+    elif method == "tools/call":
+        token = params.get("_meta", {}).get("progressToken")
+        if HABIT == "changes":
+            log("called")
+            say(method="notifications/tools/list_changed")
+        call(number, params.get("arguments") or {}, token)
+    elif number is not None:
+        say(id=number, error={"code": -32601, "message": "no such method"})
 
 
 def main() -> None:
-    log("started")
     sys.stderr.write("a word for the log\n" * (200_000 if HABIT == "loud" else 1))
     if HABIT == "mute":
+        log("started")
         time.sleep(1000)
-    for line in sys.stdin:
-        message = json.loads(line)
-        method, number = message.get("method"), message.get("id")
-        params = message.get("params") or {}
-        if method == "initialize":
-            able = {"tools": {"listChanged": True}}
-            info = {"name": "stranger", "version": "1"}
-            version = params["protocolVersion"]
-            result = {"protocolVersion": version, "capabilities": able, "serverInfo": info}
-            say(id=number, result=result)
-        elif method == "tools/list":
-            say(id=number, result=tools(params.get("cursor")))
-        elif method == "tools/call":
-            token = params.get("_meta", {}).get("progressToken")
-            if HABIT == "changes":
-                log("called")
-                say(method="notifications/tools/list_changed")
-            call(number, params.get("arguments") or {}, token)
-        elif number is not None:
-            say(id=number, error={"code": -32601, "message": "no such method"})
+    if len(sys.argv) > 3:
+        server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[3])), Events)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        log("started")
+        sys.stdin.read()  # until whoever started it ends it
+    else:
+        log("started")
+        for message in WIRE.hear():
+            heard(message)
     log("ended")
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
+import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +31,7 @@ from mlx_tools.tools import (
     execute,
     look,
 )
+from mlx_tools.tools.mcp.client import may_ask_at
 
 SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
 ECHO = BoundTool(
@@ -85,6 +90,42 @@ class Stranger:
         return self.log.read_text().split() if self.log.exists() else []
 
 
+class WebStranger(Stranger):
+    """The same over HTTP, until the end of the ``with``."""
+
+    def __init__(self, home: Path, habit: str, **more: Any) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        at = {"url": f"http://127.0.0.1:{self.port}/mcp", "headers": {}}
+        super().__init__(home, habit, at=at, **more)
+        command = [sys.executable, "-I", SCRIPT, habit, str(self.log), str(self.port)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def __enter__(self) -> WebStranger:
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", self.port)).close()
+                return self
+            assert self._process.poll() is None
+            time.sleep(0.02)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture(params=[Stranger, WebStranger])
+def stranger_of(request: pytest.FixtureRequest, home: Path) -> Iterator[Callable[..., Stranger]]:
+    """Makes strangers over either transport."""
+    with contextlib.ExitStack() as stack:
+
+        def make(habit: str, **more: Any) -> Stranger:
+            made = request.param(home, habit, **more)
+            return stack.enter_context(made) if isinstance(made, WebStranger) else made
+
+        yield make
+
+
 def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(home: Path) -> None:
     stranger = Stranger(home, "plain")
     assert stranger.calls() == []
@@ -107,8 +148,10 @@ def test_it_sees_no_variable_that_was_not_named(
     assert result.error is not None and "NAMED is not set" in result.error.message
 
 
-def test_a_tool_that_changed_is_off_until_a_person_agrees(home: Path) -> None:
-    stranger = Stranger(home, "changed")
+def test_a_tool_that_changed_is_off_until_a_person_agrees(
+    stranger_of: Callable[..., Stranger],
+) -> None:
+    stranger = stranger_of("changed")
     (result,) = stranger.calls("x")
     assert result.error is not None and result.error.code == "disabled"
     assert "mlx-tools mcp test there" in result.error.message
@@ -117,28 +160,59 @@ def test_a_tool_that_changed_is_off_until_a_person_agrees(home: Path) -> None:
     assert stranger.sources.read("there").tools == (ECHO,)
 
 
-def test_a_tool_that_changes_while_it_is_used_is_off_from_then_on(home: Path) -> None:
-    first, second = Stranger(home, "changes").calls("one", "two")
+def test_what_changed_is_not_written_over_what_was_agreed_to_since(home: Path) -> None:
+    stranger = Stranger(home, "changed")
+
+    async def run(between: Callable[[], None]) -> None:
+        clients = McpClients(stranger.sources)
+        server = clients.server(stranger.source)
+        between()
+        try:
+            async with server.calling(ToolContext()):
+                pass
+        finally:
+            await clients.aclose()
+
+    anew = replace(stranger.source, version="2")
+    asyncio.run(run(lambda: stranger.sources.put(anew)))
+    assert stranger.sources.read("there") == anew
+    asyncio.run(run(lambda: stranger.sources.remove("there")))
+    assert stranger.sources.names() == []
+
+
+def test_a_tool_that_changes_while_it_is_used_is_off_from_then_on(
+    stranger_of: Callable[..., Stranger],
+) -> None:
+    first, second = stranger_of("changes").calls("one", "two")
     assert first.content == "one"
     assert second.error is not None and second.error.code == "disabled"
 
 
 @pytest.mark.parametrize("habit", ["many", "endless"])
-def test_a_list_without_end_is_not_read(home: Path, habit: str) -> None:
+def test_a_list_without_end_is_not_read(habit: str, stranger_of: Callable[..., Stranger]) -> None:
     with pytest.raises(ToolError, match=r"more than 1000 tools|does not end"):
-        Stranger(home, habit).offers()
+        stranger_of(habit).offers()
 
 
-def test_a_schema_that_is_a_bomb_costs_no_other_its_tool(home: Path) -> None:
-    offer = Stranger(home, "bomb").offers()
+def test_a_schema_that_is_a_bomb_costs_no_other_its_tool(
+    stranger_of: Callable[..., Stranger],
+) -> None:
+    offer = stranger_of("bomb").offers()
     assert [tool.name for tool in offer.tools] == ["echo"]
     assert set(offer.refused) == {"bomb", "circle"}
+
+
+def test_two_tools_of_one_name_are_the_first(home: Path) -> None:
+    offer = Stranger(home, "twice").offers()
+    assert [tool.description for tool in offer.tools] == ["Say it again."]
+    assert offer.refused == {"echo": "it has two of this name"}
 
 
 def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     stranger = Stranger(home, "forged")
     offer = stranger.offers()
     assert "readOnlyHint True" in offer.hints["echo"]
+    assert len(offer.hints["echo"]) <= 200
     specs = [stranger.source.spec(tool) for tool in offer.tools]
     assert {spec.possible_effects for spec in specs} == {
         frozenset(("read", "write", "execute", "network"))
@@ -146,21 +220,74 @@ def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     assert [spec.name for spec in specs] == ["there__echo", "there__.._calculator"]
 
 
-def test_an_answer_too_large_ends_the_server_and_is_an_error(home: Path) -> None:
-    stranger = Stranger(home, "huge")
+def test_an_answer_too_large_ends_the_server_and_is_an_error(
+    stranger_of: Callable[..., Stranger],
+) -> None:
+    stranger = stranger_of("huge")
     first, second = stranger.calls("x", "y")
     assert first.error is not None and second.error is not None
-    assert "Connection closed" in first.error.message
-    (result,) = Stranger(home, "long").calls("x")
+    assert re.search(r"Connection closed|exceeded the 16000000 byte", first.error.message)
+    (result,) = stranger_of("long").calls("x")
     assert result.error is not None and result.error.code == "payload_too_large"
+
+
+@pytest.mark.parametrize(
+    ("habit", "said"),
+    [("packed", "packed its answer"), ("redirects", "not followed"), ("elsewhere", "to sign in")],
+)
+def test_what_it_may_not_do_over_http_is_an_error_that_says_so(
+    habit: str, said: str, home: Path
+) -> None:
+    with WebStranger(home, habit) as stranger:
+        (result,) = stranger.calls("x")
+        assert result.error is not None and said in result.error.message
+        assert "get" not in stranger.heard[1:] or habit != "elsewhere"
+        assert "/elsewhere" not in stranger.heard
+
+
+def test_streams_that_end_at_once_are_not_opened_as_fast_as_it_likes(home: Path) -> None:
+    with WebStranger(home, "retries") as stranger:
+        (result,) = stranger.calls("x", timeout=2)
+        assert result.error is not None and result.error.code == "timeout"
+        assert 2 < stranger.heard.count("get") < 40
+
+
+def test_a_server_that_does_not_end_is_left(home: Path) -> None:
+    began = time.monotonic()
+    with WebStranger(home, "lingers") as stranger:
+        (result,) = stranger.calls("x")
+    assert result.content == "x"
+    assert time.monotonic() - began < 200
+
+
+def test_a_place_is_asked_on_its_word_only_where_nobody_can_stand_in_for_it() -> None:
+    here, far = "http://127.0.0.1:1/mcp", "https://far.example/mcp"
+    assert may_ask_at("http://127.0.0.1:1/other", here)
+    assert may_ask_at("http://localhost:2/sign-in", here)
+    assert may_ask_at("https://elsewhere.example/", far)
+    assert not may_ask_at("http://169.254.169.254/latest", far)
+    assert not may_ask_at("http://127.0.0.1:2/", far)
+    assert not may_ask_at("http://127.0.0.1.far.example/", here)
+
+
+@pytest.mark.parametrize("habit", ["nan", "digits", "surrogate", "deep"])
+def test_what_is_no_json_is_no_answer(habit: str, home: Path) -> None:
+    with WebStranger(home, habit) as stranger:
+        (result,) = stranger.calls("x")
+        assert result.error is not None and result.error.code == "tool_error"
+
+
+def test_a_pattern_of_its_own_keeps_nobody_busy(home: Path) -> None:
+    (result,) = Stranger(home, "pattern").calls("x")
+    assert result.content == '{"said":"aaaaaaaaaaaaaaaaaaaa!"}'
 
 
 def test_a_server_that_never_answers_holds_up_no_run(home: Path) -> None:
     began = time.monotonic()
     (result,) = Stranger(home, "never").calls("x", timeout=3)
     assert result.error is not None and result.error.code == "timeout"
-    (result,) = Stranger(home, "mute", seconds=0.5).calls("x")
-    assert result.error is not None and "did not answer within" in result.error.message
+    for result in Stranger(home, "mute", seconds=0.5).calls("x", "y"):
+        assert result.error is not None and "did not answer within" in result.error.message
     assert time.monotonic() - began < 200  # it would be a thousand seconds
 
 
@@ -172,9 +299,11 @@ def test_a_server_that_dies_is_started_once_more(home: Path) -> None:
     assert results[2].error is not None and "ended twice" in results[2].error.message
 
 
-def test_a_flood_of_progress_reaches_nobody_as_such(home: Path) -> None:
+def test_a_flood_of_progress_reaches_nobody_as_such(
+    stranger_of: Callable[..., Stranger],
+) -> None:
     seen: list[Progress] = []
-    (result,) = Stranger(home, "flood").calls("x", report=seen.append)
+    (result,) = stranger_of("flood").calls("x", report=seen.append)
     assert result.content == "x"
     assert 0 < len(seen) < 2000
 
@@ -228,7 +357,9 @@ class Person:
         return confirmed(self, "c1", *asked)
 
 
-def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(home: Path) -> None:
+def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(
+    stranger_of: Callable[..., Stranger],
+) -> None:
     questions: list[str] = []
 
     async def model(context: Any, question: str, tools: Sequence[str] | None) -> str:
@@ -237,25 +368,45 @@ def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(home
         return "a model"
 
     person = Person(ApprovalAnswer(True))
-    (result,) = Stranger(home, "sample").calls("x", asks=model, confirms=person.confirms)
+    (result,) = stranger_of("sample").calls("x", asks=model, confirms=person.confirms)
     assert questions == ["user: Who are you?"] * 3
     assert [request.suspect for request in person.asked] == [True] * 3
     assert (result.content or "").count("a model") == 3
     assert (result.content or "").count("a call may ask 3 times") == 5
     nobody = Person(ApprovalAnswer(None))
-    (result,) = Stranger(home, "sample").calls("x", asks=model, confirms=nobody.confirms)
+    (result,) = stranger_of("sample").calls("x", asks=model, confirms=nobody.confirms)
     assert len(questions) == 3
     assert "did not agree" in (result.content or "")
 
 
-def test_what_it_asks_of_the_person_is_an_approval(home: Path) -> None:
+def test_what_it_asks_while_calls_of_two_sessions_run_is_nobodys(home: Path) -> None:
+    stranger, person = Stranger(home, "elicit"), Person(ApprovalAnswer(True))
+
+    async def run() -> ToolResult:
+        clients = McpClients(stranger.sources)
+        context = ToolContext(session="two", confirms=person.confirms)
+        try:
+            async with clients.server(stranger.source).calling(ToolContext(session="one")):
+                return await execute(
+                    clients.tool(stranger.source, ECHO), {"text": "x"}, context, timeout=60
+                )
+        finally:
+            await clients.aclose()
+
+    assert "several sessions" in (asyncio.run(run()).content or "")
+    assert person.asked == []
+
+
+def test_what_it_asks_of_the_person_is_an_approval(
+    stranger_of: Callable[..., Stranger],
+) -> None:
     person = Person(ApprovalAnswer(True, arguments={"city": "Bern"}))
-    (result,) = Stranger(home, "elicit").calls("x", confirms=person.confirms)
+    (result,) = stranger_of("elicit").calls("x", confirms=person.confirms)
     assert '"city": "Bern"' in (result.content or "")
     (request,) = person.asked
     assert "Which city?" in request.reason
     assert request.arguments == {"city": ""}
-    (result,) = Stranger(home, "elicit").calls("x")
+    (result,) = stranger_of("elicit").calls("x")
     assert '"decline"' in (result.content or "")
 
 
@@ -271,8 +422,6 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "asyncio.run(run())\n"
     )
-    import subprocess
-
     ended = subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False)
     assert ended.returncode == -9
     end = time.monotonic() + 60

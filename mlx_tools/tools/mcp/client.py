@@ -18,17 +18,18 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.schema import check_parameters, matchable
-from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool
+from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.host_tools import words_of
 from mlx_tools.tools.mcp.content import answer_of, bounded, resource_text, text_of
 from mlx_tools.tools.mcp.places import filled
-from mlx_tools.tools.mcp.sign_in import sign_in
+from mlx_tools.tools.mcp.sign_in import sign_in, sign_in_wanted
 from mlx_tools.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -45,7 +46,13 @@ MAX_QUESTIONS: Final = 5
 """Times that one call may have its server ask the person."""
 START_SECONDS: Final = 30.0
 """For which a server that starts is waited for."""
+END_SECONDS: Final = 5.0
+"""For which a server that is to end is waited for."""
 _STARTS: Final = 2
+_GONE: Final = "Session terminated"
+"""What the SDK says where a server over HTTP knows nothing of the connection any more."""
+_STREAMS: Final = 20
+"""So many streams a server may have opened as fast as it likes; from then on one a second."""
 
 
 class McpServerFailed(ToolError):
@@ -124,6 +131,7 @@ class _McpServer:
         self._client: mcp.Client | None = None
         self._starts = 0
         self._stale = False
+        self._fault = ""
         self._lock = asyncio.Lock()
         self.offer: ServerOffer | None = None
         self._contexts: list[ToolContext] = []
@@ -142,10 +150,10 @@ class _McpServer:
         try:
             yield await self._connected()
         except MCPError as error:
-            if error.code != CONNECTION_CLOSED:
+            if error.code != CONNECTION_CLOSED and error.message != _GONE:
                 raise ToolError(clean(str(error), 500)) from None
             await self.close()  # the next call starts it again
-            raise McpServerFailed(self._why(error)) from None
+            raise McpServerFailed(self._fault or self._why(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             raise McpServerFailed(self._why(error)) from None
         finally:
@@ -159,11 +167,12 @@ class _McpServer:
 
     async def close(self) -> None:
         """End the connection, and the server that was started for it."""
-        task, self._task = self._task, None
+        task, self._task, self._client = self._task, None, None
         if task is not None:
             self._stop.set()
             with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+                async with asyncio.timeout(END_SECONDS):
+                    await task
 
     @property
     def _offered(self) -> ServerOffer:
@@ -172,25 +181,28 @@ class _McpServer:
 
     async def _connected(self) -> mcp.Client:
         async with self._lock:
-            if self._task is None or self._task.done():
+            if self._client is None or self._task is None or self._task.done():
                 if self._starts >= _STARTS:
                     raise McpServerFailed(f"the server {self.source.name} ended twice")
-                await self._start()
-            assert self._client is not None
+                client = await self._start()
+            else:
+                client = self._client
             if self._stale:
                 self._stale = False
-                self._took(await _offer_of(self._client))
-            return self._client
+                self._took(await _offer_of(client))
+            return client
 
-    async def _start(self) -> None:
+    async def _start(self) -> mcp.Client:
         """Connect in a task of its own: what the SDK enters must be left where it was entered."""
         self._starts += 1
+        self._client, self._fault = None, ""
         self._stop = asyncio.Event()
         ready: asyncio.Future[mcp.Client] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._live(ready), name=f"mcp {self.source.name}")
         try:
             async with asyncio.timeout(self._clients.seconds):
                 self._client = await asyncio.shield(ready)
+                return self._client
         except TimeoutError:
             self._task.cancel()
             raise McpServerFailed(
@@ -203,10 +215,13 @@ class _McpServer:
     async def _live(self, ready: asyncio.Future[mcp.Client]) -> None:
         try:
             async with self._client_of() as client:
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
                 self._took(await _offer_of(client))
                 ready.set_result(client)
                 await self._stop.wait()
         except BaseException as error:
+            if isinstance(error, Exception):
+                self._fault = self._why(error)
             if not ready.done():
                 why = error if isinstance(error, ToolError) else McpServerFailed(self._why(error))
                 ready.set_exception(why)
@@ -215,14 +230,16 @@ class _McpServer:
                 raise
 
     def _took(self, offer: ServerOffer) -> None:
-        """Hold what the server offers to what was agreed to, and keep what is otherwise."""
+        """Hold what the server offers to what was agreed to, and keep what is otherwise; not where
+        that was agreed to anew, or the source was removed, since it was read."""
         self.offer = offer
         agreed = {tool.name: tool.pin for tool in self.source.tools}
         said = tuple(tool for tool in offer.tools if agreed.get(tool.name) != tool.pin)
         if agreed and said != self.source.said:
-            self.source = replace(self.source, said=said)
+            before, self.source = self.source, replace(self.source, said=said)
             with contextlib.suppress(MlxToolsError):  # it is off for this run in any case
-                self._clients.sources.put(self.source)
+                if self._clients.sources.read(before.name) == before:
+                    self._clients.sources.put(self.source)
 
     def _client_of(self) -> mcp.Client:
         from mcp import Client, StdioServerParameters
@@ -235,7 +252,8 @@ class _McpServer:
             headers = {key: filled(value, environ) for key, value in at["headers"].items()}
             url = str(at["url"])
             auth = sign_in(url, self.source.name, self._clients.show)
-            transport: Any = _http(url, headers, auth)
+            wanted = None if self._clients.show else sign_in_wanted(self.source.name)
+            transport: Any = _http(url, headers, auth, wanted)
         else:
             command = [filled(part, environ) for part in at["command"]]
             limits = (str(MAX_LINE_BYTES), str(MAX_ERROR_BYTES))
@@ -299,6 +317,8 @@ class _McpServer:
         self._asked[what] = self._asked.get(what, 0) + 1
         if not self._contexts:
             return ErrorData(code=INVALID_REQUEST, message="no call of yours runs")
+        if len({context.session for context in self._contexts}) > 1:  # whose would it be?
+            return ErrorData(code=INVALID_REQUEST, message="calls of several sessions run")
         if self._asked[what] > most:
             return ErrorData(code=INVALID_REQUEST, message=f"a call may ask {most} times")
         return self._contexts[-1]
@@ -342,6 +362,11 @@ class _McpServer:
         return ElicitResult(action="accept", content=dict(agreed))
 
 
+async def _unchecked(name: str, result: Any) -> None:
+    """In place of the SDK's check of a result against the tool's own schema, whose patterns a
+    stranger wrote: one can keep the whole loop busy for ever. Nobody relies on that schema."""
+
+
 def _blank(schema: Any) -> Any:
     """A value to begin with, for a person to change."""
     known = schema if isinstance(schema, Mapping) else {}
@@ -364,16 +389,21 @@ async def _report(
 async def _offer_of(client: mcp.Client) -> ServerOffer:
     """What a server offers, within bounds. Raises ToolError where there is no end to it."""
     able, info = client.server_capabilities, client.server_info
-    tools, hints, refused = [], {}, {}
+    tools: list[BoundTool] = []
+    hints, refused = {}, {}
     for tool in await _pages(client.list_tools, "tools") if able.tools else ():
+        if any(one.name == tool.name for one in tools):
+            refused[tool.name] = "it has two of this name"
+            continue
         try:
             tools.append(bound_tool(tool))
         except ToolDefinitionError as error:
             refused[tool.name] = error.message
         notes = tool.annotations
         if notes is not None:
-            given = notes.model_dump(exclude_none=True, by_alias=True)
-            hints[tool.name] = ", ".join(f"{key} {value}" for key, value in given.items())
+            given = notes.model_dump(by_alias=True)
+            yes_or_no = [f"{k} {v}" for k, v in given.items() if isinstance(v, bool)]
+            hints[tool.name] = clean(", ".join(yes_or_no), 200)
     prompts = await _pages(client.list_prompts, "prompts") if able.prompts else ()
     called = f"{info.name} {info.version}".strip() if info is not None else ""
     return ServerOffer(
@@ -421,14 +451,33 @@ async def _logged(client: Callable[..., Any], parameters: Any, log: Path) -> Asy
 
 
 @contextlib.asynccontextmanager
-async def _http(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterator[Any]:
-    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end."""
+async def _http(
+    url: str, headers: Mapping[str, str], auth: Any, wanted: str | None
+) -> AsyncIterator[Any]:
+    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end. ``wanted``
+    is what is said where it wants a person to sign in and none is there to do so."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    class CountedTransport(httpx2.AsyncHTTPTransport):
+    class StrictTransport(httpx2.AsyncHTTPTransport):
+        opened = 0
+
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            if not may_ask_at(str(request.url), url):
+                raise ToolError(f"it leads to {clean(str(request.url), 200)}, not over https")
+            if request.method == "GET":
+                self.opened += 1
+                if self.opened > _STREAMS:  # it ends each at once, to have it opened again
+                    await asyncio.sleep(1.0)
+            request.headers["accept-encoding"] = "identity"
             response = await super().handle_async_request(request)
+            proof = response.headers.get("www-authenticate", "")
+            if wanted and (response.status_code == 401 or "insufficient_scope" in proof):
+                await response.aclose()
+                raise ToolError(wanted)
+            if response.headers.get("content-encoding", "identity").lower() != "identity":
+                await response.aclose()  # it could be any number of times its size
+                raise httpx2.ReadError("it packed its answer, which it was asked not to")
             kind = response.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):  # of those the SDK bounds each event
                 response.stream = _Counted(response.stream)
@@ -455,12 +504,22 @@ async def _http(url: str, headers: Mapping[str, str], auth: Any) -> AsyncIterato
             headers=dict(headers),
             auth=auth,
             timeout=timeout,
-            transport=CountedTransport(),
+            transport=StrictTransport(),
             trust_env=False,
         ) as http,
-        streamable_http_client(url, http_client=http) as streams,
+        streamable_http_client(url, http_client=http, max_sse_event_size=MAX_LINE_BYTES) as streams,
     ):
         yield streams
+
+
+def may_ask_at(place: str, server: str) -> bool:
+    """Whether a place may be asked on a server's word, such as where it says that one signs in:
+    at the server itself; elsewhere over https, where nobody can stand in for who it names; and on
+    this machine for a server that is on it."""
+    there, own = urlsplit(place), urlsplit(server)
+    if there[:2] == own[:2] or there.scheme == "https":
+        return True
+    return is_here(there.hostname) and is_here(own.hostname)
 
 
 # --- resources and prompts ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from mlx_tools.paths import private_dir, read_private, state_dir, write_whole
+from mlx_tools.process import clean
 from mlx_tools.tools.context import ToolError
 
 if TYPE_CHECKING:
@@ -27,13 +28,18 @@ _MAX_BYTES: Final = 100_000
 _SECONDS: Final = 300.0
 _DONE: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
-    b"Signed in. This page can be closed.\n"
+    b"Back in mlx-tools. This page can be closed.\n"
 )
 
 
 def tokens_file(name: str) -> Path:
     """Where what a server gave for signing in is kept."""
     return state_dir() / "mcp" / f"{name}.json"
+
+
+def sign_in_wanted(name: str) -> str:
+    """What a run says, in which nobody can sign in."""
+    return f"it wants you to sign in: mlx-tools mcp test {name}"
 
 
 def sign_in(url: str, name: str, show: Callable[[str], None] | None = None) -> OAuthClientProvider:
@@ -43,14 +49,22 @@ def sign_in(url: str, name: str, show: Callable[[str], None] | None = None) -> O
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
+    back = _WayBack()
+
     async def opened(page: str) -> None:
         if show is None:
-            raise ToolError(f"it wants you to sign in: mlx-tools mcp test {name}")
-        show(page)
+            raise ToolError(sign_in_wanted(name))
+        await back.open()  # before there is a page that can lead there
+        await asyncio.to_thread(show, page)  # some browsers are done when they are closed
 
     async def came_back() -> AuthorizationCodeResult:
-        found = await _callback()
-        return AuthorizationCodeResult(code=found.get("code", ""), state=found.get("state"))
+        found = await back.query()
+        if "code" not in found:
+            why = clean(found.get("error_description") or found["error"], 200)
+            raise ToolError(f"signing in was refused: {why}")
+        return AuthorizationCodeResult(
+            code=found["code"], state=found.get("state"), iss=found.get("iss")
+        )
 
     metadata = OAuthClientMetadata(
         client_name="mlx-tools",
@@ -95,27 +109,39 @@ class _Tokens:
         write_whole(self._path, json.dumps(self._read() | values).encode())
 
 
-async def _callback() -> dict[str, str]:
-    """The query that the page leads back with. Raises ToolError where nobody comes back."""
-    came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+class _WayBack:
+    """The address on loopback to which the page leads back."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ValueError, asyncio.IncompleteReadError):
-            line = (await reader.readuntil(b"\r\n")).decode("ascii", "replace").split(" ")
-            query = {key: values[0] for key, values in parse_qs(urlsplit(line[1]).query).items()}
+    def __init__(self) -> None:
+        self._came: asyncio.Future[dict[str, str]] | None = None
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Listen there. Raises ToolError where something else does."""
+        self._came = asyncio.get_running_loop().create_future()
+        try:
+            self._server = await asyncio.start_server(self._answer, "127.0.0.1", PORT)
+        except OSError as error:
+            raise ToolError(f"port {PORT} is needed for signing in: {error.strerror}") from None
+
+    async def query(self) -> dict[str, str]:
+        """The query that the page led back with, with a code or an error. Raises ToolError where
+        nobody comes back."""
+        assert self._came is not None and self._server is not None
+        async with self._server:
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    return await self._came
+            except TimeoutError:
+                raise ToolError("nobody signed in in time") from None
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        broken = (OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+        with contextlib.suppress(*broken):
+            _, target, _ = (await reader.readuntil(b"\r\n")).decode("ascii").split(" ")
+            query = {key: values[0] for key, values in parse_qs(urlsplit(target).query).items()}
             writer.write(_DONE)
             await writer.drain()
-            if "code" in query and not came.done():
-                came.set_result(query)
+            if query.keys() & {"code", "error"} and self._came and not self._came.done():
+                self._came.set_result(query)
         writer.close()
-
-    try:
-        server = await asyncio.start_server(answer, "127.0.0.1", PORT)
-    except OSError as error:
-        raise ToolError(f"port {PORT} is needed for signing in: {error.strerror}") from None
-    async with server:
-        try:
-            async with asyncio.timeout(_SECONDS):
-                return await came
-        except TimeoutError:
-            raise ToolError("nobody signed in in time") from None

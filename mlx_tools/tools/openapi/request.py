@@ -13,12 +13,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from mlx_tools.errors import UsageError
-from mlx_tools.tools.bound import BoundSource, BoundTool
+from mlx_tools.tools.bound import BoundSource, BoundTool, is_here
 from mlx_tools.tools.context import ToolError
 from mlx_tools.tools.executor import submit
 from mlx_tools.tools.openapi.document import BODY, FORM, JSON
@@ -196,12 +195,7 @@ class _Request:
     def is_private(self) -> bool:
         """Whether nobody between here and the server reads along."""
         parts = urlsplit(self._base)
-        if parts.scheme == "https" or parts.hostname == "localhost":
-            return True
-        try:
-            return ip_address(parts.hostname or "").is_loopback
-        except ValueError:
-            return False
+        return parts.scheme == "https" or is_here(parts.hostname)
 
     def prove(self, scheme: Mapping[str, Any], secret: str) -> None:
         """Say who the call is for."""
