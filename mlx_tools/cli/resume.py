@@ -43,7 +43,7 @@ from mlx_tools.controller import (
 )
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import load, standing_of
+from mlx_tools.store import RootName, load, standing_of
 from mlx_tools.transcript import Header, Record, UserRecord
 
 _GO_WITH: Final = frozenset(
@@ -86,6 +86,7 @@ class KeptSession:
                 standing=configuration.standing(),
             )
         finally:
+            await registry.aclose()
             await chosen.backend.aclose()
 
     async def begin(self, controller: Controller) -> Conversation:
@@ -96,18 +97,28 @@ class KeptSession:
 def going_on(session: str | None, last: bool, given: options.Options) -> KeptSession:
     """The session that is named, or the last conversation, to go on with under these options.
 
-    Raises `UsageError` where there is none, and for an option that would make another one of it.
+    Raises `UsageError` where there is none, and for an option that would make another one of it:
+    one that says what the session was begun with says nothing new.
     """
     if session is not None and last:
         raise UsageError("--continue goes without --session", hint="leave one of them out")
-    for key in given:
-        if key not in _GO_WITH:
+    kept = _kept(_path_of(last_talk() if session is None else session), given)
+    begun = _as_options(kept.header)
+    for key, value in given.items():
+        if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
             raise UsageError(
                 f"{config.table()[key].setting.flag} goes with no session that was begun without",
                 hint="leave it out: a session keeps its own; in chat /model, /root and /system go "
                 "on with another",
             )
-    return _kept(_path_of(last_talk() if session is None else session), given)
+    return kept
+
+
+def _plain(key: str, value: object) -> object:
+    """The value of an option, in the form in which a header has it."""
+    if key == "tools.roots" and isinstance(value, Sequence):
+        return sorted(RootName.parse(str(root)).absolute() for root in value)
+    return str(value)
 
 
 def refuse_beside(**said: object) -> None:

@@ -299,14 +299,17 @@ async def _controller(job: Job) -> AsyncIterator[Controller]:
     run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
     registry, standing = registry_of(configuration), configuration.standing()
-    async with found(run, note) as (chosen, settings):
-        yield Controller(
-            chosen.backend,
-            registry,
-            job.policy_today(standing),
-            limits=configuration.limits(),
-            settings=settings,
-            store=session_store(configuration),
-            approver=NobodyThere(),
-            standing=standing,
-        )
+    try:
+        async with found(run, note) as (chosen, settings):
+            yield Controller(
+                chosen.backend,
+                registry,
+                job.policy_today(standing),
+                limits=configuration.limits(),
+                settings=settings,
+                store=session_store(configuration),
+                approver=NobodyThere(),
+                standing=standing,
+            )
+    finally:
+        await registry.aclose()

@@ -129,6 +129,7 @@ class Talk:
     def close(self) -> None:
         """End the conversation and what serves it."""
         self._end_conversation()
+        self.wait(self.controller.registry.aclose)
         self._stack.close()
 
     def _end_conversation(self) -> None:
@@ -256,6 +257,8 @@ class Talk:
         without_last |= self._left
         carried = partial(controller.carry_over, self.conversation, without_last=without_last)
         self._enter(self.wait(carried))
+        if controller is not self.controller:
+            self.wait(self.controller.registry.aclose)
         self.controller = controller
 
     def _enter(self, conversation: Conversation) -> None:

@@ -214,6 +214,18 @@ def test_chat_goes_on_with_a_session_question_after_question(
         assert after.startswith(before)
 
 
+def test_an_option_that_says_what_the_session_was_begun_with_says_nothing_new(
+    run: Any, server: ScriptedServer
+) -> None:
+    begun = ("--root", ".", "--system", "Be brief.")
+    first = asked(run, server, *begun)
+    again = run("ask", "-c", "--json", *begun, "Second?")
+    assert again.code == 0, again.err
+    assert again.json["session"] == first["session"]
+    other = run("ask", "-c", "--root", ".:rw", "Third?")
+    assert "--root goes with no session" in other.error
+
+
 def test_chat_refuses_what_ask_refuses(run: Any, server: ScriptedServer) -> None:
     asked(run, server)
     for option in (("--model", "other"), ("--tool-choice", "none")):
