@@ -219,7 +219,8 @@ class Talk:
             with_settings(old.settings, configuration),
             self.turns.approver,
         )
-        self._go_on_in(controller)
+        more = {*configuration.settings.tools.roots} - {*self.configuration.settings.tools.roots}
+        self._go_on_in(controller, consents=not more)  # a yes was meant for the folders there were
         self.run = replace(self.run, configuration=configuration)
 
     def go_on_with(self, model: str) -> None:
@@ -253,10 +254,12 @@ class Talk:
         if self._left:
             self._go_on_in(self.controller)
 
-    def _go_on_in(self, controller: Controller, *, without_last: bool = False) -> None:
+    def _go_on_in(
+        self, controller: Controller, *, without_last: bool = False, consents: bool = True
+    ) -> None:
         without_last |= self._left
-        carried = partial(controller.carry_over, self.conversation, without_last=without_last)
-        self._enter(self.wait(carried))
+        carried = partial(controller.carry_over, without_last=without_last, consents=consents)
+        self._enter(self.wait(carried, self.conversation))
         if controller is not self.controller:
             self.wait(self.controller.registry.aclose)
         self.controller = controller

@@ -348,7 +348,11 @@ class Controller:
         return await self._new(earlier_in(require_items("history", history, MESSAGES)), spent)
 
     async def carry_over(
-        self, session: str | os.PathLike[str] | Conversation, *, without_last: bool = False
+        self,
+        session: str | os.PathLike[str] | Conversation,
+        *,
+        without_last: bool = False,
+        consents: bool = False,
     ) -> Conversation:
         """Open a new session that goes on from what was said in another one, under this
         controller's own settings: another model, policy, folders or system text.
@@ -356,7 +360,9 @@ class Controller:
         ``session`` is an id, the path of a transcript, or a conversation that is open; it stays as
         it is. ``without_last`` leaves out its last question, and all that came of it. The others
         stand in the new transcript as what was said before, with their calls, results and answers:
-        none of them runs again, counts for a run, or is an approval, and no consent comes along.
+        none of them runs again, counts for a run, or is an approval. No consent comes along, but
+        with ``consents`` what a person allowed for the rest of a conversation that is open: it
+        holds while the new one is open too, for tools that are as they were.
 
         Raises `UsageError` where there is no such session, or nothing was asked in it, and
         `TranscriptError` where it is damaged or was not begun with this store's secret.
@@ -365,6 +371,8 @@ class Controller:
             empty = session.folded.state is State.EMPTY
             artifacts = session.files.artifacts
             earlier = session.earlier if empty else earlier_of(session.folded, artifacts)
+            hold = session.folded.history.consented if consents else None
+            earlier = replace(earlier, consents=hold)
         else:
             earlier = self._read(session)
         return await self._new(earlier.without_last() if without_last else earlier)
@@ -478,7 +486,7 @@ class Controller:
                 words=load_words(),
                 disabled=disabled,
                 believes=lambda approval: same(seal_of(secret, approval), approval.seal),
-                consents=self._consents,
+                consents=earlier.consents or self._consents,
             )
             return Conversation(
                 session,

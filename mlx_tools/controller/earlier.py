@@ -24,6 +24,7 @@ from mlx_tools.transcript import (
     CarriedRecord,
     CompactedRecord,
     CompletionRecord,
+    Consents,
     CorrectionRecord,
     ObservationRecord,
     Said,
@@ -47,7 +48,7 @@ class Earlier:
     ``system`` is what a caller's messages began with for the system. ``form`` is that of the
     session it was written in, None where it was not written in any: in one of another form the
     model's turns are written anew. ``private``: a private tool has answered there. ``artifacts``
-    keep what ``said`` shows a part of.
+    keep what ``said`` shows a part of. ``consents`` are those of a person that hold on.
     """
 
     said: tuple[Said, ...] = ()
@@ -55,6 +56,7 @@ class Earlier:
     form: tuple[Any, ...] | None = None
     private: bool = False
     artifacts: ArtifactStore | None = None
+    consents: Consents | None = None
 
     @property
     def question(self) -> str | None:

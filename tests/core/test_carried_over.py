@@ -22,7 +22,7 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.controller import Conversation, Session
+from mlx_tools.controller import ApprovalAnswer, Conversation, Session
 from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.messages import Style
 from mlx_tools.policy import Limits
@@ -156,6 +156,27 @@ def test_a_call_that_waited_or_was_approved_for_the_session_is_neither_run_nor_a
     again = carried(house(tmp_path, call("put", text="y"), policy=asks), before.session)
     assert isinstance(again, Paused)
     assert did == ["y"]
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_a_consent_of_a_talk_that_is_open_holds_on_where_that_is_wanted(
+    tmp_path: Path, asked: int
+) -> None:
+    person = ScriptedApprover(ApprovalAnswer(True, for_session=True), True)
+    script = (call("put", text="x"), answer(), call("put", text="y"), answer())
+    run = house(tmp_path, *script, policy=Policy(allow=["*"]), approver=person)
+
+    async def go() -> None:
+        async with await run.conversation() as one:
+            await one.run("Put it.")
+            async with (
+                await run.carry_over(one, consents=asked == 1) as two,
+                await run.carry_over(two, consents=True) as three,
+            ):
+                await three.run("And again.")
+
+    anyio.run(go)
+    assert did == ["x", "y"] and len(person.requests) == asked
 
 
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
