@@ -136,7 +136,7 @@ class Turns:
             while (item := self._next(view)) is not None:
                 if isinstance(item, _Question):
                     if view is not None:
-                        view.end()
+                        view.asks()
                     with self.keyboard():
                         answers = self._ask_user(item.requests)
                     item.answers.set_result(answers)

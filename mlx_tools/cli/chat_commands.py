@@ -34,11 +34,11 @@ from mlx_tools.cli.output import (
     to_json,
 )
 from mlx_tools.cli.sessions import session_folder, tell_undone, undo_steps
-from mlx_tools.cli.talk import Talk
+from mlx_tools.cli.talk import Talk, folders
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import asks, denial
-from mlx_tools.store import RootName
+from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
 from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, prompt_text
 from mlx_tools.transcript import (
@@ -324,10 +324,13 @@ def _from_home(path: str) -> str:
 
 def _root(talk: Talk, rest: str) -> None:
     if rest:
-        given = RootName.parse(rest)
-        named = [*map(RootName.parse, talk.configuration.settings.tools.roots), given]
-        folders = {RootName(one.path).absolute(): one.absolute() for one in named}
-        talk.go_on_under(talk.configuration.over({"tools.roots": list(folders.values())}))
+        given, seen = RootName.parse(rest.removeprefix("-")), folders(talk.configuration)
+        where = RootName(given.path).absolute()
+        if not rest.startswith("-"):
+            seen[where] = given.absolute()
+        elif seen.pop(where, None) is None:
+            raise UsageError(f"{in_words(given.path)} is no folder that tools see")
+        talk.go_on_under(talk.configuration.over({"tools.roots": list(seen.values())}))
     print_prose(
         "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
     )
@@ -358,10 +361,11 @@ def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:
 
 
 def _system(talk: Talk, rest: str) -> None:
+    built_in = load_words().persona
     if rest:
-        talk.go_on_under(talk.configuration.over({"prompt.system": rest}))
-    said = talk.configuration.settings.prompt.system
-    print_prose(said or "the model is told the built-in words; /system TEXT puts others in place")
+        text = built_in if rest == "-" else rest
+        talk.go_on_under(talk.configuration.over({"prompt.system": text}))
+    print_prose(talk.configuration.settings.prompt.system or built_in)
 
 
 # --- what was said --------------------------------------------------------------------------------
@@ -503,7 +507,8 @@ def _paths(_: Talk, beginning: str) -> list[str]:
 
 
 def _folders(talk: Talk, beginning: str) -> list[str]:
-    return [path for path in _paths(talk, beginning) if path.endswith("/")]
+    away = [f"-{where}" for where in folders(talk.configuration)]
+    return [path for path in _paths(talk, beginning) if path.endswith("/")] + away
 
 
 def _on_off(_: Talk, __: str) -> tuple[str, str]:
@@ -520,9 +525,9 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/tools", "", "what runs, asks, or is off", _tools),
         ChatCommand("/allow", "NAME…", "let the model call tools", _allow, _may_be_allowed),
         ChatCommand("/deny", "NAME…", "take tools away from it", _deny, _may_be_denied),
-        ChatCommand("/root", "[DIR[:rw]]", "let tools see a folder", _root, _folders),
+        ChatCommand("/root", "[DIR[:rw]|-DIR]", "let tools see a folder", _root, _folders),
         ChatCommand("/model", "[NAME]", "list models, or change it", _model, _model_names),
-        ChatCommand("/system", "[TEXT]", "say who the model is", _system),
+        ChatCommand("/system", "[TEXT|-]", "say who the model is (- the usual)", _system),
         ChatCommand("/retry", "", "ask the last question again", _retry),
         ChatCommand("/undo", "", "bring back what the last question's calls changed", _undo),
         ChatCommand("/save", "FILE", "write this as Markdown", _save, _paths),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import errno
 import functools
 import gc
 import importlib
 import os
 import re
 import sys
+import termios
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -233,14 +235,23 @@ def refused(error: OSError) -> int:
     """Say what the system refused, such as room on a disk that is full; the exit code, which is
     that of every file that cannot be written.
 
-    Whoever has read enough of standard output is told nothing.
+    Whoever has read enough of standard output, or has closed the terminal, is told nothing.
     """
     _silence_stdout()
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) or any(map(_is_gone, range(3))):
         return EXIT_STOPPED
     where = f"{error.filename}: " if error.filename else ""
     complain(f"{where}{error.strerror or error}")
     return EXIT_USAGE
+
+
+def _is_gone(file: int) -> bool:
+    """Return whether an open file was a terminal that has been closed since."""
+    try:
+        termios.tcgetattr(file)
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
 
 
 def _usage(message: str, error: Exception) -> str:

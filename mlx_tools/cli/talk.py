@@ -21,14 +21,14 @@ from mlx_tools.app import (
     with_settings,
 )
 from mlx_tools.cli.background import Turns
-from mlx_tools.cli.output import complain, note, ours, print_text
+from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import session_folder
-from mlx_tools.cli.view import LiveView, StatusLine, compacted, ending, kind_of, list_sources
+from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.policy import Policy, first_match, permitted
+from mlx_tools.store import RootName
 from mlx_tools.transcript import (
-    Answered,
     CarriedRecord,
     Compacted,
     Event,
@@ -42,6 +42,12 @@ from mlx_tools.transcript import (
 
 if TYPE_CHECKING:
     from mlx_tools.cli.resume import KeptSession
+
+
+def folders(configuration: Configuration) -> dict[str, str]:
+    """The folders that tools may see: where each stands, and what names it with its rights."""
+    named = map(RootName.parse, configuration.settings.tools.roots)
+    return {RootName(one.path).absolute(): one.absolute() for one in named}
 
 
 class Talk:
@@ -169,15 +175,9 @@ class Talk:
         finally:
             view.end()
         assert isinstance(event, Finished)
-        outcome = event.outcome
-        if isinstance(outcome, Answered):
-            if not ours().isatty():
-                print_text(outcome.answer)
-            list_sources(outcome.sources)
-        if (said := ending(outcome)) is not None:
-            complain(said, kind=kind_of(outcome))
-        self._left = isinstance(outcome, Paused)  # as above
-        return outcome
+        tell(event.outcome, where=False)
+        self._left = isinstance(event.outcome, Paused)  # as above
+        return event.outcome
 
     def retry(self) -> Outcome:
         """Ask the last question again, as if it had not been answered."""
@@ -219,7 +219,7 @@ class Talk:
             with_settings(old.settings, configuration),
             self.turns.approver,
         )
-        more = {*configuration.settings.tools.roots} - {*self.configuration.settings.tools.roots}
+        more = folders(configuration).items() - folders(self.configuration).items()
         self._go_on_in(controller, consents=not more)  # a yes was meant for the folders there were
         self.run = replace(self.run, configuration=configuration)
 

@@ -24,6 +24,11 @@ _MARK_PASTES: Final = "\x1b[?2004h"
 _MARK_NONE: Final = "\x1b[?2004l"
 
 
+_PASTE: Final = b"\x1b[200~"
+_PASTED: Final = b"\x1b[201~"
+_QUOTES: Final = b'"""'
+
+
 class _Reader(NamedTuple):
     """The thread that reads, and what ends it."""
 
@@ -40,7 +45,7 @@ class TypeAhead:
     def __init__(self, keyboard: TextIO, screen: TextIO) -> None:
         self.screen = screen
         self._file = keyboard.fileno()
-        self._typed = b""
+        self._typed = [b""]  # texts, all but the last sent with Enter
         self._modes: list[int | list[bytes | int]] | None = None  # the terminal's own, while quiet
         self._reader: _Reader | None = None
 
@@ -81,7 +86,8 @@ class TypeAhead:
             yield
         except KeyboardInterrupt:
             self._release()
-            self._typed = self._typed.rstrip(b"\r")  # it stands in the next line, and is not sent
+            # it stands in the next line, and is not sent
+            self._typed = [b"".join(self._typed).rstrip(b"\r")]
             raise
         finally:
             self._release()
@@ -97,15 +103,16 @@ class TypeAhead:
             self._hold()
 
     def take(self) -> str:
-        """What was typed and is not read yet; it is kept no longer."""
+        """What was typed and is not read yet, up to an Enter; it is kept no longer."""
         self._take_pending()
-        typed, self._typed = self._typed, b""
+        typed = self._typed.pop(0)
+        self._typed = self._typed or [b""]
         return typed.decode("utf-8", "replace")
 
     def _take_pending(self) -> None:
         """Take what is there to be read: a terminal that is not quiet says Enter with a newline."""
         pending = self._pending()
-        self._typed += pending.replace(b"\n", b"\r") if self._modes is None else pending
+        self._typed[-1] += pending.replace(b"\n", b"\r") if self._modes is None else pending
 
     def _silence(self) -> None:
         with suppress(OSError, ValueError, termios.error):  # the terminal is gone
@@ -147,13 +154,26 @@ class TypeAhead:
             self.screen.flush()
 
     def _read_on(self, ended: int) -> None:
+        rest = None
         with suppress(OSError):
-            while ended not in select.select([self._file, ended], [], [])[0]:
-                data = os.read(self._file, _CHUNK)
-                if not data:
+            while ended not in (ready := select.select([self._file, ended], [], [], rest)[0]):
+                if not ready:
+                    rest = None
+                    self._end_text()
+                elif data := os.read(self._file, _CHUNK):
+                    rest = _REST
+                    self._typed[-1] += data
+                else:
                     break
-                self._typed += data
         os.close(ended)
+
+    def _end_text(self) -> None:
+        """Begin another text where the last one was sent: with an Enter that was typed, not pasted,
+        and after which a line editor reads no more of it."""
+        text = self._typed[-1]
+        whole = text.count(_PASTE) == text.count(_PASTED) and _QUOTES not in text
+        if whole and text.endswith(b"\r") and not text.endswith(b"\x1b\r"):
+            self._typed.append(b"")
 
     def _pending(self) -> bytes:
         """What is there to be read at once; Ctrl-D where that is the end of the input."""

@@ -75,6 +75,7 @@ class LiveView:
         self._awaited: dict[str, _Awaited] = {}  # the model, and calls that run, by id
         self._row = ""  # the line that says what is waited for
         self._arguments: dict[str, Mapping[str, Any]] = {}
+        self._calls: list[tuple[str, str]] = []  # rows that a question would say again
         self._thought = 0  # characters
         self._thoughts: PlainScreen | None = None
 
@@ -93,6 +94,8 @@ class LiveView:
 
     def show(self, event: events.Event) -> None:
         """Show one event."""
+        if not isinstance(event, events.CallRead | events.CallDecided):
+            self._tell_calls()
         match event:
             case events.AnswerPiece():
                 self._end_thought()
@@ -129,9 +132,10 @@ class LiveView:
             case events.CallRead():
                 self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
-                self._detail("bold", f"→ {event.name} {_line(to_json(event.arguments))}{repaired}")
+                said = f"→ {event.name} {_line(to_json(event.arguments))}{repaired}"
+                self._calls.append(("bold", said))
             case events.CallDecided() if event.decision != "allow":
-                self._detail("yellow", f"  {event.decision}: {_line(event.reason)}")
+                self._calls.append(("yellow", f"  {event.decision}: {_line(event.reason)}"))
             case events.ToolEnded():
                 self._awaited.pop(event.call, None)
                 self._tool_ended(event)
@@ -159,6 +163,11 @@ class LiveView:
         self._row = ""
         if self._answer is not None:
             self._answer.displaced()
+
+    def asks(self) -> None:
+        """The user is asked about the calls that were read last, and shown all of them."""
+        self._calls.clear()
+        self.end()
 
     def end(self) -> None:
         """Leave the terminal at the start of a line, whatever was shown last."""
@@ -271,6 +280,11 @@ class LiveView:
         room = f"; {self._makes_room}" if self._makes_room else ""
         note(f"{share} % of the model's context is used: {of}{room}")
 
+    def _tell_calls(self) -> None:
+        for colour, said in self._calls:
+            self._detail(colour, said)
+        self._calls.clear()
+
     def _detail(self, colour: str, text: str) -> None:
         if self._every_step:
             self._step(colour, text)
@@ -346,15 +360,13 @@ def show_change(name: str, preview: str, screen: TextIO) -> None:
     show(wrapped([head, *diff(preview)], columns), screen)
 
 
-def ending(outcome: Outcome) -> str | None:
+def _ending(outcome: Outcome) -> str | None:
     """The end of a run without a whole answer, in words; None for one that has it."""
-    where = f" (transcript: {outcome.transcript})" if outcome.transcript else ""
     if isinstance(outcome, Paused):
         names = ", ".join(call.name for call in outcome.pending)
         return f"an approval is due for {names} (mlx-tools sessions resume {outcome.session})"
     if isinstance(outcome, Stopped):
-        said = f": {outcome.message}" if outcome.message else ""
-        return f"{outcome.reason}{said}{where}"
+        return f"{outcome.reason}: {outcome.message}" if outcome.message else outcome.reason
     if isinstance(outcome, Answered) and outcome.truncated:
         return "the answer was cut off at the token limit (limits.max_tokens)"
     if isinstance(outcome, Answered) and outcome.call_like:
@@ -362,23 +374,28 @@ def ending(outcome: Outcome) -> str | None:
     return None
 
 
-def tell(outcome: Outcome, *, as_json: bool, include_outputs: bool, plain: bool) -> None:
-    """Print the outcome to standard output, and to a person what there is besides an answer."""
+def tell(
+    outcome: Outcome,
+    *,
+    as_json: bool = False,
+    include_outputs: bool = False,
+    plain: bool = True,
+    where: bool = True,
+) -> None:
+    """Print the outcome to standard output, and to a person what there is besides an answer;
+    ``where``: and the transcript of a run that stopped."""
     if as_json:
         print_json(outcome.to_json(include_outputs=include_outputs))
     elif plain and isinstance(outcome, Answered) and not ours().isatty():
         print_text(outcome.answer)
     if plain and isinstance(outcome, Answered):
         list_sources(outcome.sources)
-    said = ending(outcome)
+    said = _ending(outcome)
     if said is not None:
-        complain(said, kind=kind_of(outcome))
-
-
-def kind_of(outcome: Outcome) -> str:
-    """The word for the end of a run without a whole answer."""
-    cut_off = isinstance(outcome, Answered) and outcome.truncated
-    return "truncated" if cut_off else outcome.status
+        cut_off = isinstance(outcome, Answered) and outcome.truncated
+        path = outcome.transcript if where and isinstance(outcome, Stopped) else None
+        kept = f" (transcript: {path})" if path else ""
+        complain(f"{said}{kept}", kind="truncated" if cut_off else outcome.status)
 
 
 def list_sources(sources: Iterable[GivenSource]) -> None:
@@ -393,7 +410,7 @@ def compacted(event: events.Compacted) -> str:
     parts = " and ".join(counted(number, what) for number, what in gone if number)
     before, after = event.before, event.after
     tokens = "" if before is None or after is None else f", from {before} to {after} tokens"
-    return f"the prompt was compacted: {parts or 'nothing'} left out{tokens}"
+    return f"the prompt was compacted{parts and f': {parts} left out'}{tokens}"
 
 
 def far(message: str, fraction: float | None) -> str:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import stat
+import textwrap
+import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +157,21 @@ def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_come
     assert "six times seven?\nyes" not in seen
 
 
+def test_lines_that_are_typed_ahead_are_questions_each(terminal: Talk) -> None:
+    script = (Completion(answer("One."), delay=0.3), answer("Two."), answer("Three."))
+    with ScriptedServer(*script) as server:
+        screen = terminal("chat", "--url", server.url)
+        screen.see("^>$")
+        screen.type("first?\r")
+        screen.see("· the model")
+        for text in ("second", "?\r", "third?\r"):
+            screen.type(text)
+            time.sleep(0.1)  # a person types no faster
+        screen.see(r"Three\.")
+    assert "second?" in server.prompts[1] and "third?" not in server.prompts[1]
+    assert "third?" in server.prompts[2]
+
+
 def test_after_ctrl_z_a_question_has_the_keyboard_still(terminal: Talk) -> None:
     with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
         screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
@@ -174,6 +192,26 @@ def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> Non
         seen = screen.until(r"It is 42\.")
         assert "\x1b[2m· calculator 6*7 → 42" in seen
         assert screen.end() == 0
+
+
+def test_a_terminal_that_goes_away_is_no_error(home: Path) -> None:
+    program = """
+        import os, signal, sys
+        from mlx_tools.cli import main
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        os.dup2(os.open("said", os.O_WRONLY | os.O_CREAT), 2)
+        sys.exit(main(["chat", "--url", "URL"]))
+    """
+    slow = Completion(answer("endless " * 400), delay=0.1)
+    with ScriptedServer(slow) as server:
+        screen = Terminal(program=textwrap.dedent(program).replace("URL", server.url))
+        with closing(screen):
+            screen.see("^>$")
+            screen.type("go on?\r")
+            screen.see("endless endless")
+            screen.hang_up()
+            assert screen.process.wait(30) == 1
+    assert Path("said").read_text().splitlines()[-1] == "/help lists the commands, Ctrl-D leaves"
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,37 @@ def test_a_folder_is_named_once_with_what_was_said_last(
         for line in ("/root .", f"/root {folder}:rw", "/root"):
             obey(talk, line)
         assert talk.controller.settings.roots == (f"{folder}:rw",)
-    assert capsys.readouterr().out.splitlines()[-1] == "~/here (read, write)"
+        assert f"-{folder}" in completions(talk, "/root", "-")
+        assert capsys.readouterr().out.splitlines()[-1] == "~/here (read, write)"
+        obey(talk, "/root -.")
+        assert talk.controller.settings.roots == ()
+        with pytest.raises(UsageError, match="no folder that tools see"):
+            obey(talk, "/root -.")
+
+
+def test_what_was_allowed_for_the_session_holds_on_but_for_more_folders(home: Path) -> None:
+    script = [
+        said
+        for name in ("a", "b", "c")
+        for said in (call("create_file", path=name, content="x"), answer(f"Made {name}."))
+    ]
+    with ScriptedServer(*script) as server:
+        options = ("--root", ".", "--tools", "create_file,clock")
+        screen = Terminal("chat", "--url", server.url, *options)
+        with closing(screen):
+            screen.see("^>$")
+            screen.type("make a\r")
+            screen.see("s for the session")
+            screen.type("s")
+            screen.see("Made a")
+            screen.type("/deny clock\r")
+            screen.see("clock needs")
+            screen.type("make b\r")
+            screen.see("Made b")
+            screen.type(f"/root {home}\r")
+            screen.see("~ .read")
+            screen.type("make c\r")
+            screen.see(r'Run create_file\? path: "c"')
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -216,9 +246,11 @@ def test_a_model_that_cannot_be_had_leaves_the_one_there_is(home: Path) -> None:
 
 
 def test_the_system_text_stands_in_the_next_prompt(say: Say) -> None:
-    result, server = say("first?", "/system You are a pirate.", "second?", "/system")
+    lines = ("first?", "/system You are a pirate.", "second?", "/system", "/system -", "third?")
+    result, server = say(*lines)
     assert result.out.count("You are a pirate.\n") == 2
     assert "You are a pirate." in server.prompts[1] and "first?" in server.prompts[1]
+    assert server.prompts[2].startswith(server.prompts[0])
 
 
 # --- what was said --------------------------------------------------------------------------------

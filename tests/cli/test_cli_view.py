@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.cli.output import amount, begin_line, shown, to_json
-from mlx_tools.cli.view import LiveView, StatusLine, list_sources, tell
+from mlx_tools.cli.view import LiveView, StatusLine, compacted, list_sources, tell
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Answered, Context
@@ -162,6 +162,21 @@ def returned(call: str, name: str, preview: str, error: ErrorInfo | None = None)
     return events.ToolEnded(
         call=call, name=name, error=error, preview=preview, duration_ms=3, output_size_chars=9
     )
+
+
+def test_a_call_that_a_question_shows_is_not_told_before_it() -> None:
+    asks = events.CallDecided(call="c1", name="put", decision="ask", rule="r", reason="it asks")
+    screen = Screen().show(called("c1", "put", text="x"), asks)
+    screen.view.asks()
+    screen.show(returned("c1", "put", "done"))
+    assert screen.steps.getvalue() == "← put 3 ms: done\n"
+
+
+def test_a_prompt_of_which_no_turn_was_left_out_is_not_told_to_have_kept_all() -> None:
+    done = events.Compacted(
+        reason="asked", turns=0, observations=0, summary=True, before=40, after=30
+    )
+    assert compacted(done) == "the prompt was compacted, from 40 to 30 tokens"
 
 
 def test_without_steps_a_call_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
