@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,7 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
 from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord, ObservationRecord
+from tests.forked import forks
 
 ALL = Policy(allow=["*"])
 
@@ -179,12 +177,9 @@ KILLED = """
 
 
 def test_a_run_that_is_killed_leaves_its_list_which_helps_no_other(tmp_path: Path) -> None:
-    script = tmp_path / "killed.py"
-    script.write_text(textwrap.dedent(KILLED))
     folder = tmp_path / "sessions"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(script), str(folder)], env=environment)
-    assert done.returncode == -signal.SIGKILL
+    killed = forks().start(str(folder), code=textwrap.dedent(KILLED))
+    assert killed.communicate() and killed.returncode == -signal.SIGKILL
     (left,) = lists(folder)
     look = doing("look", lambda: left.unlink())
     outcome = run(folder, [look, doing("peek", lambda: None)], call("look"), call("peek"), answer())

@@ -371,7 +371,8 @@ def compactions(outcome: Any) -> list[CompactedRecord]:
     return [r for r in load(Path(outcome.transcript)) if isinstance(r, CompactedRecord)]
 
 
-def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path, step: int) -> None:
     store = TranscriptStore(tmp_path)
     texts = [*looks(6), answer()]
     made = controller(*texts, store=store)
@@ -379,7 +380,7 @@ def test_killed_at_any_record_it_goes_on_with_the_same_prompts(tmp_path: Path) -
     whole = Path(outcome.transcript or "")
     lines = whole.read_bytes().splitlines(keepends=True)
     records = load(whole)
-    for number in range(2, len(lines)):
+    for number in range(2, len(lines), step):
         whole.write_bytes(b"".join(lines[:number]))
         done = sum(isinstance(record, CompletionRecord) for record in records[:number])
         again = controller(*texts[done:], store=store)

@@ -8,7 +8,6 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import tool
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.transcript.outcome import Counters, ToolCounters, count
 from mlx_tools.transcript.records import (
@@ -22,6 +21,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.records import RECORDS
+from tests.examples import FEW
 
 
 def made(key: str, name: str, *, ran: bool, error: ErrorInfo | None = None) -> list[Record]:
@@ -72,6 +72,7 @@ def test_every_call_is_counted_by_what_became_of_it() -> None:
     }
 
 
+@FEW
 @given(st.lists(RECORDS, max_size=20))
 def test_any_records_are_counted_and_no_call_has_two_ends(records: list[Record]) -> None:
     counters = count(records)
@@ -82,6 +83,7 @@ def test_any_records_are_counted_and_no_call_has_two_ends(records: list[Record])
         assert sum(one.errors.values()) == one.failed + one.refused
 
 
+@FEW
 @given(st.lists(st.lists(RECORDS, max_size=8), max_size=4))
 def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
     apart = [
@@ -97,9 +99,3 @@ def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
     added = sum(map(count, apart), Counters())
     assert added == together
     assert added + Counters() == added
-
-
-@tool(effects={"read"})
-def look() -> str:
-    """Looks."""
-    return "seen"

@@ -156,8 +156,11 @@ def test_a_resumed_run_killed_at_any_record_goes_on_to_its_answer(
     raise AssertionError("the run writes more records than expected")
 
 
-def test_two_processes_that_approve_the_same_call_run_it_once(runs: Runs, tmp_path: Path) -> None:
-    for number in range(5):
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_two_processes_that_approve_the_same_call_run_it_once(
+    runs: Runs, tmp_path: Path, times: int
+) -> None:
+    for number in range(times):
         folder = new_folder(tmp_path / str(number))
         paused = runs.start(folder)
         (pending,) = paused["pending"]

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 import stat
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +26,7 @@ from mlx_tools.transcript.records import (
 )
 from tests.core.full_disk import file_size_limit
 from tests.core.records import RECORDS
+from tests.forked import forks
 
 HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
 
@@ -192,27 +189,30 @@ def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
     assert len(t.load(path)) == 2
 
 
-def _write_for_ever(path: Path, ready: Any) -> None:
-    transcript = t.TranscriptFile(path)
-    transcript.append(HEADER)
-    ready.set()
-    for number in range(10**9):
-        transcript.append(ExecutionRecord(call=f"c{number}", mutates=False))
+WRITES_FOR_EVER = """
+import sys
+from pathlib import Path
+from mlx_tools.store.transcript import TranscriptFile
+from mlx_tools.transcript.records import ExecutionRecord
+
+transcript = TranscriptFile(Path(sys.argv[1]))
+for number in range(10**9):
+    transcript.append(ExecutionRecord(call=f"c{number}", mutates=False))
+    if number == int(sys.argv[2]):
+        print("so many", flush=True)
+"""
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-def test_a_killed_writer_leaves_a_transcript_that_reads(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    for attempt in range(3):
-        path = tmp_path / f"{attempt}.jsonl"
-        ready = context.Event()
-        writer = context.Process(target=_write_for_ever, args=(path, ready))
-        writer.start()
-        assert ready.wait(30)
-        time.sleep(0.02 * (attempt + 1))
-        assert writer.pid is not None
-        os.kill(writer.pid, signal.SIGKILL)
-        writer.join()
-        with t.TranscriptFile(path) as transcript:
-            calls = [r.call for r in transcript if isinstance(r, ExecutionRecord)]
-            assert calls == [f"c{n}" for n in range(len(calls))]
+@pytest.mark.parametrize("number", [0, 100, 300])
+def test_a_killed_writer_leaves_a_transcript_that_reads(tmp_path: Path, number: int) -> None:
+    path = tmp_path / "killed.jsonl"
+    with t.TranscriptFile(path) as transcript:
+        transcript.append(HEADER)
+    writer = forks().start(str(path), str(number), code=WRITES_FOR_EVER)
+    assert writer.stdout.readline()
+    writer.kill()
+    writer.communicate()
+    with t.TranscriptFile(path) as transcript:
+        calls = [r.call for r in transcript if isinstance(r, ExecutionRecord)]
+    assert len(calls) > number and calls == [f"c{n}" for n in range(len(calls))]

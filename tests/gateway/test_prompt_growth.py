@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.gateway.chat_completions import read_chat_completion
@@ -19,6 +19,7 @@ from mlx_tools.messages import Style
 from mlx_tools.prompt import NAMED_FORMATS, format_from_template
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import ScriptedBackend
+from tests.examples import FEW
 from tests.gateway.conftest import WEATHER, speaker_of
 from tests.prompt.conversations import template_of
 
@@ -76,7 +77,7 @@ def sent_back(draw: st.DrawFn, done: TurnDone) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-@settings(max_examples=25)
+@FEW
 @given(data=st.data())
 def test_a_prompt_grows_at_its_end_alone_and_is_the_same_anywhere(
     style: Style, data: st.DataObject

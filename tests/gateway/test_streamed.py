@@ -69,7 +69,7 @@ def _spec(tool: Mapping[str, Any]) -> ToolSpec:
     return ToolSpec(tool["name"], tool.get("description") or "", parameters, plugin="client")
 
 
-def turn(
+async def turn(
     text: str, tools: Sequence[ToolSpec], pieces: Sequence[str], strategy: str = "free"
 ) -> tuple[Any, ...]:
     """How a turn ends, and what its events join to."""
@@ -78,12 +78,8 @@ def turn(
     request = TurnRequest(messages=(ClientMessage("user", "Go."),), tools=tuple(tools))
     number = iter(range(1000))
     try:
-        done = anyio.run(
-            speaker_of(backend, strategy=strategy).take,
-            request,
-            events.append,
-            lambda: str(next(number)),
-        )
+        speaker = speaker_of(backend, strategy=strategy)
+        done = await speaker.take(request, events.append, lambda: str(next(number)))
     except ApiError as error:
         return error.status, error.code
     assert _joined(events) == (done.text, [(c.name, c.arguments) for c in done.calls])
@@ -124,16 +120,23 @@ def _joined(events: Sequence[TurnEvent]) -> tuple[str, list[tuple[str, str]]]:
 @pytest.mark.parametrize(
     ("source", "strategy"), [(golden, "free"), (golden, "auto"), (dialects, "free")]
 )
-def test_character_by_character_it_is_the_same(source: Any, strategy: str) -> None:
-    for text, tools in source():
-        whole = turn(text, tools, [text], strategy)
-        assert turn(text, tools, [*text], strategy) == whole, text
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_character_by_character_it_is_the_same(source: Any, strategy: str, step: int) -> None:
+    async def main() -> None:
+        for text, tools in source()[::step]:
+            whole = await turn(text, tools, [text], strategy)
+            assert await turn(text, tools, [*text], strategy) == whole, text
+
+    anyio.run(main)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [golden, dialects])
 def test_at_every_split_it_is_the_same(source: Any) -> None:
-    for text, tools in source():
-        whole = turn(text, tools, [text])
-        for at in range(1, len(text)):
-            assert turn(text, tools, [text[:at], text[at:]]) == whole, text[:at]
+    async def main() -> None:
+        for text, tools in source():
+            whole = await turn(text, tools, [text])
+            for at in range(1, len(text)):
+                assert await turn(text, tools, [text[:at], text[at:]]) == whole, text[:at]
+
+    anyio.run(main)

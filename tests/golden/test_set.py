@@ -116,8 +116,11 @@ def _judged(
     return [(j.call, j.runs) for j in judge(reading, specs) if j.error is None]
 
 
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(path: Path) -> None:
+def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(
+    path: Path, step: int
+) -> None:
     records = load(path)
     header = records[0]
     assert isinstance(header, Header)
@@ -130,7 +133,7 @@ def test_no_cut_of_a_recorded_call_makes_another_or_one_that_runs_freely(path: P
         calls = [(call.name, call.arguments) for call, _ in whole]
         readable = read(record.text, "stop", rules).error is None
         spans = list(_objects(record.prefix + record.text))
-        for cut in range(len(record.text) + 1):
+        for cut in range(len(record.text), -1, -step):
             at = len(record.prefix) + cut
             for reason in ("stop", "length"):
                 judged = _judged(record.text[:cut], reason, rules, specs)

@@ -1,6 +1,6 @@
 """Adds a folder, and is killed by itself after a number of system calls of SQLite's.
 
-python -P killed_add.py FILE FOLDER COUNT: COUNT is of the statements that change something.
+Its arguments are FILE FOLDER COUNT: COUNT is of the statements that change something.
 """
 
 from __future__ import annotations

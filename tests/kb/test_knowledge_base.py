@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +19,7 @@ from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.database import TABLES
 from tests.core.full_disk import file_size_limit
 from tests.examples import FEW
+from tests.forked import forks
 from tests.kb.shelf import TEXTS, paths, written
 
 KILLED = Path(__file__).with_name("killed_add.py")
@@ -246,11 +245,9 @@ def test_the_file_of_another_program_is_left_alone(base: KnowledgeBase, folder: 
 def test_two_may_add_at_once(base: KnowledgeBase, tmp_path: Path) -> None:
     texts = {f"{n}.md": f"# {n}\n\nmilk and tea number{n}\n" * 20 for n in range(150)}
     docs = written(tmp_path / "many", texts)
-    code = "import sys; from mlx_tools.cli import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "kb", "add", str(docs)]
     environ = {**os.environ, "MLX_TOOLS_DATA_DIR": str(tmp_path / "data")}
-    running = [subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL) for _ in range(3)]
-    assert [one.wait() for one in running] == [0, 0, 0]
+    running = [forks().start("kb", "add", str(docs), environ=environ) for _ in range(3)]
+    assert [one.communicate() and one.returncode for one in running] == [0, 0, 0]
     shared = KnowledgeBase(tmp_path / "data" / "knowledge-base.sqlite3")
     base.add([docs])
     assert contents(shared) == contents(base)
@@ -291,10 +288,9 @@ def test_whoever_is_killed_loses_nothing_that_was_finished(
     )
     fresh = KnowledgeBase(tmp_path / "fresh")
     fresh.add([docs])
-    command = [sys.executable, str(KILLED), str(base.path), str(docs), str(count)]
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    run = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert run.returncode == (-9 if count < 200 else 0), run.stderr
+    run = forks().start(str(base.path), str(docs), str(count), code=KILLED.read_text())
+    _, said = run.communicate()
+    assert run.returncode == (-9 if count < 200 else 0), said
     kept = len(base.search("milk boil heat cups leaves", limit=99))
     done = base.add([docs])
     assert done.added + done.unchanged == 14

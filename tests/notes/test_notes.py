@@ -28,11 +28,12 @@ SUITES = os.environ.get("MLX_TOOLS_SUITES", "")
 NAUGHTY = Path(SUITES) / "naughty_strings" / "blns.json"
 
 
-def call(registry: Registry, name: str, arguments: Any, **policy: Any) -> DirectCall:
-    """A call as a run of a model would make it."""
+def calls(registry: Registry, name: str, *arguments: Any, **policy: Any) -> list[DirectCall]:
+    """Calls as a run of a model would make them, one after the other."""
 
-    async def main() -> DirectCall:
-        return await call_tool(registry, Policy(**policy), name, arguments, session="s-1")
+    async def main() -> list[DirectCall]:
+        given = Policy(**policy)
+        return [await call_tool(registry, given, name, one, session="s-1") for one in arguments]
 
     return anyio.run(main)
 
@@ -141,12 +142,12 @@ def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_
 def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) -> None:
     strings = [text for text in json.loads(NAUGHTY.read_text()) if text.strip()]
     registry = builtin_tools(notes=tmp_path / "notes")
+    arguments = []
     for text in strings:
         seen = any(unicodedata.category(c)[0] not in "CZ" for c in text)
-        title = text if seen else "Nothing to see"
-        arguments = {"title": title, "content": text}
-        made = call(registry, "notes_create", arguments, preset="notes", ask_effects=())
-        assert made.status == "ok", (text, made.error)
+        arguments.append({"title": text if seen else "Nothing to see", "content": text})
+    made = calls(registry, "notes_create", *arguments, preset="notes", ask_effects=())
+    assert {(one.status, one.error) for one in made} == {("ok", None)}
     files = tree(tmp_path)
     assert all(name.startswith("notes/") and name.count("/") == 1 for name in files)
     kept = [note_of(name, raw.decode()).text for name, raw in files.items()]
@@ -217,13 +218,14 @@ def test_an_approval_is_for_the_name_that_was_shown(notes: Notes, folder: Path) 
 def test_notes_are_written_where_policy_allows_it_and_nowhere_else(tmp_path: Path) -> None:
     registry = builtin_tools(notes=tmp_path / "notes")
     arguments = {"title": "Plan", "content": "text"}
-    assert call(registry, "notes_create", arguments).status == "denied"
-    assert call(registry, "notes_create", arguments, preset="readonly_basic").status == "denied"
-    dry = call(registry, "notes_create", arguments, preset="notes", dry_run=True)
+    for policy in ({}, {"preset": "readonly_basic"}):
+        (denied,) = calls(registry, "notes_create", arguments, **policy)
+        assert denied.status == "denied"
+    (dry,) = calls(registry, "notes_create", arguments, preset="notes", dry_run=True)
     assert dry.status == "dry_run" and not (tmp_path / "notes").exists()
-    asked = call(registry, "notes_create", arguments, preset="notes")
+    (asked,) = calls(registry, "notes_create", arguments, preset="notes")
     assert asked.status == "pending" and not (tmp_path / "notes").exists()
-    unasked = call(registry, "notes_create", arguments, preset="notes", ask_effects=())
+    (unasked,) = calls(registry, "notes_create", arguments, preset="notes", ask_effects=())
     assert unasked.status == "ok"
     assert "session s-1" in (tmp_path / "notes" / "Plan.md").read_text()
 

@@ -116,7 +116,8 @@ def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str
             judged.append(end - start)
             super()._judged(start, end, more)
 
-    text = (unit * (60_000 // len(unit) + 1))[:60_000]
+    size = 4 * secret_scan.WINDOW
+    text = (unit * (size // len(unit) + 1))[:size]
     Counting().feed(text, closed=True)
     # Each unit is judged once, with a context of a bounded length; windows overlap by a quarter.
     assert sum(judged) <= len(text) * secret_scan.WINDOW / (

@@ -68,6 +68,7 @@ def template_of(name: str) -> str:
     return (TEMPLATES / f"{name}.jinja").read_text(encoding="utf-8")
 
 
+@cache
 def format_of(name: str, *, adds_bos: bool = False) -> ChatFormat:
     """The chat format that is read from a template of `MODELS`."""
     model = MODELS[name]
@@ -87,8 +88,9 @@ def formats() -> dict[str, ChatFormat]:
     return {**NAMED_FORMATS, **{f"from {name}": format_of(name) for name in MODELS}}
 
 
-def as_transformers(template: str, **options: Any) -> str:
-    """What a template itself makes of a conversation, as transformers would have it made."""
+@cache
+def _compiled(template: str) -> jinja2.Template:
+    """A template as transformers would have it read."""
 
     def refuse(message: str) -> NoReturn:
         raise jinja2.exceptions.TemplateError(message)
@@ -99,13 +101,14 @@ def as_transformers(template: str, **options: Any) -> str:
     environment.filters["tojson"] = lambda value, **given: json.dumps(
         value, **{"ensure_ascii": False, **given}
     )
-    environment.globals |= {
-        "raise_exception": refuse,
-        "strftime_now": date(2024, 7, 26).strftime,
-    }
-    return environment.from_string(template_of(template)).render(
-        add_generation_prompt=True, **options
-    )
+    now = date(2024, 7, 26).strftime
+    environment.globals |= {"raise_exception": refuse, "strftime_now": now}
+    return environment.from_string(template_of(template))
+
+
+def as_transformers(template: str, **options: Any) -> str:
+    """What a template itself makes of a conversation, as transformers would have it made."""
+    return _compiled(template).render(add_generation_prompt=True, **options)
 
 
 def rendered(name: str, messages: Sequence[tuple[str, str]], **options: Any) -> str:

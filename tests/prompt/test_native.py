@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -240,6 +241,12 @@ def conversation(name: str, texts: Texts) -> list[str]:
     return [*rendered, prompt.render()]
 
 
+@cache
+def harmless(name: str) -> list[str]:
+    """The same prompts with texts in which there is nothing."""
+    return conversation(name, Texts())
+
+
 def control_tokens(chat_format: ChatFormat, text: str) -> list[str]:
     """The control tokens in a text, as a tokenizer would find them, and delimiters of lines."""
     tokens = sorted({*chat_format.control_tokens}, key=len, reverse=True)
@@ -268,8 +275,8 @@ def test_no_text_adds_a_control_token_to_those_of_the_host_and_of_calls(
     chat_format = tooled_format(name)
     prompts = conversation(name, texts)
     calls = _calls_as_written(name, texts)
-    for harmless, hostile in zip(conversation(name, Texts()), prompts, strict=True):
-        expected = control_tokens(chat_format, harmless)
+    for plain, hostile in zip(harmless(name), prompts, strict=True):
+        expected = control_tokens(chat_format, plain)
         found = control_tokens(chat_format, hostile)
         if calls:
             assert found == expected

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -98,15 +99,15 @@ def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys(
         rules = _rules(vector)
         reading = read(vector["text"], "stop", rules)
         calls = [m for m in reading.messages if isinstance(m, ToolCall)]
+        # The model copies the text, or writes the call in the protocol's own form.
+        own = "\n".join(write_call(call.name, call.arguments) for call in calls)
+        readings = (reading, read(own)) if calls else ()
+        names = [*filter(TOOL_NAME.fullmatch, rules.catalog)]
         for effects in (frozenset({"write"}), frozenset({"read"})):
-            names = filter(TOOL_NAME.fullmatch, rules.catalog)
             tools = {name: ToolSpec(name, "", effects=effects) for name in names}
-            for planted in _planted(vector["text"]):
-                # The model copies the text, or writes the call in the protocol's own form.
-                own = "\n".join(write_call(call.name, call.arguments) for call in calls)
-                for said in (reading, read(own)) if calls else ():
-                    judged = judge(said, tools, [planted])
-                    ran += [vector["id"] for one in judged if one.runs == "freely"]
+            for planted, said in product(_planted(vector["text"]), readings):
+                judged = judge(said, tools, [planted])
+                ran += [vector["id"] for one in judged if one.runs == "freely"]
     assert len(set(ran)) <= 2, set(ran)  # calls that their own brackets or tags cut short
 
 
