@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
 )
 from tests.backends.asking import ask, collect
+from tests.forked import forks
 
 FAKE = Path(__file__).with_name("fake_mlx_server.py")
 
@@ -199,37 +199,25 @@ async def main():
     server = ServerBackend(sys.argv[1], program=[sys.argv[2]], environ=os.environ)
     await server.start()
     print(server.pid, flush=True)
-    {then}
+    await asyncio.sleep(600)
 
 asyncio.run(main())
 """
 
 
-@contextmanager
-def parent(model: Path, then: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    environ = dict(os.environ) | {"MLX_TOOLS_STATE_DIR": str(model.parent / "state")}
-    code = textwrap.dedent(PARENT).format(then=then)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(model), str(FAKE)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=environ,
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield process, int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
 def test_the_server_is_gone_when_its_parent_is_killed(model: Path, name: str) -> None:
-    with parent(model, "await asyncio.sleep(600)") as (process, pid):
+    environ = dict(os.environ) | {"MLX_TOOLS_STATE_DIR": str(model.parent / "state")}
+    process = forks().start(str(model), str(FAKE), code=PARENT, environ=environ)
+    try:
+        pid = int(process.stdout.readline())
         assert is_alive(pid)
         process.send_signal(getattr(signal, name))
         process.wait(10)
         assert wait_until_gone(pid)
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_logs_do_not_pile_up(tmp_path: Path) -> None:
@@ -265,8 +253,8 @@ def test_without_mlx_lm_it_is_said_what_to_install(model: Path) -> None:
         f"try: asyncio.run(ServerBackend({str(model)!r}).start())\n"
         "except MissingDependency as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "[mlx]'" in done.stdout
+    said, _ = forks().start(code=code).communicate()
+    assert b"[mlx]'" in said
 
 
 def test_it_is_started_again_only_once_for_a_request(model: Path) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import os
 import shutil
 import stat
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +25,8 @@ from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
 from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
 from tests.core.full_disk import file_size_limit
+from tests.forked import forks
 from tests.tools.file_calls import quick_folder, tree
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 class Place:
@@ -327,10 +324,9 @@ def test_two_processes_do_not_undo_the_same(place: Place) -> None:
         "try:\n    Undo(folder, sys.argv[2]).__enter__()\n"
         "except Exception as error:\n    print(error)\n"
     )
-    command = [sys.executable, "-c", code, str(place.store.folder), place.files.session]
     with Undo(place.folder, place.files.session) as undoing:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=True)
-        assert "in use by another process" in done.stdout
+        other = forks().start(str(place.store.folder), place.files.session, code=code)
+        assert b"in use by another process" in other.communicate()[0]
         with pytest.raises(TranscriptError, match="in use"):
             place.store.open(place.files.session)
         (step,) = undoing.steps()
