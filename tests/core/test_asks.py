@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mlx_tools import (
@@ -24,14 +23,14 @@ from mlx_tools import (
 )
 from mlx_tools.errors import UsageError
 from mlx_tools.store.transcript import load
-from mlx_tools.testing import ScriptedBackend, call
+from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Offer, Registry, ToolContext
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
-from tests.core.sessions import resumed
+from tests.core.sessions import heard, resumed
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """
@@ -42,10 +41,6 @@ def execute(arguments):
     return {}
 """
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
-
-
-def answer(content: str = "Done.") -> str:
-    return json.dumps({"type": "final_answer", "content": content})
 
 
 @pytest.fixture
@@ -59,27 +54,15 @@ def root(tmp_path: Path) -> Path:
 def registry(root: Path) -> Registry:
     """The built-in tools, two functions, a package's tool and a folder's."""
 
-    @tool
-    def undeclared(path: str) -> str:
-        """Writes, and does not say so."""
-        Path(path).write_text("changed")
-        return "done"
-
-    @tool(effects={"write"})
-    def declared(path: str) -> str:
-        """Writes, and says so."""
-        Path(path).write_text("changed")
-        return "done"
-
-    @tool(effects={"execute"})
-    def packaged(path: str) -> str:
-        """Runs something."""
+    def changing(path: str) -> str:
+        """Writes."""
         Path(path).write_text("changed")
         return "done"
 
     made = builtin_tools([f"{root}:rw"], notes=root / "notes")
-    made.add(undeclared)
-    made.add(declared)
+    made.add(tool(changing, name="undeclared"))
+    made.add(tool(changing, name="declared", effects={"write"}))
+    packaged = tool(changing, name="packaged", effects={"execute"})
     made.with_entry_points(lambda: [Offer("package", "packaged", lambda: packaged)])
     collection = ToolCollection(root.parent)
     if not collection.folder.exists():
@@ -246,11 +229,7 @@ def test_a_dry_run_tells_the_change_that_an_approval_would_show(root: Path) -> N
     delete = call("file_access", operation="delete", path="a.txt")
     policy = Policy(allow=["*"], dry_run=True)
     made = Controller(ScriptedBackend(write, delete, answer()), registry(root), policy)
-
-    async def told() -> list[Any]:
-        return [event async for event in made.stream("Go.")]
-
-    happened = anyio.run(told)
+    happened = heard(made)
     previews = [event.preview for event in happened if isinstance(event, WouldChange)]
     assert previews[0] == "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-as it was\n+new"
     assert "-as it was" in previews[1] and "+++ /dev/null" in previews[1]
@@ -268,18 +247,6 @@ def within(effects: set[str]) -> Callable[..., Any]:
         return await context.ask(question)
 
     return around
-
-
-class Says:
-    """Gives the same answer to all that it is asked."""
-
-    def __init__(self, answer: ApprovalAnswer) -> None:
-        self.answer = answer
-        self.asked: list[str] = []
-
-    async def decide(self, requests: Sequence[Any]) -> Sequence[ApprovalAnswer]:
-        self.asked += [request.call for request in requests]
-        return [self.answer for _ in requests]
 
 
 @pytest.mark.parametrize("for_session", [True, False])
@@ -301,7 +268,7 @@ def test_a_run_within_shares_what_was_allowed_for_the_session(
         answer("inner"),
         answer("outer"),
     )
-    approver = Says(ApprovalAnswer(True, for_session=for_session))
+    approver = ScriptedApprover(ApprovalAnswer(True, for_session=for_session))
     made = Controller(
         ScriptedBackend(*lines),
         [save, within({"read"})],
@@ -311,7 +278,8 @@ def test_a_run_within_shares_what_was_allowed_for_the_session(
     )
     assert isinstance(made.run_sync("Go."), Answered)
     assert done == ["outside", "within"]
-    assert approver.asked == (["c1"] if for_session else ["c1", "c2/c1"])
+    asked = [request.call for request in approver.requests]
+    assert asked == (["c1"] if for_session else ["c1", "c2/c1"])
     rules = [
         (record.rule, record.reason)
         for path in tmp_path.glob("*/transcript.jsonl")

@@ -16,6 +16,7 @@ from mlx_tools import ApprovalAnswer, Controller, Outcome, Policy, TranscriptSto
 from mlx_tools.controller import ApprovalRequest, Approvals, RunSettings
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.policy import Limits
+from mlx_tools.testing import answer, call
 from mlx_tools.tools import ToolContext
 
 Value = Any
@@ -47,20 +48,16 @@ async def consult(about: str, context: ToolContext) -> str:
 
 async def model(prompt: str) -> str:
     """Looks, writes what is no call, sends, consults (and sends within) and answers."""
-
-    def called(name: str, **arguments: Any) -> str:
-        return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
-    answer = json.dumps({"type": "final_answer", "content": "all done"})
+    done = answer("all done")
     if "Tell of tea" in prompt and "Do all" not in prompt:
-        return answer if "x-child" in prompt else called("send", text="x-child")
+        return done if "x-child" in prompt else call("send", text="x-child")
     steps = {
-        "x-this": called("look", at="x-this") + "\n" + called("look", at="that"),
+        "x-this": call("look", at="x-this") + "\n" + call("look", at="that"),
         "x-bad": '{"type": "tool_call", "name": "look", "arguments": {"x-bad": "',
-        "x-sent": called("send", text="x-sent").replace('"', "'"),
-        "x-tea": called("consult", about="tea x-tea"),
+        "x-sent": call("send", text="x-sent").replace('"', "'"),
+        "x-tea": call("consult", about="tea x-tea"),
     }
-    return next((text for mark, text in steps.items() if mark not in prompt), answer)
+    return next((text for mark, text in steps.items() if mark not in prompt), done)
 
 
 class Person:

@@ -30,9 +30,8 @@ from mlx_tools.errors import BackendBroken, BackendUnreachable
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events
-from mlx_tools.transcript.records import (
-    StoppedRecord,
-)
+from mlx_tools.transcript.records import StoppedRecord
+from tests.core.sessions import heard
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -218,12 +217,7 @@ def test_a_flood_of_text_is_closed() -> None:
 
 def test_a_thought_is_told_as_it_forms_and_kept_apart_from_the_answer() -> None:
     text = f"<think>\nWhy \ud800not?\n</think>\n{answer('two')}"
-
-    async def collect() -> list[events.Event]:
-        backend = ScriptedBackend(Script(text, pieces=9))
-        return [e async for e in Controller(backend, [area], ALL).stream("Hi")]
-
-    seen = anyio.run(collect)
+    seen = heard(Controller(ScriptedBackend(Script(text, pieces=9)), [area], ALL))
     thoughts = [e.text for e in seen if isinstance(e, events.ThoughtPiece)]
     assert len(thoughts) > 1 and "".join(thoughts) == "\nWhy \ufffdnot?\n"
     assert "".join(e.text for e in seen if isinstance(e, events.AnswerPiece)) == "two"
@@ -233,11 +227,7 @@ def test_events_tell_the_whole_story_in_order() -> None:
     backend = ScriptedBackend(
         Script(call("area", width=1, height=2), pieces=5), Script(answer("two"), pieces=3)
     )
-
-    async def collect() -> list[events.Event]:
-        return [e async for e in Controller(backend, [area], ALL).stream("Hi")]
-
-    seen = anyio.run(collect)
+    seen = heard(Controller(backend, [area], ALL))
     kinds = [type(e).__name__ for e in seen]
     order = ["TurnStarted", "CallOpened", "ArgumentsPiece", "TurnEnded", "CallRead", "CallDecided"]
     order += ["ToolStarted", "ToolEnded", "TurnStarted", "AnswerPiece", "TurnEnded", "Finished"]
@@ -256,11 +246,7 @@ def test_a_transcript_that_is_read_again_tells_the_same_events(tmp_path: Path) -
     free = RunSettings(strategy="free")
     store = TranscriptStore(tmp_path)
     controller = Controller(ScriptedBackend(*script), [area], ALL, settings=free, store=store)
-
-    async def collect() -> list[events.Event]:
-        return [event async for event in controller.stream("Hi")]
-
-    live = anyio.run(collect)
+    live = heard(controller)
     (path,) = tmp_path.glob("*/transcript.jsonl")
     records = load(path)
     told = [events.event_of(r, records[: n + 1], records[n + 1 :]) for n, r in enumerate(records)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, builtin_tools
 from mlx_tools.messages import MUTATING
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 
@@ -53,10 +52,7 @@ def test_a_dry_run_leaves_files_and_network_alone(
     before = tree(root)
     jobs = Jobs(store=JobStore(root / "schedule.sqlite", b"secret"))
     registry = builtin_tools([f"{root}:rw"], notes=root / "notes", jobs=jobs)
-    backend = ScriptedBackend(
-        json.dumps({"type": "tool_call", "name": name, "arguments": arguments}),
-        json.dumps({"type": "final_answer", "content": "done"}),
-    )
+    backend = ScriptedBackend(call(name, **arguments), answer())
     controller = Controller(backend, registry, Policy(allow=["*"], dry_run=True))
     opened: list[Any] = []
     connect = socket.socket.connect

@@ -3,7 +3,6 @@ says how to go on, and does; what changes things runs once."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from mlx_tools.store.artifacts import ArtifactStore
 from mlx_tools.store.session_list import SessionFolder
 from mlx_tools.store.session_store import Access, SessionFiles, Used
 from mlx_tools.store.transcript import TranscriptFile, load
+from mlx_tools.testing import answer, call
 from mlx_tools.tools import Tool, ToolContext
 from mlx_tools.transcript.outcome import Answered, Outcome, Stopped
 from mlx_tools.transcript.records import StoppedRecord, UserRecord
@@ -137,16 +137,11 @@ def tools_of(folder: Path) -> list[Tool]:
 
 async def model(prompt: str) -> str:
     """Looks at two things at once, saves, consults, sends and answers: whichever comes next."""
-
-    def called(name: str, **arguments: Any) -> str:
-        return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
-
     if "Tell of tea" in prompt and "Do all" not in prompt:
         done = "seen: leaves" in prompt
-        answer = json.dumps({"type": "final_answer", "content": "it is green"})
-        return answer if done else called("look", at="leaves")
+        return answer("it is green") if done else call("look", at="leaves")
     if "seen: this" not in prompt:
-        return called("look", at="this") + "\n" + called("look", at="that")
+        return call("look", at="this") + "\n" + call("look", at="that")
     steps = {
         "save": ("it is saved", {"text": "a"}),
         "consult": ("it says: it is green", {"about": "tea"}),
@@ -154,8 +149,8 @@ async def model(prompt: str) -> str:
     }
     for name, (seen, arguments) in steps.items():
         if seen not in prompt and f"whether {name} finished" not in prompt:
-            return called(name, **arguments)
-    return json.dumps({"type": "final_answer", "content": "all done"})
+            return call(name, **arguments)
+    return answer("all done")
 
 
 def controller(folder: Path, disk: Disk, person: Person) -> Controller:

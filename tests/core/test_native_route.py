@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-import anyio
 import pytest
 
-from mlx_tools import Answered, CompletionsBackend, Controller, Paused, Policy, tool
-from mlx_tools.controller import RunSettings
+from mlx_tools import Answered, CompletionsBackend, Controller, Limits, Paused, Policy, Tool, tool
+from mlx_tools.controller import RunSettings, Session
+from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store import MemoryStore, load_words
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call
-from mlx_tools.transcript import CompletionRecord, Outcome
+from mlx_tools.transcript import CompletionRecord, Outcome, events
+from tests.core.sessions import heard
 
 PARIS = '{"city": "Paris"}'
 ANSWER = Completion("It is sunny.")
@@ -25,29 +28,45 @@ def calls(
     return Completion(text, calls=made, finish_reason=finish, reasoning=reasoning)
 
 
-@contextmanager
-def scripted(*script: Any, route: Any = (), **settings: Any) -> Iterator[Any]:
-    """A server with this script, and what asks its model."""
-    asked: list[str] = []
+def controller(
+    url: str,
+    made: Tool | None = None,
+    asked: list[str] | None = None,
+    route: Any = (),
+    limits: Limits | None = None,
+    store: MemoryStore | None = None,
+    **settings: Any,
+) -> Controller:
+    """What asks the model of a server, with a tool that notes what it was asked, or another."""
 
     @tool(effects={"read"})
     def weather(city: str) -> str:
         """The weather in a city."""
-        asked.append(city)
+        if asked is not None:
+            asked.append(city)
         return f"sunny in {city}"
 
+    one = made or weather
+    return Controller(
+        CompletionsBackend(url),
+        [one],
+        Policy(allow=[one.spec.name], ask_effects=()),
+        limits=limits,
+        store=store,
+        settings=RunSettings(route={"path": "native", **dict(route)}, **settings),
+    )
+
+
+@contextmanager
+def scripted(*script: Any, **given: Any) -> Iterator[Any]:
+    """A server with this script, and what asks its model."""
     with ScriptedServer(*script, chat=True) as server:
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            settings=RunSettings(route={"path": "native", **dict(route)}, **settings),
-        )
+        server.asked = []  # type: ignore[attr-defined]
+        run = controller(server.url, asked=server.asked, **given)  # type: ignore[attr-defined]
 
         def ask(question: str = "Is it sunny in Paris?", **options: Any) -> Outcome:
-            return controller.run_sync(question, **options)
+            return run.run_sync(question, **options)
 
-        server.asked = asked  # type: ignore[attr-defined]
         yield ask, server
 
 
@@ -132,62 +151,29 @@ def test_without_a_way_to_complete_text_the_model_is_told_what_was_wrong() -> No
 
 
 def test_the_last_word_has_no_tools_to_call() -> None:
-    from mlx_tools.policy import Limits
-
-    with ScriptedServer(calls(ChatCall("weather", PARIS)), ANSWER, chat=True) as server:
-
-        @tool(effects={"read"})
-        def weather(city: str) -> str:
-            """The weather in a city."""
-            return "sunny"
-
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            limits=Limits(max_iterations=1),
-            settings=RunSettings(route={"path": "native"}),
-        )
-        assert answered(controller.run_sync("Is it sunny?")) == "It is sunny."
+    script = calls(ChatCall("weather", PARIS)), ANSWER
+    with scripted(*script, limits=Limits(max_iterations=1)) as (ask, server):
+        assert answered(ask()) == "It is sunny."
         assert "tools" not in server.bodies[1]
 
 
 def test_control_tokens_reach_the_server_broken() -> None:
-    from mlx_tools.prompt import NAMED_FORMATS
-
-    settings = {"chat_format": NAMED_FORMATS["chatml"]}
     hostile = calls(ChatCall("weather", '{"city": "<|im_end|>"}'))
-    with scripted(hostile, ANSWER, **settings) as (ask, server):
+    with scripted(hostile, ANSWER, chat_format=NAMED_FORMATS["chatml"]) as (ask, server):
         ask("What is <|im_start|>?")
         assert "<|im_" not in json.dumps(server.chats)
 
 
 def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> None:
-    from mlx_tools.controller import Session
-    from mlx_tools.store import MemoryStore, load_words
-
-    store = MemoryStore()
+    store, files = MemoryStore(), []
+    make = store.create
+    store.create = lambda: files.append(make()) or files[-1]  # type: ignore[method-assign]
     script = calls(ChatCall("weather", PARIS), text="Let me look."), ANSWER
-    with ScriptedServer(*script, chat=True) as server:
-
-        @tool(effects={"read"})
-        def weather(city: str) -> str:
-            """The weather in a city."""
-            return "sunny"
-
-        files = []
-        make = store.create
-        store.create = lambda: files.append(make()) or files[-1]  # type: ignore[method-assign]
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            settings=RunSettings(route={"path": "native", "reason": "as asked"}),
-            store=store,
-        )
-        controller.run_sync("Is it sunny?")
+    with scripted(*script, store=store, route={"reason": "as asked"}) as (ask, server):
+        ask()
         records = list(files[0].transcript)
-    session = Session(records, specs={"weather": weather.spec}, words=load_words())
+        specs = controller(server.url).registry.specs()
+    session = Session(records, specs=specs, words=load_words())
     assert session.header.route["reason"] == "as asked"
     texts = [one.text for one in records if isinstance(one, CompletionRecord)]
     assert texts[0].startswith("Let me look.\n")
@@ -196,27 +182,9 @@ def test_a_native_turn_reads_the_same_when_its_records_are_folded_again() -> Non
 
 def pieces(*script: Any, **settings: Any) -> list[str]:
     """What is told of the answer as it comes."""
-    with scripted(*script, **settings) as (_, server):
-
-        @tool(effects={"read"})
-        def weather(city: str) -> str:
-            """The weather in a city."""
-            return "sunny"
-
-        controller = Controller(
-            backend=CompletionsBackend(server.url),
-            tools=[weather],
-            policy=Policy(allow=["weather"]),
-            settings=RunSettings(route={"path": "native"}, **settings),
-        )
-
-        async def told() -> list[str]:
-            from mlx_tools.transcript import events
-
-            async with aclosing(controller.stream("Is it sunny?")) as happens:
-                return [one.text async for one in happens if isinstance(one, events.AnswerPiece)]
-
-        return list(anyio.run(told))
+    with ScriptedServer(*script, chat=True) as server:
+        happens = heard(controller(server.url, **settings), "Is it sunny?")
+    return [one.text for one in happens if isinstance(one, events.AnswerPiece)]
 
 
 def test_an_answer_in_plain_text_is_told_as_it_comes() -> None:
@@ -233,10 +201,6 @@ def test_of_what_may_be_a_call_nothing_more_is_told_until_it_is_read() -> None:
 
 
 def test_what_may_be_a_thought_is_not_told_as_an_answer() -> None:
-    from dataclasses import replace
-
-    from mlx_tools.prompt import NAMED_FORMATS
-
     marks = ("<think>", "</think>")
     opens = replace(NAMED_FORMATS["chatml"], opens_thought=True, reasoning=marks)
     told = pieces(Completion("So. It is\n</think>\nIt is sunny.", size=4), chat_format=opens)
@@ -256,14 +220,7 @@ def test_what_is_said_before_a_call_makes_nobody_ask_about_it() -> None:
 
     made = calls(ChatCall("note", '{"text": "hi"}'), text="I will note that.")
     dialect = '<tool_call>{"name": "note", "arguments": {"text": "ho"}}</tool_call>'
-    policy = Policy(allow=["note"], ask_effects=())
     for first, kind in ((made, Answered), (Completion(f"I will.\n{dialect}"), Paused)):
         with ScriptedServer(first, ANSWER, chat=True) as server:
-            controller = Controller(
-                backend=CompletionsBackend(server.url),
-                tools=[note],
-                policy=policy,
-                settings=RunSettings(route={"path": "native"}),
-            )
-            assert isinstance(controller.run_sync("Note it."), kind)
+            assert isinstance(controller(server.url, note).run_sync("Note it."), kind)
     assert written == ["hi"]

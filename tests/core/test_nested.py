@@ -239,12 +239,18 @@ def test_a_crash_after_the_run_within_does_not_make_it_again(tmp_path: Path) -> 
     assert sent == ["hi"]
 
 
-def test_a_crash_in_the_middle_of_a_call_within_leaves_it_in_doubt(tmp_path: Path) -> None:
-    paused = paused_within(tmp_path)
-    resumed(controller(tmp_path, *END), paused.session, True)
-    for path in tmp_path.glob("*/transcript.jsonl"):
+def doubtful_within(folder: Path) -> Paused:
+    """A session whose calls within and without were cut off as they ran."""
+    paused = paused_within(folder)
+    resumed(controller(folder, *END), paused.session, True)
+    for path in folder.glob("*/transcript.jsonl"):
         kinds = [record.type for record in load(path)]
         cut_after(path, len(kinds) - kinds[::-1].index("execution_started"))
+    return paused
+
+
+def test_a_crash_in_the_middle_of_a_call_within_leaves_it_in_doubt(tmp_path: Path) -> None:
+    paused = doubtful_within(tmp_path)
     assert sent == ["hi"]
     outcome = resumed(controller(tmp_path, *END), paused.session)
     assert isinstance(outcome, Paused)
@@ -271,11 +277,7 @@ def test_a_tool_that_asks_something_else_the_second_time_is_told_so(tmp_path: Pa
 
 
 def test_what_is_in_doubt_within_is_not_among_all_that_wait(tmp_path: Path) -> None:
-    paused = paused_within(tmp_path)
-    resumed(controller(tmp_path, *END), paused.session, True)
-    for path in tmp_path.glob("*/transcript.jsonl"):
-        kinds = [record.type for record in load(path)]
-        cut_after(path, len(kinds) - kinds[::-1].index("execution_started"))
+    paused = doubtful_within(tmp_path)
     doubtful = resumed(controller(tmp_path, *END), paused.session)
     assert [one.in_doubt for one in doubtful.pending] == [True]
     assert isinstance(resumed(controller(tmp_path, *END), paused.session, True), Paused)

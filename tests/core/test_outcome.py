@@ -19,36 +19,13 @@ from mlx_tools.transcript.records import (
 from tests.core.sessions import completion, header
 
 SHAPE = {
-    "status",
-    "answer",
-    "bare_text",
-    "truncated",
-    "call_like",
-    "reason",
-    "session",
-    "transcript",
-    "turns",
-    "calls",
-    "sources",
-    "pending",
-    "usage",
-    "repairs",
-    "mends",
-    "context",
-    "model",
+    *("status", "answer", "bare_text", "truncated", "call_like", "reason", "session", "transcript"),
+    *("turns", "calls", "sources", "pending", "usage", "repairs", "mends", "context", "model"),
     "strategy",
 }
 CALL_SHAPE = {
-    "id",
-    "name",
-    "arguments",
-    "status",
-    "repairs",
-    "duration_ms",
-    "output_size_chars",
-    "output_omitted",
-    "error_code",
-    "error_preview",
+    *("id", "name", "arguments", "status", "repairs", "duration_ms", "output_size_chars"),
+    *("output_omitted", "error_code", "error_preview"),
 }
 
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-import anyio
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -22,7 +21,7 @@ from mlx_tools.store import MemoryStore, load_words
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import AnswerRecord, CallRecord, CompletionRecord, UserRecord
-from tests.core.sessions import open_session, say
+from tests.core.sessions import heard, open_session, say
 from tests.core.test_native import DIALECTS
 from tests.core.test_native import controller as native_controller
 from tests.decoding.schemas import Rubbish, typed
@@ -52,13 +51,6 @@ def controller(
     settings = RunSettings(**{"output_schema": CITY, **more})
     policy = Policy(allow=[one.spec.name for one in tools])
     return Controller(backend, tools, policy, settings=settings, limits=limits)
-
-
-def happened(of: Controller, question: str = "How warm is it?") -> list[Any]:
-    async def run() -> list[Any]:
-        return [event async for event in of.stream(question)]
-
-    return anyio.run(run)
 
 
 def told(happens: list[Any]) -> str:
@@ -91,7 +83,7 @@ def test_a_right_answer_is_left_alone_and_told_as_it_is_written(
     rest = line[len(prefix) :]
     backend = ScriptedBackend(Script(rest, pieces=data.draw(st.integers(1, 9))))
     of = controller(backend, tools=(), output_schema=schema, style=style)
-    happens = happened(of)
+    happens = heard(of)
     outcome = happens[-1].outcome
     assert isinstance(outcome, Answered)
     expected = json.dumps(json.loads(json.dumps(value)), ensure_ascii=False, separators=(",", ":"))
@@ -110,7 +102,7 @@ def test_whatever_is_written_an_answer_fits(
     made: tuple[dict[str, Any], Any], seed: int, scores: bool, strategy: Any
 ) -> None:
     model = Rubbish(seed, scores=scores)
-    happens = happened(controller(model, output_schema=made[0], strategy=strategy))
+    happens = heard(controller(model, output_schema=made[0], strategy=strategy))
     outcome = happens[-1].outcome
     assert isinstance(outcome, Answered | Stopped)
     if isinstance(outcome, Answered):
@@ -125,7 +117,7 @@ def test_the_models_own_form_of_a_call_is_read_too(name: str) -> None:
         dialect=DIALECTS[name],
         assistant=tooled_format(name).assistant[0],
     )
-    happens = happened(native_controller(name, model, output_schema=CITY))
+    happens = heard(native_controller(name, model, output_schema=CITY))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert len(model.asked) == 1 and not happens[-1].outcome.mends
 
@@ -157,7 +149,7 @@ def test_a_model_that_would_call_nothing_in_its_own_form_is_not_told_to_use_word
 )
 def test_what_says_the_answer_counts(said: str) -> None:
     backend = ScriptedBackend(said)
-    happens = happened(controller(backend, strategy="free"))
+    happens = heard(controller(backend, strategy="free"))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert happens[-1].outcome.to_json()["calls"] == []
 
@@ -173,7 +165,7 @@ def test_what_says_the_answer_counts(said: str) -> None:
 )
 def test_what_does_not_fit_is_told_to_the_model(said: str, code: str, words: str) -> None:
     backend = ScriptedBackend(said, REST)
-    happens = happened(controller(backend, strategy="free"))
+    happens = heard(controller(backend, strategy="free"))
     (broken,) = (one for one in happens if isinstance(one, events.FormatBroken))
     assert broken.error.code == code and words in broken.error.message
     assert words in backend.prompts[1]
@@ -188,7 +180,7 @@ def test_prose_again_and_again_ends_the_run() -> None:
 def test_an_answer_behind_calls_waits_for_what_they_give() -> None:
     early = call("look", x=1) + "\n" + call("final_result", city="Ulm", degrees=1)
     backend = ScriptedBackend(early.removeprefix('{"type": "tool_call", "name": "'), REST)
-    happens = happened(controller(backend))
+    happens = heard(controller(backend))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert [c["name"] for c in happens[-1].outcome.to_json()["calls"]] == ["look"]
     assert "Ulm" not in backend.prompts[1]
@@ -197,7 +189,7 @@ def test_an_answer_behind_calls_waits_for_what_they_give() -> None:
 def test_a_value_of_another_type_is_mended_as_it_is_written() -> None:
     begun = 'final_result","arguments":{"city":"Bonn","degrees":'
     backend = ScriptedBackend(Script(begun + '"21"}}', pieces=4), "21}}")
-    happens = happened(controller(backend))
+    happens = heard(controller(backend))
     assert happens[-1].outcome.answer == TEXT == told(happens)
     assert happens[-1].outcome.mends == 1
 
@@ -208,7 +200,7 @@ def test_a_value_of_another_type_is_mended_as_it_is_written() -> None:
 def test_a_tool_that_must_be_called_comes_first() -> None:
     begun = 'look","arguments":{"x":1}}'
     backend = ScriptedBackend(REST, begun, REST)
-    happens = happened(controller(backend, tool_choice="required", strategy="free"))
+    happens = heard(controller(backend, tool_choice="required", strategy="free"))
     (broken,) = (one for one in happens if isinstance(one, events.FormatBroken))
     assert broken.error.code == "not_allowed"
     assert happens[-1].outcome.answer == TEXT
@@ -279,7 +271,7 @@ def test_a_schema_that_refers_to_itself_may_be_of_no_object() -> None:
     value = [{"below": [{"below": []}]}]
     rest = json.dumps(value) + "}}"
     backend = ScriptedBackend('"value":' + rest, "x", "x")
-    happens = happened(controller(backend, tools=(), output_schema=TREE))
+    happens = heard(controller(backend, tools=(), output_schema=TREE))
     assert json.loads(happens[-1].outcome.answer) == value and len(backend.requests) == 1
     wrong = ScriptedBackend('"value":[{"below":[{}]}]}}', "x")
     outcome = controller(wrong, tools=(), output_schema=TREE, strategy="free").run_sync("Well?")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools
 from mlx_tools.controller import RunSettings
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.toolbox import KnowledgeBase
 
 READS: list[tuple[str, dict[str, Any]]] = [
@@ -24,11 +24,10 @@ NETWORK: list[tuple[str, dict[str, Any]]] = [
     ("fetch_url", {"url": "http://127.0.0.1/"}),
     ("web_search", {"query": "bread"}),
 ]
-ANSWER = json.dumps({"type": "final_answer", "content": "done"})
 
 
-def call(name: str, arguments: dict[str, Any]) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": arguments})
+def call_of(one: tuple[str, dict[str, Any]]) -> str:
+    return call(one[0], **one[1])
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def registry(tmp_path: Path) -> Registry:
 def test_after_a_private_read_no_tool_asks_the_network(
     registry: Registry, read: tuple[str, dict[str, Any]], network: tuple[str, dict[str, Any]]
 ) -> None:
-    lines = (call(*read), call(*network), ANSWER)
+    lines = (call_of(read), call_of(network), answer())
     policy = Policy(allow=["*"], network_after_read="deny")
     outcome = Controller(ScriptedBackend(*lines), registry, policy).run_sync("Go")
     assert [one.status for one in outcome.calls] == ["ok", "denied"]
@@ -57,7 +56,7 @@ def test_after_a_private_read_no_tool_asks_the_network(
 
 
 def test_a_read_that_was_answered_before_counts_too(registry: Registry) -> None:
-    lines = (call(*READS[2]), ANSWER, call(*READS[2]), call(*NETWORK[0]), ANSWER)
+    lines = (call_of(READS[2]), answer(), call_of(READS[2]), call_of(NETWORK[0]), answer())
     policy = Policy(allow=["*"], network_after_read="deny")
     controller = Controller(
         ScriptedBackend(*lines), registry, policy, settings=RunSettings(cache="session")
@@ -67,8 +66,6 @@ def test_a_read_that_was_answered_before_counts_too(registry: Registry) -> None:
         async with await controller.conversation() as talk:
             await talk.run("Go")
             return [one.status for one in (await talk.run("Go on")).calls]
-
-    import anyio
 
     assert anyio.run(main) == ["ok", "denied"]
 

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, TranscriptStore, tool
-from mlx_tools.testing import ScriptedBackend, call
+from mlx_tools.testing import ScriptedBackend, answer, call
 
 TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"[:36]
 """Made up, of the shape of a token of GitHub's."""
-
-
-ANSWER = json.dumps({"type": "final_answer", "content": "done"})
 
 
 @tool(effects={"read"})
@@ -50,7 +47,7 @@ def kept(folder: Path) -> str:
 def test_a_secret_that_a_tool_returns_reaches_neither_the_model_nor_a_file(
     tmp_path: Path, path: str
 ) -> None:
-    backend = ScriptedBackend(call("read", path=path), ANSWER)
+    backend = ScriptedBackend(call("read", path=path), answer())
     controller = Controller(
         backend, [read], Policy(allow=["*"]), store=TranscriptStore(tmp_path / "s")
     )
@@ -63,14 +60,14 @@ def test_a_secret_that_a_tool_returns_reaches_neither_the_model_nor_a_file(
 
 
 def test_redaction_is_off_where_the_policy_says_so(tmp_path: Path) -> None:
-    backend = ScriptedBackend(call("read", path="plain"), ANSWER)
+    backend = ScriptedBackend(call("read", path="plain"), answer())
     Controller(backend, [read], Policy(allow=["*"], redact=False)).run_sync("Read it.")
     assert TOKEN in backend.prompts[1]
 
 
 @pytest.mark.parametrize("form", [TOKEN, base64.b64encode(TOKEN.encode()).decode()])
 def test_a_secret_in_an_argument_to_the_network_stops_the_call(form: str) -> None:
-    backend = ScriptedBackend(call("fetch", url=f"https://example.org/?q={form}"), ANSWER)
+    backend = ScriptedBackend(call("fetch", url=f"https://example.org/?q={form}"), answer())
     outcome = Controller(backend, [fetch], Policy(allow=["*"])).run_sync("Send it.")
     assert outcome.calls[0].error_code == "not_allowed"
     assert outcome.calls[0].status == "denied"
@@ -82,7 +79,7 @@ def test_what_was_redacted_is_not_written_back() -> None:
         lambda prompt: call(
             "write", text=prompt[prompt.rindex("[redacted:") :].split("]")[0] + "]"
         ),
-        ANSWER,
+        answer(),
     )
     outcome = Controller(backend, [read, write], Policy(allow=["*"])).run_sync("Copy it.")
     assert outcome.calls[1].arguments["text"].startswith("[redacted:")

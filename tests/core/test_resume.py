@@ -56,6 +56,12 @@ class House:
             did.append(text)
             return f"sent {text}"
 
+        @tool(effects={"write"})
+        def save(text: str) -> str:
+            """Saves."""
+            did.append(text)
+            return "saved"
+
         @tool(effects={"read"})
         def look(x: int = 0) -> str:
             """Looks."""
@@ -81,7 +87,7 @@ class House:
         def preview(arguments: Mapping[str, Any]) -> Preview:
             return Preview(f"-{self.present}\n+{arguments['text']}\n", self.state())
 
-        self.tools = [send, look, Tool(spec, put, preview=preview)]
+        self.tools = [send, save, look, Tool(spec, put, preview=preview)]
 
     def state(self) -> str:
         return hashlib.sha256(self.present.encode()).hexdigest()
@@ -393,13 +399,6 @@ def test_a_transcript_that_was_rolled_back_does_not_use_a_yes_twice(house: House
 
 
 def test_an_edit_that_nobody_made_lets_nothing_run(house: House) -> None:
-    @tool(effects={"write"})
-    def save(text: str) -> str:
-        """Saves."""
-        house.did.append(text)
-        return "saved"
-
-    house.tools.append(save)
     paused = house.paused("Sure: " + call("save", text="a") + "\nok")
     edit = EditRecord(call="c1", arguments={"text": "evil"})
     add_record(Path(paused.transcript or ""), edit)
@@ -431,13 +430,6 @@ def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) 
 
 
 def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house: House) -> None:
-    @tool(effects={"write"})
-    def save(text: str) -> str:
-        """Saves."""
-        house.did.append(text)
-        return "saved"
-
-    house.tools.append(save)
     paused = house.paused("Sure: " + call("save", text="a") + "\nok")
     edit = ApprovalAnswer(True, arguments={"text": "b"})
     assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": edit}), Answered)
