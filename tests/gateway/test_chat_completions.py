@@ -23,6 +23,7 @@ from mlx_tools.messages import Usage
 from mlx_tools.testing import Script, answer, call
 from mlx_tools.transcript import CompletionRecord
 from tests.gateway.conftest import WEATHER
+from tests.gateway.scripted_app import json_values
 
 HI = [{"role": "user", "content": "What is the weather in Rome?"}]
 ROME = call("get_weather", city="Rome")
@@ -46,6 +47,17 @@ def message(response: Any) -> dict[str, Any]:
 def chunks(response: Any) -> list[dict[str, Any]]:
     lines = [line for line in response.text.split("\n\n") if line.startswith("data: {")]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+def called(*ids: str, arguments: str = "{}") -> dict[str, Any]:
+    """What a model has called in an earlier turn, by these ids."""
+    function = {"name": "get_weather", "arguments": arguments}
+    calls = [{"id": id_, "type": "function", "function": function} for id_ in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def result(id_: str, content: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id_, "content": content}
 
 
 def test_a_call_comes_as_a_tool_call_with_an_id_of_its_own(serving: Any) -> None:
@@ -118,12 +130,7 @@ def test_without_parallel_calls_a_turn_ends_at_the_first(serving: Any) -> None:
 def test_a_required_call_is_asked_for_even_after_a_result(serving: Any) -> None:
     rest = 'get_weather","arguments":{"city":"Oslo"}}'
     one = serving(rest)
-    first = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
-    told = [
-        *HI,
-        {"role": "assistant", "content": None, "tool_calls": [first]},
-        {"role": "tool", "tool_call_id": "a", "content": "rain"},
-    ]
+    told = [*HI, called("a"), result("a", "rain")]
     response = post(one, messages=told, tools=[WEATHER], tool_choice="required")
     assert message(response)["tool_calls"]
     assert one.backend.prompts[0].endswith('{"type":"tool_call","name":"')
@@ -131,13 +138,8 @@ def test_a_required_call_is_asked_for_even_after_a_result(serving: Any) -> None:
 
 def test_only_allowed_tools_are_called(serving: Any) -> None:
     other = {"type": "function", "function": {"name": "get_time", "parameters": {}}}
-    allowed = {
-        "type": "allowed_tools",
-        "allowed_tools": {
-            "mode": "auto",
-            "tools": [{"type": "function", "function": {"name": "get_time"}}],
-        },
-    }
+    chosen = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
+    allowed = {"type": "allowed_tools", "allowed_tools": chosen}
     one = serving(ROME, ROME, call("get_time"))
     calls = message(post(one, tools=[WEATHER, other], tool_choice=allowed))["tool_calls"]
     assert [one["function"]["name"] for one in calls] == ["get_time"]
@@ -148,11 +150,8 @@ def test_the_prompt_of_a_longer_conversation_begins_with_that_of_the_shorter(ser
     raw = '{"type": "tool_call",  "name": "get_weather", "arguments": {"city": "Rome"} }'
     one = serving(raw, answer("It rains."), answer("Bye."))
     told: list[Any] = [{"role": "system", "content": "Be kind."}, *HI]
-    called = message(post(one, messages=told, tools=[WEATHER]))
-    told += [
-        called,
-        {"role": "tool", "tool_call_id": called["tool_calls"][0]["id"], "content": "rain"},
-    ]
+    made = message(post(one, messages=told, tools=[WEATHER]))
+    told += [made, result(made["tool_calls"][0]["id"], "rain")]
     answered = message(post(one, messages=told, tools=[WEATHER]))
     told += [answered, {"role": "user", "content": "Thanks."}]
     post(one, messages=told, tools=[WEATHER])
@@ -162,29 +161,15 @@ def test_the_prompt_of_a_longer_conversation_begins_with_that_of_the_shorter(ser
 
 
 def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
-    told = [
-        *HI,
-        {
-            "role": "assistant",
-            "content": "Let me look.",
-            "tool_calls": [
-                {
-                    "id": "x1",
-                    "type": "function",
-                    "function": {"name": "get_weather", "arguments": '{ "city" : "Rome" }'},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "x1", "content": [{"type": "text", "text": "rain"}]},
-    ]
+    before = {**called("x1", arguments='{ "city" : "Rome" }'), "content": "Let me look."}
+    after = {**result("x1", ""), "content": [{"type": "text", "text": "rain"}]}
+    told = [*HI, before, after]
     one, two = serving(answer(), answer()), serving(answer())
     for asked in (one, one, two):
         post(asked, messages=told, tools=[WEATHER])
     assert len({*one.backend.prompts, *two.backend.prompts}) == 1
-    assert (
-        '{"type":"tool_call","name":"get_weather","arguments":{"city":"Rome"}}'
-        in one.backend.prompts[0]
-    )
+    written = '{"type":"tool_call","name":"get_weather","arguments":{"city":"Rome"}}'
+    assert written in one.backend.prompts[0]
 
 
 def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(
@@ -194,17 +179,6 @@ def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(
     told = [*HI, message(post(one, tools=[WEATHER])), {"role": "user", "content": "A title?"}]
     post(one, messages=told)
     assert "assistant\nIt rains.<|im_end|>" in one.backend.prompts[1]
-
-
-def called(*ids: str) -> dict[str, Any]:
-    """What a model has called in an earlier turn, by these ids."""
-    function = {"name": "get_weather", "arguments": "{}"}
-    calls = [{"id": id_, "type": "function", "function": function} for id_ in ids]
-    return {"role": "assistant", "content": None, "tool_calls": calls}
-
-
-def result(id_: str, content: str) -> dict[str, Any]:
-    return {"role": "tool", "tool_call_id": id_, "content": content}
 
 
 @pytest.mark.parametrize(
@@ -245,14 +219,8 @@ def test_a_conversation_that_cannot_go_on_is_refused(serving: Any, told: list[An
 
 
 def test_what_is_said_beside_a_result_stands_in_its_turn(serving: Any) -> None:
-    first = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     one = serving(answer())
-    told = [
-        *HI,
-        {"role": "assistant", "content": None, "tool_calls": [first]},
-        {"role": "tool", "tool_call_id": "a", "content": "rain"},
-        {"role": "user", "content": "In Celsius, please."},
-    ]
+    told = [*HI, called("a"), result("a", "rain"), {"role": "user", "content": "In Celsius."}]
     post(one, messages=told, tools=[WEATHER])
     turn = one.backend.prompts[0].rpartition("<|im_start|>user\n")[2]
     assert turn.startswith('{"type":"tool_observation","name":"get_weather","content":"rain"}\nIn')
@@ -454,18 +422,10 @@ def test_the_official_client_reads_what_is_sent(serving: Any) -> None:
         client = openai.AsyncOpenAI(
             base_url="http://127.0.0.1/v1", api_key="none", http_client=_client_of(one)
         )
-        tools: Any = [WEATHER]
-        messages: Any = HI
-        made = await client.chat.completions.create(
-            model="scripted", messages=messages, tools=tools
-        )
-        stream = await client.chat.completions.create(
-            model="scripted",
-            messages=messages,
-            tools=tools,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
+        given: Any = {"model": "scripted", "messages": HI, "tools": [WEATHER]}
+        made = await client.chat.completions.create(**given)
+        streaming: Any = {"stream": True, "stream_options": {"include_usage": True}}
+        stream = await client.chat.completions.create(**given, **streaming)
         return made, [event async for event in stream]
 
     made, events = anyio.run(ask)
@@ -479,22 +439,8 @@ def _client_of(one: Any) -> Any:
     return openai.DefaultAsyncHttpxClient(transport=httpx2.ASGITransport(one.transport.app))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
 FIELDS = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "stop",
-    "stream",
-    "response_format",
-    "n",
-    "max_tokens",
+    *("messages", "tools", "tool_choice", "stop", "stream", "response_format", "n", "max_tokens"),
 )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Union
 
 import httpx2
 import openresponses_types as published
@@ -50,21 +50,14 @@ GROUP = {
 }
 SEARCH = {"type": "web_search"}
 
+KINDS = (
+    *("Created", "InProgress", "Completed", "Failed", "Incomplete", "OutputItemAdded"),
+    *("OutputItemDone", "ContentPartAdded", "ContentPartDone", "OutputTextDelta", "OutputTextDone"),
+    *("FunctionCallArgumentsDelta", "FunctionCallArgumentsDone"),
+)
 EVENTS: TypeAdapter[Any] = TypeAdapter(
-    published.ResponseCreatedStreamingEvent
-    | published.ResponseInProgressStreamingEvent
-    | published.ResponseCompletedStreamingEvent
-    | published.ResponseFailedStreamingEvent
-    | published.ResponseIncompleteStreamingEvent
-    | published.ResponseOutputItemAddedStreamingEvent
-    | published.ResponseOutputItemDoneStreamingEvent
-    | published.ResponseContentPartAddedStreamingEvent
-    | published.ResponseContentPartDoneStreamingEvent
-    | published.ResponseOutputTextDeltaStreamingEvent
-    | published.ResponseOutputTextDoneStreamingEvent
-    | published.ResponseFunctionCallArgumentsDeltaStreamingEvent
-    | published.ResponseFunctionCallArgumentsDoneStreamingEvent
-    | published.ErrorStreamingEvent
+    published.ErrorStreamingEvent
+    | Union[tuple(getattr(published, f"Response{kind}StreamingEvent") for kind in KINDS)]  # noqa: UP007
 )
 
 
@@ -92,6 +85,14 @@ def user(text: str) -> ClientMessage:
     return ClientMessage("user", text)
 
 
+def text_of(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
+def call_of(key: str, name: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": key, "name": name, "arguments": "{}"}
+
+
 def check_published(response: Mapping[str, Any]) -> None:
     """Hold a response to the published types, in which a schema that the specification lets be an
     object can only be null."""
@@ -113,8 +114,8 @@ def test_a_text_is_a_message_of_the_user_after_the_instructions() -> None:
 
 def test_items_are_the_conversation_with_calls_beside_what_was_said() -> None:
     said_and_called = messages(
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "A"}]},
-        {"role": "user", "content": [{"type": "input_text", "text": "B"}]},
+        {"type": "message", "role": "developer", "content": [text_of("A")]},
+        {"role": "user", "content": [text_of("B")]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
         {
             "type": "message",
@@ -122,22 +123,12 @@ def test_items_are_the_conversation_with_calls_beside_what_was_said() -> None:
             "phase": "commentary",
             "content": [{"type": "output_text", "text": "C", "annotations": []}],
         },
-        {"type": "function_call", "call_id": "1", "name": "read", "arguments": '{"path": "a"}'},
+        {**call_of("1", "read"), "arguments": '{"path": "a"}'},
         {"type": "reasoning", "summary": []},
-        {
-            "type": "function_call",
-            "call_id": "2",
-            "name": "spawn",
-            "namespace": "agents",
-            "arguments": "{}",
-        },
+        {**call_of("2", "spawn"), "namespace": "agents"},
         {"type": "function_call_output", "call_id": "1", "output": "one"},
-        {
-            "type": "function_call_output",
-            "call_id": "2",
-            "output": [{"type": "input_text", "text": "two"}, {"type": "input_text", "text": "3"}],
-        },
-        {"type": "function_call", "call_id": "3", "name": "read", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "2", "output": [text_of("two"), text_of("3")]},
+        call_of("3", "read"),
         {"type": "function_call_output", "call_id": "3", "output": ""},
         {"role": "system", "content": "D"},
     )
@@ -302,25 +293,12 @@ def test_what_cannot_be_had_is_refused_by_the_field(body: Mapping[str, Any], par
     with pytest.raises(ApiError) as told:
         asked(body)
     error = responses_error(told.value)["error"]
-    assert (told.value.status, error["param"], error["type"]) == (
-        400,
-        param,
-        "invalid_request_error",
-    )
+    assert (told.value.status, error["param"]) == (400, param)
+    assert error["type"] == "invalid_request_error"
 
 
 FIELDS = st.sampled_from(
-    [
-        "input",
-        "tools",
-        "tool_choice",
-        "text",
-        "store",
-        "model",
-        "metadata",
-        "include",
-        "instructions",
-    ]
+    "input tools tool_choice text store model metadata include instructions".split()  # noqa: SIM905
 )
 ITEMS = st.fixed_dictionaries(
     {"type": st.sampled_from(["message", "function_call", "function_call_output", "reasoning"])},
@@ -392,25 +370,10 @@ def test_calls_are_told_as_they_grow_and_as_done_once_all_of_the_turn_is() -> No
         "completed",
     ]
     calls = events[-1]["response"]["output"][1:]
-    assert calls == [
-        {
-            "type": "function_call",
-            "id": "fc_xo1",
-            "call_id": "call_0",
-            "name": "read",
-            "arguments": '{"path": "a"}',
-            "status": "completed",
-        },
-        {
-            "type": "function_call",
-            "id": "fc_xo2",
-            "call_id": "call_1",
-            "name": "spawn",
-            "namespace": "agents",
-            "arguments": '{"path": "b"}',
-            "status": "completed",
-        },
-    ]
+    same = {"type": "function_call", "status": "completed"}
+    read = {"id": "fc_xo1", "call_id": "call_0", "name": "read", "arguments": '{"path": "a"}'}
+    spawn = {"id": "fc_xo2", "call_id": "call_1", "name": "spawn", "arguments": '{"path": "b"}'}
+    assert calls == [same | read, same | spawn | {"namespace": "agents"}]
     assert events[-1]["response"]["model"] == "tiny"
 
 
@@ -436,10 +399,8 @@ def test_an_error_in_the_middle_is_an_event_and_the_response_has_failed() -> Non
     assert kinds(events)[-2:] == ["error", "failed"]
     assert texts[-1] == "data: [DONE]\n\n"
     assert events[-2]["error"]["code"] == events[-2]["code"] == "model_output_invalid"
-    assert events[-1]["response"]["error"] == {
-        "code": "model_output_invalid",
-        "message": "no call that fits",
-    }
+    said = {"code": "model_output_invalid", "message": "no call that fits"}
+    assert events[-1]["response"]["error"] == said
     for event in events:
         EVENTS.validate_python(event)
 
@@ -492,7 +453,7 @@ def test_streamed_equals_whole_and_all_of_it_fits_the_published_types(
             check_published(event["response"])
         else:
             EVENTS.validate_python(event)
-    assert texts_by_deltas(events) == texts_of(whole)
+    assert texts_by_deltas(events) == said_in(whole)
 
 
 def texts_by_deltas(events: list[dict[str, Any]]) -> dict[str, str]:
@@ -505,7 +466,7 @@ def texts_by_deltas(events: list[dict[str, Any]]) -> dict[str, str]:
     return texts
 
 
-def texts_of(response: dict[str, Any]) -> dict[str, str]:
+def said_in(response: dict[str, Any]) -> dict[str, str]:
     return {
         item["id"]: item["arguments"] if "arguments" in item else item["content"][0]["text"]
         for item in sorted(response["output"], key=lambda item: item["id"])
