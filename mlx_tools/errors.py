@@ -37,6 +37,7 @@ StopReason = Literal[
     "backend_error",
     "internal_error",
     "interrupted",
+    "cancelled",
     "context_full",
     "format_errors",
     "iteration_limit",

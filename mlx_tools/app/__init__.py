@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.guard import Door, Guard, Refusal, is_loopback
     from mlx_tools.app.jobs import job_store, jobs_of, lasting, recorded, roots_of
     from mlx_tools.app.proposal import Proposal, Proposer
+    from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
     from mlx_tools.app.toml_edit import as_toml, with_value
     from mlx_tools.app.wiring import (
@@ -47,6 +48,7 @@ __getattr__, __dir__ = names_of(
         "guard": ("Door", "Guard", "Refusal", "is_loopback"),
         "jobs": ("job_store", "jobs_of", "lasting", "recorded", "roots_of"),
         "proposal": ("Proposal", "Proposer"),
+        "settings": ("signing_key",),
         "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),
         "toml_edit": ("as_toml", "with_value"),
         "wiring": (

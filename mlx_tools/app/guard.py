@@ -51,7 +51,9 @@ class Door:
         origin = headers.get("origin")
         if origin is not None and origin not in self.origins and not self._own(origin, headers):
             return Refusal(403, "origin_not_allowed", f"pages of {origin!r} may not ask here")
-        if scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS" or self._has_key(headers):
+        if scope["path"] in OPEN_PATHS or scope.get("method") == "OPTIONS":
+            return None
+        if self._has_key(headers):
             return None
         return Refusal(401, "invalid_api_key", "the key is missing or wrong")
 
@@ -95,9 +97,13 @@ class Guard:
         self._app, self._door, self._error_body = app, door, error_body
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        refused = self._door.refusal(scope) if scope["type"] == "http" else None
+        speaks = scope["type"] in ("http", "websocket")
+        refused = self._door.refusal(scope) if speaks else None
         if refused is None:
             await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": refused.code})
             return
         body = json.dumps(self._error_body(refused)).encode()
         headers = [(b"content-type", b"application/json")]

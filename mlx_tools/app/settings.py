@@ -7,6 +7,7 @@ values stand in ``config/default.toml`` and nowhere else.
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,6 +111,30 @@ def _domains(value: Any) -> object:
         raise UsageError(str(error)) from None
 
 
+def _origins(value: Any) -> object:
+    from mlx_tools.toolbox import UrlRefused, read_url
+
+    try:
+        found = [read_url(text) for text in value]
+    except UrlRefused as error:
+        raise UsageError(str(error)) from None
+    if any(target.path != "/" for target in found):
+        raise UsageError("an origin has no path")
+    return found
+
+
+def signing_key(secret: str) -> bytes:
+    """The bytes of a key for webhooks. Raises `UsageError`."""
+    kind, _, text = secret.partition("_")
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        key = b""
+    if kind != "whsec" or not 24 <= len(key) <= 64:
+        raise UsageError("it is no key for webhooks")
+    return key
+
+
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
 TOOLS = Checked(f"a list of tools, each {_TOOL}", lambda value: checked(value, "tools"))
 EFFECTS = Checked(f"a list of {', '.join(ASKABLE)}", checked_effects)
@@ -126,6 +151,10 @@ ADDRESSES = Checked(
     "an address such as http://127.0.0.1:8080, or a list of several",
     lambda value: [parse_address(url) for url in addresses(value)],
 )
+ORIGINS = Checked(
+    "a list of origins such as https://hooks.example.org or http://127.0.0.1:9000", _origins
+)
+WEBHOOK_SECRET = Checked("whsec_ and 24 to 64 bytes in base64", lambda value: signing_key(value))
 DOMAINS = Checked("a list of domains such as example.org; each means all names below it", _domains)
 
 Names = tuple[str, ...]
@@ -504,6 +533,25 @@ class GatewaySettings(Section):
     )
     queue: int = setting("never", "Requests that wait their turn; then 429", ge=0, le=100_000)
     timeout_ms: Milliseconds = setting("never", "Time for one request, corrections included")
+    approvals: Literal["person", "client"] = setting(
+        "never",
+        "Who decides about the calls of a run that a client asked for: a person, elsewhere, or the "
+        "client too",
+    )
+    webhooks: Names = setting(
+        "never",
+        "Where clients may have it told that their runs wait or are done: an origin each, such as "
+        "https://hooks.example.org",
+        check=ORIGINS,
+    )
+    webhook_secret: Key | None = setting(
+        "never",
+        "The key that what is told there is signed with: whsec_ and base64",
+        repr=False,
+        allowed="whsec_ and 24 to 64 bytes in base64",
+        check=WEBHOOK_SECRET,
+        secret=True,
+    )
 
 
 class Settings(Section):

@@ -24,7 +24,9 @@ _WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
 
 
 @app.callback(invoke_without_command=True)
-@options.with_settings(*options.GATEWAY, "profile", *options.BACKEND, *_WRITING)
+@options.with_settings(
+    *(*options.GATEWAY, "profile", *options.BACKEND, *_WRITING, *options.POLICY, *options.RUN)
+)
 def serve(context: typer.Context, *, options_given: options.Options) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""
     if context.invoked_subcommand is not None:

@@ -72,6 +72,7 @@ from mlx_tools.transcript import (
 )
 
 _ANSWERING: Final = (State.COMPLETING, State.READING, State.CALLING, State.PAUSED)
+_NO_RESULTS: Final[Mapping[str, ToolResult]] = {}
 _SUMMARISING: Final = "its output is long: the model summarises it"
 
 
@@ -110,6 +111,8 @@ class Conversation:
         self._emit: Emit | None = None
         self._waiting_for: Literal["", "backend", "tool"] = ""
         self._reopened = self.begin is None
+        self.cancelled = False
+        """Whether whoever breaks the run off wants no more of it."""
 
     @cached_property
     def _approvals(self) -> CallApprovals:
@@ -177,11 +180,17 @@ class Conversation:
                 await self._drive()
         return self._outcome()
 
-    async def resume(self, approvals: Approvals = None, emit: Emit | None = None) -> Outcome:
+    async def resume(
+        self,
+        approvals: Approvals = None,
+        emit: Emit | None = None,
+        results: Mapping[str, ToolResult] = _NO_RESULTS,
+    ) -> Outcome:
         """Go on where the session was paused or broke off; see `Controller.resume`.
 
-        Raises `UsageError`, and runs nothing, where an answer is about a call that does not wait,
-        or an approval is of something else than what would run now.
+        ``results`` are of calls that wait and were made elsewhere. Raises `UsageError`, and runs
+        nothing, where an answer or a result is of a call that does not wait, or an approval is of
+        something else than what would run now.
         """
         session = self.folded
         state, pause, open_calls = session.state, session.pause, session.current.open_calls
@@ -190,6 +199,8 @@ class Conversation:
             raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
         asked = session.current.asked() if state in (State.PAUSED, State.CALLING) else ()
         sure = [call.call for call in asked if not open_calls[call.call].in_doubt]
+        if strangers := results.keys() - set(sure):
+            raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
         pause_within = pause if state is State.PAUSED else None
         if pause_within is not None:
             sure += [call.call_id for call in pause_within.within if not call.in_doubt]
@@ -202,15 +213,37 @@ class Conversation:
             self._nested_runs().answers = within
             with self._resumable():
                 self._append_resumed()
-                while session.state is State.READING and isinstance(
-                    step := session.next_step(), Write
-                ):
-                    self._write(step.records)
+                self._write_read()
                 if session.state is State.CALLING:
                     self._approvals.decide_again()
                     await self._approvals.take(answers, pause)
+                    for call in [one for one in session.current.asked() if one.call in results]:
+                        await self._observe(call, results[call.call], mutates=False)
                 await self._drive()
         return self._outcome()
+
+    async def settle(self) -> Outcome:
+        """Bring a question that broke off to rest, and run nothing for that.
+
+        It is paused where a person must decide about a call, or nobody knows how one ended, else
+        stopped; where it was ``cancelled`` it is stopped in any case, also while it is paused.
+        """
+        self._write_read()
+        asked = self.folded.current.asked() if self.folded.state is State.CALLING else ()
+        if asked and not self.cancelled:
+            await self._approvals.pause(asked)
+        elif self.folded.state in _ANSWERING and (
+            self.cancelled or self.folded.state is not State.PAUSED
+        ):
+            self._break_off(KeyboardInterrupt())
+        return self._outcome()
+
+    def _write_read(self) -> None:
+        """Write down what follows from the last completion."""
+        while self.folded.state is State.READING and isinstance(
+            step := self.folded.next_step(), Write
+        ):
+            self._write(step.records)
 
     async def go_on(self, question: str, approvals: Approvals) -> Outcome:
         """Go on with a session in which ``question`` was asked: its outcome where that has come to
@@ -419,7 +452,8 @@ class Conversation:
         if isinstance(error, Exception):
             self._stop("internal_error", f"{type(error).__name__}: {error}")
         else:
-            self._stop("interrupted", "the run was interrupted")
+            reason: StopReason = "cancelled" if self.cancelled else "interrupted"
+            self._stop(reason, f"the run was {reason}")
 
     def _give_up_calls(self, code: ErrorCode) -> None:
         """Give the calls that are still open an error, save those nobody knows the end of."""

@@ -121,7 +121,8 @@ class ServedModels:
             idle_timeout=seconds,
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
-        return Speaker(chosen.backend, manner, limits, context, counter)
+        settings = replace(settings, model=model, chat_format=chat_format, context=context)
+        return Speaker(chosen.backend, manner, limits, context, counter, settings=settings)
 
 
 def _told(route: Mapping[str, Any]) -> str:

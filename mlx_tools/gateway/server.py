@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
 import anyio
-import anyio.lowlevel
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -31,28 +29,27 @@ from mlx_tools.gateway.anthropic_messages import (
 from mlx_tools.gateway.body import unsupported
 from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
 from mlx_tools.gateway.completions_api import complete_text, completion_error, read_completion
+from mlx_tools.gateway.exchange import (
+    KEEP_ALIVE,
+    KEEP_ALIVE_SECONDS,
+    Sender,
+    end_with_client,
+    json_body,
+    key_of,
+)
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
 from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
+from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import Emit, Speaker
-
-MAX_BODY: Final = 32 << 20
-"""Bytes of a request's body."""
-
-BODY_SECONDS: Final = 60.0
-"""How long a body may take to come."""
-
-KEEP_ALIVE_SECONDS: Final = 15.0
-"""After so long a silence a stream says that it lives."""
 
 _MOST_HEADER: Final = 4000
 """Characters of one header; clients and proxies take about twice as many for all of them."""
 
 _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
-
-_KEEP_ALIVE: Final = ": keep-alive\n\n"
 
 ReadBody = Callable[[dict[str, Any], Request], tuple[TurnRequest, Reply]]
 ErrorBody = Callable[[ApiError], dict[str, Any]]
@@ -63,7 +60,8 @@ Take = Callable[[Speaker, TurnRequest, Emit], Any]
 class Gateway:
     """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids,
     ``temperature`` is what is sampled with where a client does not say. ``patience`` is how long a
-    client may take to take in what is sent, in seconds."""
+    client may take to take in what is sent, in seconds; ``runs`` are those of its own, None for
+    none."""
 
     models: ServedModels
     admission: Admission
@@ -72,6 +70,7 @@ class Gateway:
     meters: Meters = field(default_factory=Meters)
     temperature: float = 0.0
     patience: float = 60.0
+    runs: Runs | None = None
     responses: ResponseStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,11 +89,14 @@ def application(gateway: Gateway, door: Door) -> Starlette:
         try:
             yield
         finally:
+            if gateway.runs is not None:
+                await gateway.runs.aclose()
             await gateway.models.aclose()
 
     app = Starlette(
         routes=[
             *_turn_routes(gateway),
+            *([] if gateway.runs is None else run_routes(gateway.runs, gateway.patience)),
             Route("/v1/responses/{id}", _response, methods=["GET", "DELETE"]),
             Route("/v1/responses/{id}/input_items", _input_items),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
@@ -137,7 +139,7 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
         ),
         "/v1/responses": _TurnEndpoint(
             gateway,
-            lambda body, request: read_responses(body, **made, **kept, key=_key_of(request)),
+            lambda body, request: read_responses(body, **made, **kept, key=key_of(request)),
             responses_error,
         ),
         "/v1/messages": _TurnEndpoint(
@@ -167,14 +169,14 @@ class _TurnEndpoint:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         gateway, request = self._gateway, Request(scope, receive)
-        sender = _Sender(send, gateway.patience)
+        sender = Sender(send, gateway.patience)
         gateway.meters.count("requests", path=scope["path"])
         try:
             turn, reply = self._read(await json_body(request), request)
             error: ApiError | None = None
             async with anyio.create_task_group() as tasks:
                 sender.give_up = tasks.cancel_scope.cancel
-                tasks.start_soon(_end_with_client, receive, tasks.cancel_scope)
+                tasks.start_soon(end_with_client, receive, tasks.cancel_scope)
                 error = await self._serve(request, turn, reply, sender)
                 tasks.cancel_scope.cancel()
         except ClientDisconnect:
@@ -186,7 +188,7 @@ class _TurnEndpoint:
             await sender.whole(error.status, self._error_body(error), _error_headers(error))
 
     async def _serve(
-        self, request: Request, turn: TurnRequest, reply: Reply, sender: _Sender
+        self, request: Request, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> ApiError | None:
         try:
             speaker = await self._gateway.models.speaker(turn.model)
@@ -197,7 +199,7 @@ class _TurnEndpoint:
         return None
 
     async def _answer(
-        self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: _Sender
+        self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
         headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
         if not reply.streamed:
@@ -217,42 +219,6 @@ class _TurnEndpoint:
             raise stream.failed
 
 
-class _Sender:
-    """Sends a response; ``begun`` once its head is out. ``give_up`` ends what waits for a client
-    that does not read."""
-
-    def __init__(self, send: Any, patience: float) -> None:
-        self._into, self._patience = send, patience
-        self.give_up: Callable[[], None] = lambda: None
-        self.begun = False
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        with anyio.move_on_after(self._patience) as late:
-            await self._into(message)
-        if late.cancelled_caught:
-            self.give_up()
-            await anyio.lowlevel.checkpoint()
-
-    async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
-        if not self.begun:
-            self.begun = True
-            response = JSONResponse(body, status, headers=headers)
-            await self._send(
-                {"type": "http.response.start", "status": status, "headers": response.raw_headers}
-            )
-            await self._send({"type": "http.response.body", "body": response.body})
-
-    async def head(self, headers: dict[str, str]) -> None:
-        self.begun = True
-        fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
-        raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in (fixed | headers).items()]
-        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
-
-    async def more(self, text: str, *, last: bool = False) -> None:
-        body = text.encode("utf-8", "replace")
-        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
 class _Stream:
     """A turn's events on their way to a client.
 
@@ -261,7 +227,7 @@ class _Stream:
     """
 
     def __init__(
-        self, reply: Reply, sender: _Sender, headers: dict[str, str], meters: Meters
+        self, reply: Reply, sender: Sender, headers: dict[str, str], meters: Meters
     ) -> None:
         self._reply, self._sender, self._headers, self._meters = reply, sender, headers, meters
         self._waiting: deque[TurnEvent] = deque()
@@ -282,7 +248,7 @@ class _Stream:
             with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
                 await self._news.wait()
             if silence.cancelled_caught:
-                await self._send(_KEEP_ALIVE)
+                await self._send(KEEP_ALIVE)
                 continue
             self._news = anyio.Event()
             waiting, self._waiting = self._waiting, deque()
@@ -309,44 +275,10 @@ class _Stream:
         await self._sender.more(text)
 
 
-async def _end_with_client(receive: Any, scope: anyio.CancelScope) -> None:
-    """A client that goes away frees its slot, and closes the stream of the model's server."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
-
-
 def _client_of(request: Request) -> str:
     """Who asks, for turns at a full house."""
     host = request.client.host if request.client is not None else ""
     return f"{host} {request.headers.get('user-agent', '')}"
-
-
-def _key_of(request: Request) -> str:
-    """By what a client is known: nobody else may see what is kept for it."""
-    return request.headers.get("x-api-key") or request.headers.get("authorization", "")
-
-
-async def json_body(request: Request) -> dict[str, Any]:
-    """A request's body, a JSON object. Raises `ApiError`."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, "unsupported_media_type", "the body must be application/json")
-    body = bytearray()
-    with anyio.move_on_after(BODY_SECONDS) as late:
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY:
-                raise ApiError(413, "payload_too_large", f"the body is over {MAX_BODY} bytes")
-    if late.cancelled_caught:
-        raise ApiError(408, "timeout", f"the body did not come within {BODY_SECONDS:g} s")
-    try:
-        value = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, "invalid_json", f"the body is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ApiError(400, "invalid_json", "the body is no JSON object")
-    return value
 
 
 def header_of(names: Iterable[str]) -> str:
@@ -382,7 +314,7 @@ async def _model(request: Request) -> Response:
 
 async def _response(request: Request) -> Response:
     """A response that was kept, or that it is forgotten now."""
-    kept, key = request.app.state.gateway.responses, _key_of(request)
+    kept, key = request.app.state.gateway.responses, key_of(request)
     if request.method == "DELETE":
         return JSONResponse(kept.delete(key, request.path_params["id"]))
     if request.query_params.get("stream", "false") != "false":
@@ -391,7 +323,7 @@ async def _response(request: Request) -> Response:
 
 
 async def _input_items(request: Request) -> Response:
-    kept, key = request.app.state.gateway.responses, _key_of(request)
+    kept, key = request.app.state.gateway.responses, key_of(request)
     return JSONResponse(kept.input_items(key, request.path_params["id"], request.query_params))
 
 

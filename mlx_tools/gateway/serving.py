@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
+from collections.abc import Callable
+from types import FrameType
 from typing import Final
 
 import uvicorn
 
-from mlx_tools.app import Door, RunOptions
+from mlx_tools.app import Door, RunOptions, signing_key
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import Note, ServedModels
 from mlx_tools.gateway.server import Gateway, application
+from mlx_tools.gateway.webhooks import Webhooks
 
 GRACE_SECONDS: Final = 30
 """How long requests may take to end once the gateway is told to."""
@@ -29,10 +34,20 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
     """
     own = options.configuration.settings.gateway
     models = ServedModels(options, note)
+    secret = own.webhook_secret
+    runs = Runs(
+        options.configuration,
+        models,
+        Admission(own.concurrency, own.concurrency + own.queue, time.monotonic),
+        own.concurrency + own.queue,
+        note,
+        webhooks=Webhooks(own.webhooks, signing_key(secret) if secret else b""),
+    )
     gateway = Gateway(
         models,
         Admission(own.concurrency, own.queue, time.monotonic),
         temperature=options.configuration.settings.model.temperature,
+        runs=runs,
     )
     door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
     config = uvicorn.Config(
@@ -48,7 +63,19 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         host, port = listening.getsockname()[:2]
         name = f"[{host}]" if ":" in host else host
         note(f"{models.rows()[0]['id']} is served at http://{name}:{port}/v1")
-        await uvicorn.Server(config).serve(sockets=[listening])
+        await _Server(config, runs.leave).serve(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it is told to end: what streams without end ends then."""
+
+    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._loop, self._told = asyncio.get_running_loop(), told
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._loop.call_soon_threadsafe(self._told)
+        super().handle_exit(sig, frame)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -16,7 +16,14 @@ from typing import Any, Final
 import anyio
 
 from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter
-from mlx_tools.controller import Complete, Completer, Written, natively, request_for
+from mlx_tools.controller import (
+    Complete,
+    Completer,
+    RunSettings,
+    Written,
+    natively,
+    request_for,
+)
 from mlx_tools.errors import BackendError, BackendTimeout, MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
 from mlx_tools.gateway.plain_text import PlainText, StopTexts
@@ -62,7 +69,8 @@ Emit = Callable[[TurnEvent], None]
 
 @dataclass
 class Speaker:
-    """A model that turns are asked of. ``context`` is in tokens, None where nobody says."""
+    """A model that turns are asked of. ``context`` is in tokens, None where nobody says.
+    ``settings`` are how a run of the gateway's own speaks with it."""
 
     backend: Backend
     manner: Manner
@@ -70,6 +78,7 @@ class Speaker:
     context: int | None
     counter: TokenCounter
     memory: TurnMemory = field(default_factory=TurnMemory)
+    settings: RunSettings = field(default_factory=RunSettings)
     _counting: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
     async def take(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.urls import UrlRefused, read_domain
+    from mlx_tools.toolbox.sqlite import FileFormat, SqliteFile
+    from mlx_tools.toolbox.urls import Target, UrlRefused, is_public, read_domain, read_url
+    from mlx_tools.toolbox.web_fetch import Fetcher
     from mlx_tools.toolbox.web_tools import WebOptions
 
 __getattr__, __dir__ = names_of(
@@ -69,7 +71,9 @@ __getattr__, __dir__ = names_of(
         "schedule.runner": ("Ended", "Runner", "settle"),
         "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
-        "urls": ("UrlRefused", "read_domain"),
+        "sqlite": ("FileFormat", "SqliteFile"),
+        "urls": ("Target", "UrlRefused", "is_public", "read_domain", "read_url"),
+        "web_fetch": ("Fetcher",),
         "web_tools": ("WebOptions",),
     },
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -100,11 +100,19 @@ class Fetcher:
         UrlRefused for what is never asked, ToolError for what went wrong."""
         for _ in range(MAX_REDIRECTS + 1):
             addresses = await self.admit(target)
-            async with self._response(target, addresses) as response:
+            async with self._response(target, addresses, _asking) as response:
                 if response.status_code not in _REDIRECTS:
                     return await self._page(target, response)
                 target = _next(target, response)
         raise ToolError(f"the page leads on and on: more than {MAX_REDIRECTS} redirects")
+
+    async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> int:
+        """The status that a server gives for a body; nothing else of its answer is read, and no
+        redirect followed. Raises as `fetch` does."""
+        own = [*headers.items(), ("Content-Length", str(len(body)))]
+        addresses = await self.admit(target)
+        async with self._response(target, addresses, lambda: ("POST", own, body)) as response:
+            return response.status_code
 
     async def admit(self, target: Target) -> list[str]:
         """The addresses to ask for a target, at least one. Raises UrlRefused where any address of
@@ -140,7 +148,7 @@ class Fetcher:
 
     @contextlib.asynccontextmanager
     async def _response(
-        self, target: Target, addresses: list[str]
+        self, target: Target, addresses: list[str], asked: Callable[[], _Asked]
     ) -> AsyncIterator[httpx.Response]:
         """The response of the first of these addresses that can be connected to, its body not yet
         read. The host's name stands in the request, and is what the certificate is held to; the
@@ -154,7 +162,9 @@ class Fetcher:
                 )
                 await stack.enter_async_context(transport)
                 try:
-                    response = await transport.handle_async_request(self._request(target, address))
+                    response = await transport.handle_async_request(
+                        self._request(target, address, *asked())
+                    )
                     break
                 except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                     if address == addresses[-1]:
@@ -167,12 +177,14 @@ class Fetcher:
             stack.push_async_callback(response.aclose)
             yield response
 
-    def _request(self, target: Target, address: str) -> httpx.Request:
+    def _request(
+        self, target: Target, address: str, method: str, own: list[tuple[str, str]], body: bytes
+    ) -> httpx.Request:
         import httpx
 
         times = {"connect": CONNECT_SECONDS, "read": self.idle, "write": self.idle, "pool": 1.0}
         return httpx.Request(
-            "GET",
+            method,
             httpx.URL(
                 scheme=target.scheme,
                 host=address,
@@ -182,10 +194,10 @@ class Fetcher:
             headers=[
                 ("Host", target.authority),
                 ("User-Agent", _agent()),
-                ("Accept", ACCEPT),
-                ("Accept-Encoding", ENCODING),
+                *own,
                 ("Connection", "close"),
             ],
+            content=body,
             extensions={"timeout": times, "sni_hostname": target.host},
         )
 
@@ -203,6 +215,15 @@ class Fetcher:
         except httpx.HTTPError as error:
             raise _broken(target, error) from None
         return FetchedPage(target, media, body)
+
+
+_Asked = tuple[str, list[tuple[str, str]], bytes]
+"""The method, the header fields beside those of every request, and the body."""
+
+
+def _asking() -> _Asked:
+    """What a page is asked for with."""
+    return "GET", [("Accept", ACCEPT), ("Accept-Encoding", ENCODING)], b""
 
 
 def _next(target: Target, response: httpx.Response) -> Target:

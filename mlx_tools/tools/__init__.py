@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, MakeTool, SourceKind
 from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError, current_context
-from mlx_tools.tools.executor import MAX_ERROR_CHARS, ToolResult, execute, submit
+from mlx_tools.tools.executor import (
+    MAX_ERROR_CHARS,
+    MAX_OUTPUT_CHARS,
+    ToolResult,
+    execute,
+    submit,
+)
 from mlx_tools.tools.exports import FORMATS, export, to_openai
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by, write_template

@@ -9,6 +9,7 @@ from mlx_tools.transcript.outcome import (
     Outcome,
     Paused,
     Stopped,
+    Unfinished,
     at_rest,
     outcome_of,
     pending_calls,

@@ -193,6 +193,12 @@ def _mends(records: Sequence[Record]) -> Iterator[MendRecord]:
         yield record
 
 
+OF_RECORDS: Final = (
+    *(TurnEnded, Mended, FormatBroken, CallRead, CallDecided, ToolStarted, ToolEnded, Compacted),
+)
+"""Those that are told again of a transcript that is read again."""
+
+
 # --- of the moment -------------------------------------------------------------------------------
 
 

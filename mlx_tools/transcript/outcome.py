@@ -335,14 +335,23 @@ class Stopped(Outcome):
         return EXIT_BACKEND if self.waiting_for == "backend" else EXIT_STOPPED
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished(Outcome):
+    """What there is of a run that has not come to rest."""
+
+    status: ClassVar[str] = "running"
+
+
 def outcome_of(
     records: Sequence[Record],
     *,
+    so_far: bool = False,
     transcript: str | None = None,
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """The outcome of the last question in ``records``, which must have come to rest.
+    """The outcome of the last question in ``records``, which must have come to rest; with
+    ``so_far`` what there is of it.
 
     ``outputs`` holds the whole outputs by call, as far as they are at hand, ``artifacts`` the ids
     of those that were kept after their observation was written.
@@ -388,6 +397,8 @@ def outcome_of(
             return Stopped(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
+    if so_far:
+        return Unfinished(**common)
     raise TranscriptError("the run has not come to rest")
 
 

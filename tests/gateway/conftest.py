@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
-from mlx_tools.app import Door
+from mlx_tools import Tool, tool
+from mlx_tools.app import Door, config
 from mlx_tools.backends import TokenCounter
+from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import Manner
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.tools import Registry
 
 WEATHER = {
     "type": "function",
@@ -79,3 +85,97 @@ def serving() -> Callable[..., Any]:
         return SimpleNamespace(client=client, backend=backend, gateway=gateway, transport=transport)
 
     return serve
+
+
+# --- runs ----
+
+KEY = {"authorization": "Bearer one"}
+
+
+class Tools:
+    """A tool that reads and one that writes; ``written`` is what was, ``hold`` has the latter wait
+    before it is done."""
+
+    def __init__(self) -> None:
+        self.written: list[str] = []
+        self.hold: Callable[[], Any] | None = None
+
+    def made(self) -> list[Tool]:
+        @tool(effects={"read"})
+        def area(width: float, height: float) -> float:
+            """Area of a rectangle."""
+            return width * height
+
+        @tool(effects={"write"})
+        async def keep(text: str) -> str:
+            """Keeps a text."""
+            self.written.append(text)
+            if self.hold is not None:
+                await self.hold()
+            return "kept"
+
+        return [area, keep]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Give a gateway whose model writes these completions, and a client of it."""
+
+    def made(*scripts: Any, state: str = "state", key: str = "", **options: Any) -> Any:
+        monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / state))
+        own, most = tmp_path / "config.toml", options.pop("most", 10)
+        own.write_text(options.pop("file", ""))
+        given = {name.replace("__", "."): value for name, value in options.items()}
+        loaded = config.load(
+            options={"policy.allow": "area,keep", **given},
+            environ={},
+            cwd=tmp_path,
+            user_file=own,
+            home=tmp_path,
+        )
+        backend, tools = ScriptedBackend(*scripts), Tools()
+        speaker = speaker_of(backend)
+        speaker.settings = RunSettings(
+            chat_format=NAMED_FORMATS["chatml"], style="jsonl", model="scripted"
+        )
+        models: Any = OneModel(speaker)
+        runs = Runs(
+            loaded,
+            models,
+            Admission(2, 10, lambda: 0.0),
+            most,
+            [].append,
+            make_registry=lambda header: Registry(tools.made()),
+        )
+        gateway = Gateway(models, Admission(4, 8, lambda: 0.0), runs=runs)
+        app = application(gateway, Door(key=key))
+        client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=KEY
+        )
+        return SimpleNamespace(client=client, runs=runs, backend=backend, tools=tools, app=app)
+
+    return made
+
+
+async def ask(one: Any, **body: Any) -> dict[str, Any]:
+    """A run that was made, at rest."""
+    made = await one.client.post("/v1/runs", json={"question": "How large?", **body})
+    assert made.status_code == 201, made.text
+    return await rested(one, made.json()["id"])
+
+
+async def queued(one: Any) -> dict[str, Any]:
+    """A run that was just made."""
+    made: dict[str, Any] = (await one.client.post("/v1/runs", json={"question": "x"})).json()
+    return made
+
+
+async def rested(one: Any, run: str) -> dict[str, Any]:
+    if (live := one.runs._live.get(run)) is not None:
+        with anyio.fail_after(30):
+            await live.rested.wait()
+    return (await one.client.get(f"/v1/runs/{run}")).json()
+
+
+def deciding(begin: Any, *scripts: Any) -> Any:
+    return begin(*scripts, file='[gateway]\napprovals = "client"\n')

@@ -1,0 +1,96 @@
+"""Requests and answers as they go over a connection: a body that comes, an answer that is sent to
+whoever takes it in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import anyio
+import anyio.lowlevel
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse
+
+from mlx_tools.gateway.request import ApiError
+
+MAX_BODY: Final = 32 << 20
+"""Bytes of a request's body."""
+
+BODY_SECONDS: Final = 60.0
+"""How long a body may take to come."""
+
+KEEP_ALIVE_SECONDS: Final = 15.0
+"""After so long a silence a stream says that it lives."""
+
+KEEP_ALIVE: Final = ": keep-alive\n\n"
+
+
+class Sender:
+    """Sends a response; ``begun`` once its head is out. ``give_up`` ends what waits for a client
+    that does not read."""
+
+    def __init__(self, send: Any, patience: float) -> None:
+        self._into, self._patience = send, patience
+        self.give_up: Callable[[], None] = lambda: None
+        self.begun = False
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        with anyio.move_on_after(self._patience) as late:
+            await self._into(message)
+        if late.cancelled_caught:
+            self.give_up()
+            await anyio.lowlevel.checkpoint()
+
+    async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
+        if not self.begun:
+            self.begun = True
+            response = JSONResponse(body, status, headers=headers)
+            await self._send(
+                {"type": "http.response.start", "status": status, "headers": response.raw_headers}
+            )
+            await self._send({"type": "http.response.body", "body": response.body})
+
+    async def head(self, headers: dict[str, str]) -> None:
+        self.begun = True
+        fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+        raw = [(k.encode(), v.encode("latin-1", "replace")) for k, v in (fixed | headers).items()]
+        await self._send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def more(self, text: str, *, last: bool = False) -> None:
+        body = text.encode("utf-8", "replace")
+        await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+async def end_with_client(receive: Any, scope: anyio.CancelScope) -> None:
+    """A client that goes away frees its slot, and closes the stream of the model's server."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+def key_of(request: HTTPConnection) -> str:
+    """By what a client is known: nobody else may see what is kept for it."""
+    return request.headers.get("x-api-key") or request.headers.get("authorization", "")
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """A request's body, a JSON object. Raises `ApiError`."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "unsupported_media_type", "the body must be application/json")
+    body = bytearray()
+    with anyio.move_on_after(BODY_SECONDS) as late:
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_BODY:
+                raise ApiError(413, "payload_too_large", f"the body is over {MAX_BODY} bytes")
+    if late.cancelled_caught:
+        raise ApiError(408, "timeout", f"the body did not come within {BODY_SECONDS:g} s")
+    try:
+        value = json.loads(body.decode())
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "invalid_json", f"the body is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "invalid_json", "the body is no JSON object")
+    return value

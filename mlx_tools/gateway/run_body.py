@@ -1,0 +1,184 @@
+"""What clients send of runs: a run that is asked for, decisions and results of its calls. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from mlx_tools.controller import ApprovalAnswer
+from mlx_tools.errors import UsageError
+from mlx_tools.gateway.body import (
+    Body,
+    JsonObject,
+    answer_schema,
+    check_names,
+    check_plain,
+    place,
+    read,
+    tool_spec,
+)
+from mlx_tools.gateway.chat_completions import ChatFunction
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec
+from mlx_tools.policy import PRESETS, Limits
+from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
+
+Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+_MOST_TOOLS: Final = 200
+
+
+class _Strict(Body):
+    """A body of which every field counts: one that is misspelt would give more power, not less."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class RunBody(_Strict):
+    question: Question | None = None
+    messages: Annotated[list[JsonObject], Field(min_length=1)] | None = None
+    model: str | None = None
+    preset: str | None = None
+    tools: list[Name] | None = None
+    client_tools: Annotated[list[JsonObject], Field(max_length=_MOST_TOOLS)] | None = None
+    limits: JsonObject | None = None
+    answer_schema: JsonObject | None = Field(None, alias="schema")
+    webhook: Name | None = None
+
+
+class ApprovalBody(_Strict):
+    call_id: Name
+    digest: str
+    decision: Literal["approve", "deny", "edit"]
+    arguments: JsonObject | None = None
+    reason: Annotated[str, Field(max_length=10_000)] = ""
+    scope: Literal["call", "session"] = "call"
+
+    def answer(self) -> ApprovalAnswer:
+        """The decision, as sessions take it. Raises `ApiError`."""
+        if (self.arguments is not None) != (self.decision == "edit"):
+            problem = "arguments: an edit has some, no other decision does"
+            raise ApiError(400, "invalid_value", problem, param="arguments")
+        if self.decision == "deny":
+            return ApprovalAnswer(False, self.reason or "the user said no")
+        if not self.digest:
+            problem = "digest: that of the call as it was shown"
+            raise ApiError(400, "invalid_value", problem, param="digest")
+        lasting = self.scope == "session"
+        return ApprovalAnswer(True, self.reason, self.arguments, lasting, self.digest)
+
+
+class ResultBody(_Strict):
+    call_id: Name
+    output: Any = None
+    error: Annotated[str, Field(min_length=1)] | None = None
+
+    def result(self) -> ToolResult:
+        """The end of the call. Raises `ApiError`."""
+        if (self.error is not None) == ("output" in self.model_fields_set):
+            raise ApiError(400, "invalid_value", "either output or error", param="output")
+        if self.error is not None:
+            return ToolResult(None, ErrorInfo("tool_error", self.error[:MAX_ERROR_CHARS]), 0, 0)
+        given = self.output
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+        if len(text) > MAX_OUTPUT_CHARS:
+            problem = f"output: {len(text)} characters are more than {MAX_OUTPUT_CHARS}"
+            raise ApiError(413, "payload_too_large", problem, param="output")
+        return ToolResult(text, None, 0, len(text))
+
+
+class ContinueBody(_Strict):
+    question: Question
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedRun:
+    """A run as a client asks for it. ``history`` is what was said before the question; ``tools``
+    None are all that the server has, ``limits`` those that were named. ``own`` are the tools that
+    the client itself runs."""
+
+    question: str
+    history: Sequence[JsonObject] = ()
+    model: str = ""
+    preset: str | None = None
+    tools: tuple[str, ...] | None = None
+    own: tuple[ToolSpec, ...] = ()
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] | None = None
+    webhook: str | None = None
+
+    @property
+    def own_names(self) -> frozenset[str]:
+        """The names of the client's tools."""
+        return frozenset(spec.name for spec in self.own)
+
+    def limits_within(self, most: Limits) -> Limits:
+        """The limits that hold, none wider than ``most``. Raises `ApiError`."""
+        try:
+            wanted = Limits.from_json({**most.to_json(), **self.limits}).to_json()
+        except UsageError as error:
+            raise ApiError(400, "invalid_value", str(error), param="limits") from None
+        return Limits(**{name: min(wanted[name], value) for name, value in most.to_json().items()})
+
+
+def read_run(body: Mapping[str, Any]) -> AskedRun:
+    """What a body asks for. Raises `ApiError` for the first field that is wrong."""
+    check_plain(body)
+    given = read(RunBody, body)
+    question, history = _asked(given)
+    if given.preset is not None and given.tools is not None:
+        raise ApiError(400, "invalid_value", "tools: excludes preset", param="tools")
+    if given.preset is not None and given.preset not in PRESETS:
+        problem = f"preset: one of {', '.join(PRESETS)}"
+        raise ApiError(400, "invalid_value", problem, param="preset")
+    schema = given.answer_schema
+    return AskedRun(
+        question=question,
+        history=history,
+        model=given.model or "",
+        preset=given.preset,
+        tools=None if given.tools is None else tuple(given.tools),
+        own=_own_tools(given.client_tools or []),
+        limits=given.limits or {},
+        schema=None if schema is None else answer_schema(schema, "schema"),
+        webhook=given.webhook,
+    )
+
+
+def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
+    """The question, and what was said before it."""
+    if (given.question is None) == (given.messages is None):
+        raise ApiError(400, "invalid_value", "either question or messages", param="question")
+    if given.question is not None:
+        return given.question, []
+    *history, last = given.messages or []
+    content = last.get("content")
+    if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
+        problem = "messages: the last one is the user's question, a text"
+        raise ApiError(400, "invalid_value", problem, param="messages")
+    return content, history
+
+
+def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
+    """The client's tools. What they do nobody knows here, so what holds for a call that changes
+    things holds for theirs: none is made of text that was cut off, or copied out of a result."""
+    specs = []
+    for index, definition in enumerate(definitions):
+        at = place("client_tools", index)
+        if isinstance(definition.get("function"), dict):
+            at, definition = place(at, "function"), definition["function"]
+        function = read(ChatFunction, definition, at)
+        if not TOOL_NAME.fullmatch(function.name):
+            problem = f"{at}.name: 1 to 64 of A-Z a-z 0-9 _ . -"
+            raise ApiError(400, "invalid_value", problem, param=f"{at}.name")
+        left_out: list[str] = []
+        where = f"{at}.parameters"
+        spec = tool_spec(function.name, function.description, function.parameters, where, left_out)
+        specs.append(ToolSpec(spec.name, spec.description, spec.parameters, frozenset(("write",))))
+    check_names(specs)
+    return tuple(specs)

@@ -1,0 +1,540 @@
+"""Runs of the gateway's own: its server executes their tools, under its policy.
+
+A run is a session of the store that `ask` uses, and where it stands is read from its transcript. It
+goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
+held here. One that broke off with its process is brought to rest when somebody looks at it, and is
+never gone on with by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+import anyio
+
+from mlx_tools.app import Configuration, jobs_of, registry_of, session_store
+from mlx_tools.controller import (
+    AlwaysApprove,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Approver,
+    Controller,
+    Conversation,
+    NobodyThere,
+)
+from mlx_tools.errors import BackendError, MlxToolsError, StorageError, TranscriptError, UsageError
+from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_body import AskedRun, read_run
+from mlx_tools.gateway.run_events import Follower, Numbered, closed, rests, told_of
+from mlx_tools.gateway.run_rows import RunRow, RunRows
+from mlx_tools.gateway.turn import Speaker, as_api_error
+from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.policy import Policy, restriction
+from mlx_tools.store import SessionFolder
+from mlx_tools.tools import Registry, Tool, ToolError, ToolResult
+from mlx_tools.transcript import (
+    DecisionRecord,
+    Event,
+    Header,
+    Outcome,
+    PauseRecord,
+    Record,
+    ResumedRecord,
+    Stopped,
+    Unfinished,
+    UserRecord,
+    at_rest,
+    outcome_of,
+    pending_calls,
+)
+
+PATIENCE: Final = 10.0
+"""Seconds that a client waits for a run to come to rest before it hears that it runs."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks at whether another process has gone on with a run."""
+
+Go = Callable[[Callable[[Event], None]], Awaitable[Outcome]]
+JsonObject = dict[str, Any]
+
+
+class Models(Protocol):
+    """What runs ask of the models that are served."""
+
+    async def speaker(self, name: str) -> Speaker: ...
+
+
+@dataclass(eq=False)
+class _Live:
+    """A run at work in this process. ``began`` is how many records there were before, ``taken`` is
+    set once what it was begun with is written down, ``refused`` why it was not."""
+
+    conversation: Conversation
+    began: int
+    status: str = "queued"
+    refused: UsageError | None = None
+    taken: anyio.Event = field(default_factory=anyio.Event)
+    rested: anyio.Event = field(default_factory=anyio.Event)
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def records(self) -> Sequence[Record]:
+        return self.conversation.files.transcript
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnToolsWait:
+    """Decides as another approver does, save about a client's own tools: their calls wait."""
+
+    inner: Approver
+    own: frozenset[str]
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        answers = await self.inner.decide(requests)
+        pairs = zip(requests, answers, strict=True)
+        return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
+
+
+class Runs:
+    """The runs of one gateway, under one configuration.
+
+    ``admission`` says how many are at work at once, ``most`` how many may be or wait for that.
+    ``make_registry`` makes the tools that exist, for a new session or one with this header.
+    ``note`` is told what went wrong that no client hears of.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        models: Models,
+        admission: Admission,
+        most: int,
+        note: Callable[[str], None],
+        *,
+        webhooks: Webhooks | None = None,
+        make_registry: Callable[[Header | None], Registry] | None = None,
+    ) -> None:
+        self._configuration, self._models = configuration, models
+        self._admission, self._most, self._note = admission, most, note
+        self._webhooks = webhooks or Webhooks()
+        self._make_registry = make_registry or self._registry
+        self._store = session_store(configuration)
+        self._sessions = SessionFolder(self._store.folder)
+        self._rows = RunRows(self._store.folder.parent / "runs.sqlite", self._forget)
+        self._live: dict[str, _Live] = {}
+        self._followers: dict[str, set[Follower]] = {}
+        self._creating, self._settling = anyio.Lock(), anyio.Lock()
+        self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
+        self._ending = False
+
+    def owner(self, key: str) -> str:
+        """By what the runs of whoever bears this key are known."""
+        return hmac.new(
+            self._store.secret, key.encode("utf-8", "replace"), hashlib.sha256
+        ).hexdigest()
+
+    # --- what clients ask for ---
+
+    async def create(self, owner: str, body: JsonObject, key: str | None) -> tuple[RunRow, bool]:
+        """A run that a client asks for, and whether it is new: under the same ``key`` there is
+        one, however often it is asked for. Raises `ApiError`."""
+        asked = read_run(body)
+        if asked.webhook is not None and self._configuration.settings.policy.local_only:
+            problem = "webhook: nothing leaves this machine (policy.local_only)"
+            raise ApiError(400, "invalid_value", problem, param="webhook")
+        self._webhooks.check(asked.webhook)
+        async with self._creating:
+            if key is not None and (there := self._rows.under(owner, key)) is not None:
+                return _same(there, body), False
+            self._check_room()
+            speaker = await self._models.speaker(asked.model)
+            try:
+                controller = self._controller(speaker, asked)
+                conversation = await controller.conversation(history=asked.history)
+            except StorageError:
+                raise
+            except MlxToolsError as error:
+                raise as_api_error(error) from error
+            row, added = RunRow(conversation.session, owner, body), False
+            try:
+                added = self._rows.add(row, key)
+            finally:
+                if not added:
+                    conversation.close()
+                    self._forget(row.id)
+            if not added and (there := self._rows.under(owner, key or "")) is not None:
+                return _same(there, body), False  # another gateway was quicker
+            self._begin(row, conversation, partial(_ask, conversation, asked.question))
+        return row, True
+
+    def find(self, owner: str, run: str) -> RunRow:
+        """A client's run. Raises `ApiError` where it has none with this id."""
+        return self._rows.get(owner, run)
+
+    def page(self, owner: str, limit: int, after: str | None) -> list[RunRow]:
+        """A client's runs, the last first, and one more than ``limit`` where there are more."""
+        return self._rows.page(owner, limit + 1, after)
+
+    async def view(self, row: RunRow) -> JsonObject:
+        """The run as clients see it."""
+        if (live := self._live.get(row.id)) is not None:
+            return _view(row, live.records, live.status)
+        records = await self._records(row)
+        return _view(row, records, self._status(row, records))
+
+    async def decide(self, row: RunRow, call: str, answer: ApprovalAnswer) -> None:
+        """Take a client's decision about a call. Raises `ApiError`: 403 where that is a person's,
+        409 where it does not hold."""
+        if self._configuration.settings.gateway.approvals != "client":
+            problem = (
+                "what asked for a run does not decide about its calls: a person does, with "
+                f"mlx-tools sessions resume {row.id} (or set gateway.approvals to client)"
+            )
+            raise ApiError(403, "approval_needs_a_person", problem)
+        async with self._acting(row):
+            name = await self._waiting(row, call)
+            if answer.approved and name in read_run(row.body).own_names:
+                raise _conflict(f"{name} is a tool of the client's own: send its result")
+            await self._go_on(row, lambda c: partial(c.resume, {call: answer}))
+
+    async def give(self, row: RunRow, call: str, result: ToolResult) -> None:
+        """Take the result of a call of a client's own tool. Raises `ApiError`."""
+        async with self._acting(row):
+            name = await self._waiting(row, call)
+            if name not in read_run(row.body).own_names:
+                raise _conflict(f"{name} is a tool of the server: it makes its calls itself")
+            await self._go_on(row, lambda c: partial(c.resume, results={call: result}))
+
+    async def ask(self, row: RunRow, question: str) -> None:
+        """Put another question to a run that has ended. Raises `ApiError`."""
+        async with self._acting(row):
+            if self._status(row, await self._rested(row)) == "paused":
+                raise _conflict("the run waits: decide about its calls first, or cancel it")
+            await self._go_on(row, lambda c: partial(_ask, c, question))
+
+    async def cancel(self, row: RunRow) -> None:
+        """Stop a run, and see to it that no more comes of it. One that has ended stays as it is.
+        Raises `ApiError`."""
+        if (live := self._live.get(row.id)) is not None:
+            live.conversation.cancelled = True
+            if live.task is not None:
+                live.task.cancel()
+            await live.rested.wait()
+        async with self._acting(row):
+            records = await self._records(row)
+            if not _asked(records):
+                self._rows.cancel(row.id)
+            if not rests(records) or self._status(row, records) != "paused":
+                return
+            conversation = await self._reopen(row, records)
+            try:
+                conversation.cancelled = True
+                await conversation.settle()
+            finally:
+                conversation.close()
+        self._tell(row, len(conversation.files.transcript))
+        self._hook(row, conversation.files.transcript)
+
+    async def follow(
+        self, row: RunRow, after: int, *, ends: bool
+    ) -> AsyncGenerator[Numbered | None]:
+        """The events of a run behind the record ``after``, and what forms meanwhile; None now and
+        then, where nothing happens. With ``ends`` until the run has ended."""
+        follower, told, size = Follower(), after, -2
+        self._followers.setdefault(row.id, set()).add(follower)
+        try:
+            while not self._ending:
+                live = self._live.get(row.id)
+                if live is not None:
+                    records, upto = live.records, closed(live.records, rest=False)
+                    ended = False
+                elif size != (size := self._size(row)):
+                    records = await self._records(row)
+                    if row.id in self._live:  # meanwhile
+                        continue
+                    rest = rests(records)
+                    upto, ended = closed(records, rest=rest), self._status(row, records) in _ENDED
+                for one in told_of(records, told, upto):
+                    yield one
+                told = max(told, upto)
+                if ended and ends and row.id not in self._live:
+                    return
+                for item in follower.take():
+                    if not isinstance(item, int):
+                        yield None, item.to_json()
+                        continue
+                    upto = min(item, closed(records, rest=False))
+                    for one in told_of(records, told, upto):
+                        yield one
+                    told = max(told, upto)
+                if not await follower.wait(LOOK):
+                    yield None
+        finally:
+            followers = self._followers[row.id]
+            followers.discard(follower)
+            if not followers:
+                del self._followers[row.id]
+
+    def leave(self) -> None:
+        """Tell everybody who follows a run that this process ends."""
+        self._ending = True
+        for run, followers in self._followers.items():
+            for follower in followers:
+                follower.tell(len(self._live[run].records) if run in self._live else 0)
+
+    async def aclose(self) -> None:
+        """Break off what is at work: it is found as interrupted."""
+        self.leave()
+        tasks = [live.task for live in self._live.values() if live.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._webhooks.aclose()
+
+    # --- at work ---
+
+    def _acting(self, row: RunRow) -> anyio.Lock:
+        """Of what is posted of one run one thing is done at a time."""
+        return self._acts.setdefault(row.id, anyio.Lock())
+
+    def _check_room(self) -> None:
+        if len(self._live) >= self._most:
+            message = f"{len(self._live)} runs are at work or wait for that: try again later"
+            raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
+
+    def _begin(self, row: RunRow, conversation: Conversation, go: Go) -> _Live:
+        live = _Live(conversation, len(conversation.files.transcript))
+        self._live[row.id] = live
+        live.task = asyncio.create_task(self._work(row, live, go))
+        live.task.add_done_callback(lambda _: self._rest(row, live))  # also of one never begun
+        return live
+
+    async def _work(self, row: RunRow, live: _Live, go: Go) -> None:
+        """Have a run go on until it comes to rest, whoever looks on."""
+        try:
+            async with self._admission.slot(row.owner):
+                live.status = "running"
+                await go(partial(self._happens, row, live))
+        except UsageError as error:
+            live.refused = error
+            with suppress(MlxToolsError):
+                await live.conversation.settle()  # what was taken back may have begun
+        except BackendError:
+            return  # the transcript says so
+        except Exception as error:
+            self._note(f"run {row.id} ended with {type(error).__name__}")
+
+    def _rest(self, row: RunRow, live: _Live) -> None:
+        del self._live[row.id]
+        live.conversation.close()
+        live.taken.set()
+        live.rested.set()
+        self._tell(row, len(live.records))
+        if len(live.records) > live.began:
+            self._hook(row, live.records)
+
+    def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
+        if not live.taken.is_set():
+            new = live.records[live.began :]
+            if any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new):
+                live.taken.set()
+        self._tell(row, len(live.records), event)
+
+    def _tell(self, row: RunRow, upto: int, event: Event | None = None) -> None:
+        for follower in self._followers.get(row.id, ()):
+            follower.tell(upto, event)
+
+    def _hook(self, row: RunRow, records: Sequence[Record]) -> None:
+        """Tell the client's server how the run stands."""
+        if (url := row.body.get("webhook")) is not None and rests(records):
+            status = self._status(row, records)
+            kind = "run.paused" if status == "paused" else "run.done"
+            data = {"id": row.id, "status": status}
+            self._webhooks.tell(url, f"{row.id}.{len(records)}", kind, data)
+
+    async def _go_on(self, row: RunRow, make: Callable[[Conversation], Callable[..., Any]]) -> None:
+        """Have a run that rests go on, and wait until what it goes on with is written down. Raises
+        `ApiError` where that is refused."""
+        self._check_room()
+        conversation = await self._reopen(row, await self._rested(row))
+        go = make(conversation)
+        live = self._begin(row, conversation, lambda emit: go(emit=emit))
+        with anyio.move_on_after(PATIENCE):
+            await live.taken.wait()
+        if live.refused is not None:
+            raise _conflict(str(live.refused))
+
+    async def _waiting(self, row: RunRow, call: str) -> str:
+        """The tool of a call that waits. Raises `ApiError` where none does."""
+        records = await self._rested(row)
+        last = at_rest(records) if rests(records) else None
+        pending = pending_calls(records, last) if isinstance(last, PauseRecord) else ()
+        for one in pending:
+            if one.call_id == call:
+                return one.name
+        waits = ", ".join(one.call_id for one in pending) or "none"
+        raise _conflict(f"{call[:100]} is not a call that waits (waiting: {waits})")
+
+    async def _rested(self, row: RunRow) -> Sequence[Record]:
+        """The records of a run that rests, for which a client waits a little. Raises `ApiError`."""
+        if (live := self._live.get(row.id)) is not None:
+            with anyio.move_on_after(PATIENCE):
+                await live.rested.wait()
+        records = await self._records(row)
+        if row.id in self._live or not rests(records):
+            raise _conflict("the run is at work, or was never begun")
+        return records
+
+    async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
+        asked = read_run(row.body)
+        header = next(record for record in records if isinstance(record, Header))
+        try:
+            speaker = await self._models.speaker(asked.model)
+            return await self._controller(speaker, asked, header).reopen(row.id)
+        except TranscriptError as error:
+            raise _conflict(str(error)) from error
+        except MlxToolsError as error:
+            raise as_api_error(error) from error
+
+    # --- what is kept ---
+
+    async def _records(self, row: RunRow) -> Sequence[Record]:
+        """The records of a run that is not at work here; one that broke off is brought to rest."""
+        records = await self._read(row)
+        if rests(records) or not _asked(records):
+            return records
+        async with self._settling:
+            if row.id in self._live or rests(records := await self._read(row)):
+                return records
+            with suppress(ApiError):  # another process is at it, or its model is not served
+                conversation = await self._reopen(row, records)
+                try:
+                    await conversation.settle()
+                finally:
+                    conversation.close()
+                return await self._read(row)
+        return records
+
+    async def _read(self, row: RunRow) -> Sequence[Record]:
+        return await anyio.to_thread.run_sync(self._sessions.records, row.id)
+
+    def _status(self, row: RunRow, records: Sequence[Record]) -> str:
+        """How a run stands that is not at work here."""
+        if not _asked(records):
+            return "cancelled" if row.cancelled else "stopped"
+        if rests(records):
+            outcome = outcome_of(records)
+            cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
+            return "cancelled" if cancelled else outcome.status
+        try:
+            with self._sessions.held(row.id):
+                return "stopped"  # it broke off, and its model is not served here
+        except TranscriptError:
+            return "running"
+
+    def _size(self, row: RunRow) -> int:
+        with suppress(OSError):
+            return self._sessions.path(row.id).stat().st_size
+        return -1
+
+    def _forget(self, run: str) -> bool:
+        if run in self._live:
+            return False
+        if not self._sessions.path(run).is_file():
+            return True
+        with suppress(TranscriptError):
+            return self._sessions.remove(run)
+        return False
+
+    # --- with what ---
+
+    def _registry(self, header: Header | None) -> Registry:
+        return registry_of(self._configuration, jobs_of(self._configuration, header))
+
+    def _controller(
+        self, speaker: Speaker, asked: AskedRun, header: Header | None = None
+    ) -> Controller:
+        """What a run goes by: the server's policy and limits, narrowed as its client says, and the
+        client's own tools besides. Raises `MlxToolsError`."""
+        configuration, own = self._configuration, asked.own_names
+        registry, policy = self._make_registry(header), configuration.policy()
+        named = [registry.named(name) for name in asked.tools or ()]
+        for name in named if header is None else ():
+            if (why := registry.lacks(name, policy)) is not None:
+                raise ApiError(400, "invalid_value", f"tools: {name}: {why}", param="tools")
+        for spec in asked.own:
+            registry.add(Tool(spec, _made_elsewhere))
+        policy = _admitting(policy, own)
+        if asked.tools is not None:
+            policy = policy.narrowed_by(restriction((*named, *own)))
+        elif asked.preset is not None:
+            policy = policy.narrowed_by(restriction(tuple(own), preset=asked.preset))
+        always = configuration.settings.policy.approve == "always"
+        return Controller(
+            speaker.backend,
+            registry,
+            policy,
+            limits=asked.limits_within(configuration.limits()),
+            settings=replace(speaker.settings, output_schema=asked.schema),
+            store=self._store,
+            approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
+            standing=_admitting(configuration.standing(), own),
+        )
+
+
+_ENDED: Final = ("answered", "stopped", "cancelled")
+
+
+def _ask(
+    conversation: Conversation, question: str, emit: Callable[[Event], None]
+) -> Awaitable[Any]:
+    return conversation.run(question, emit=emit)
+
+
+def _made_elsewhere(arguments: Mapping[str, Any]) -> str:
+    raise ToolError("its client makes this call, and sends the result")
+
+
+def _admitting(policy: Policy, own: frozenset[str]) -> Policy:
+    """The same with a client's own tools, of which no call goes on before its result is there."""
+    if not own:
+        return policy
+    names = tuple(sorted(own))
+    first, *others = (
+        replace(part, narrowing=(), allow=(*part.allow, *names), ask=(*part.ask, *names))
+        for part in policy.parts
+    )
+    return replace(first, narrowing=tuple(others))
+
+
+def _same(there: RunRow, body: JsonObject) -> RunRow:
+    if there.body == body:
+        return there
+    problem = "this Idempotency-Key came with another body before"
+    raise ApiError(422, "idempotency_key_reused", problem)
+
+
+def _conflict(problem: str) -> ApiError:
+    return ApiError(409, "conflict", problem)
+
+
+def _asked(records: Sequence[Record]) -> bool:
+    return any(isinstance(one, UserRecord) for one in records)
+
+
+def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
+    asked = _asked(records)
+    outcome = outcome_of(records, so_far=True) if asked else Unfinished(session=row.id)
+    value = outcome.to_json()
+    if status in _ENDED and not rests(records):
+        value["reason"] = "cancelled" if row.cancelled else "interrupted"
+    return {"id": row.id} | value | {"status": status}

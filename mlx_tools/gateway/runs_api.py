@@ -1,0 +1,230 @@
+"""``/v1/runs`` on the wire: routes, events as they are sent, a socket that takes the posts too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import anyio
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from mlx_tools.gateway.body import check_plain, read
+from mlx_tools.gateway.chat_completions import chat_completion_error
+from mlx_tools.gateway.exchange import (
+    KEEP_ALIVE,
+    KEEP_ALIVE_SECONDS,
+    Sender,
+    end_with_client,
+    json_body,
+    key_of,
+)
+from mlx_tools.gateway.pieces import server_sent
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
+from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway.runs import LOOK, Runs
+
+RUN_BODIES: Final = {
+    "approvals": ApprovalBody,
+    "tool_results": ResultBody,
+    "continue": ContinueBody,
+}
+"""What may be posted of a run, and the body that it takes; ``cancel`` takes none."""
+
+_QUIET: Final = round(KEEP_ALIVE_SECONDS / LOOK)
+_MOST_KEY: Final = 255
+_MOST_PAGE: Final = 100
+
+JsonObject = dict[str, Any]
+
+
+def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
+    """The routes of runs. ``patience`` is how long a client may take to take in what is sent, in
+    seconds."""
+
+    async def create(request: Request) -> Response:
+        body = await json_body(request)
+        key = request.headers.get("idempotency-key")
+        if key is not None and not 0 < len(key) <= _MOST_KEY:
+            problem = f"Idempotency-Key: 1 to {_MOST_KEY} characters"
+            raise ApiError(400, "invalid_value", problem)
+        row, new = await runs.create(_owner(runs, request), body, key)
+        headers = {} if new else {"idempotent-replayed": "true"}
+        headers["location"] = f"/v1/runs/{row.id}"
+        return JSONResponse(await runs.view(row), 201, headers=headers)
+
+    async def listed(request: Request) -> Response:
+        limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
+        after = request.query_params.get("after")
+        rows = runs.page(_owner(runs, request), limit, after)
+        data = [await runs.view(row) for row in rows[:limit]]
+        ids = [one["id"] for one in data]
+        ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
+        return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(rows) > limit})
+
+    async def one(request: Request) -> Response:
+        return JSONResponse(await runs.view(_row(runs, request)))
+
+    async def act(request: Request) -> Response:
+        row, action = _row(runs, request), request.path_params["action"]
+        if action != "cancel" and action not in RUN_BODIES:
+            problem = f"{request.url.path} is not served here"
+            raise ApiError(404, "not_found", problem)
+        await _act(runs, row, action, {} if action == "cancel" else await json_body(request))
+        return JSONResponse(await runs.view(row))
+
+    return [
+        Route("/v1/runs", create, methods=["POST"]),
+        Route("/v1/runs", listed, methods=["GET"]),
+        Route("/v1/runs/{id}", one, methods=["GET"]),
+        Route("/v1/runs/{id}/events", _RunEvents(runs, patience), methods=["GET"]),
+        WebSocketRoute("/v1/runs/{id}/socket", _RunSocket(runs, patience)),
+        Route("/v1/runs/{id}/{action}", act, methods=["POST"]),
+    ]
+
+
+async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) -> None:
+    """Do what is posted of a run. Raises `ApiError`."""
+    check_plain(body)
+    match action:
+        case "approvals":
+            decided = read(ApprovalBody, body)
+            await runs.decide(row, decided.call_id, decided.answer())
+        case "tool_results":
+            given = read(ResultBody, body)
+            await runs.give(row, given.call_id, given.result())
+        case "continue":
+            await runs.ask(row, read(ContinueBody, body).question)
+        case _:
+            await runs.cancel(row)
+
+
+class _RunEvents:
+    """A run's events as they are sent by a server, as an ASGI application."""
+
+    def __init__(self, runs: Runs, patience: float) -> None:
+        self._runs, self._patience = runs, patience
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        row, after = _row(self._runs, request), _seen(request)
+        sender = Sender(send, self._patience)
+        async with anyio.create_task_group() as tasks:
+            sender.give_up = tasks.cancel_scope.cancel
+            tasks.start_soon(end_with_client, receive, tasks.cancel_scope)
+            await sender.head({})
+            quiet = 0
+            async with aclosing(self._runs.follow(row, after, ends=True)) as follows:
+                async for told in follows:
+                    quiet = quiet + 1 if told is None else 0
+                    if told is not None:
+                        number, event = told
+                        mark = "" if number is None else f"id: {number}\n"
+                        await sender.more(mark + server_sent(event["type"], event))
+                    elif quiet % _QUIET == 0:
+                        await sender.more(KEEP_ALIVE)
+            await sender.more("", last=True)
+            tasks.cancel_scope.cancel()
+
+
+class _RunSocket:
+    """A run's events over a WebSocket, and what is posted of it as messages: an ASGI
+    application."""
+
+    def __init__(self, runs: Runs, patience: float) -> None:
+        self._runs, self._patience = runs, patience
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        socket = WebSocket(scope, receive, send)
+        try:
+            row, after = _row(self._runs, socket), _seen(socket)
+        except ApiError as error:
+            body, status = chat_completion_error(error), error.status
+            await socket.send_denial_response(JSONResponse(body, status))
+            return
+        await socket.accept()
+        one = anyio.Lock()
+
+        async def tell(value: JsonObject) -> None:
+            async with one:
+                with anyio.move_on_after(self._patience) as late:
+                    await socket.send_text(json.dumps(value, separators=(",", ":")))
+            if late.cancelled_caught:
+                tasks.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow, row, after, tell, tasks.cancel_scope)
+            await self._take(socket, row, tell)
+            tasks.cancel_scope.cancel()
+
+    async def _follow(
+        self,
+        row: RunRow,
+        after: int,
+        tell: Callable[[JsonObject], Awaitable[None]],
+        scope: anyio.CancelScope,
+    ) -> None:
+        try:
+            async with aclosing(self._runs.follow(row, after, ends=False)) as follows:
+                async for told in follows:
+                    if told is not None:
+                        number, event = told
+                        await tell(event if number is None else {"id": number} | event)
+        except (WebSocketDisconnect, RuntimeError):  # whoever listened is gone
+            pass
+        scope.cancel()
+
+    async def _take(
+        self, socket: WebSocket, row: RunRow, tell: Callable[[JsonObject], Awaitable[None]]
+    ) -> None:
+        """Take what is posted, until the client goes away."""
+        while True:
+            try:
+                text = await socket.receive_text()
+            except (WebSocketDisconnect, KeyError):  # a message that is no text ends it too
+                return
+            try:
+                action, body = _posted(text)
+                await _act(self._runs, row, action, body)
+                await tell({"type": "run", "run": await self._runs.view(row)})
+            except ApiError as error:
+                await tell({"type": "error"} | chat_completion_error(error))
+
+
+def _posted(text: str) -> tuple[str, JsonObject]:
+    """What a message posts. Raises `ApiError`."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "invalid_json", f"the message is no JSON: {error}") from None
+    kinds = ("cancel", *RUN_BODIES)
+    if not isinstance(value, dict) or value.get("type") not in kinds:
+        problem = f"a message is an object whose type is one of {', '.join(kinds)}"
+        raise ApiError(400, "invalid_value", problem, param="type")
+    return value.pop("type"), value
+
+
+def _owner(runs: Runs, asking: HTTPConnection) -> str:
+    """By what the client is known: its key, however it sends that."""
+    return runs.owner(key_of(asking).rpartition(" ")[2])
+
+
+def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
+    return runs.find(_owner(runs, asking), asking.path_params["id"])
+
+
+def _seen(asking: HTTPConnection) -> int:
+    """The last event that the client has; one that cannot set a header says it in the address."""
+    query = asking.query_params.get("last_event_id", "0")
+    return _number(asking.headers.get("last-event-id", query) or "0", "Last-Event-ID", 0, 2**53)
+
+
+def _number(text: str, name: str, least: int, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 17 and least <= int(text) <= most:
+        return int(text)
+    raise ApiError(400, "invalid_value", f"{name}: a number from {least} to {most}", param=name)

@@ -1,0 +1,207 @@
+"""Runs over a WebSocket, and what is told to other servers of them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import anyio
+import pytest
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocketDisconnect
+
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.testing import answer, call
+from tests.gateway.conftest import KEY, ask, deciding, rested
+
+KEEP = call("keep", text="a")
+
+
+def talking(one: Any) -> TestClient:
+    return TestClient(one.app, base_url="http://127.0.0.1", headers=KEY)
+
+
+def opened(client: TestClient, run: str, query: str = "", **headers: str) -> Any:
+    """The socket of a run."""
+    sent = {"host": "127.0.0.1", **headers}
+    return client.websocket_connect(f"/v1/runs/{run}/socket{query}", headers=sent)
+
+
+def until(socket: Any, kind: str) -> list[dict[str, Any]]:
+    """What comes up to a message of this kind."""
+    found = [socket.receive_json()]
+    while found[-1]["type"] != kind:
+        found.append(socket.receive_json())
+    return found
+
+
+def test_a_socket_tells_a_run_takes_decisions_and_goes_on(begin: Any) -> None:
+    one = deciding(begin, KEEP, answer("done"), answer("more"))
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
+        with opened(client, run) as socket:
+            told = until(socket, "finished")
+            (waits,) = told[-1]["outcome"]["pending"]
+            said = {"type": "approvals", "call_id": "c1", "digest": "", "decision": "approve"}
+            socket.send_json(said)
+            assert until(socket, "error")[-1]["error"]["param"] == "digest"
+            socket.send_json(said | {"digest": waits["digest"]})
+            told += until(socket, "finished")
+            assert told[-1]["outcome"]["answer"] == "done"
+            socket.send_json({"type": "continue", "question": "y"})
+            told += until(socket, "finished")
+            assert told[-1]["outcome"]["answer"] == "more"
+        numbers = [one["id"] for one in told if "id" in one]
+        assert numbers == sorted(set(numbers))
+        with opened(client, run, f"?last_event_id={numbers[1]}") as socket:
+            again = [socket.receive_json() for _ in numbers[2:]]
+        assert again == [event for event in told if event.get("id", 0) > numbers[1]]
+        assert any("id" not in event for event in told if event["type"] == "turn_started")
+
+
+@pytest.mark.parametrize("message", ["no json", "[]", '{"type": "none"}', '{"type": "continue"}'])
+def test_a_message_that_cannot_be_is_told_and_the_socket_goes_on(begin: Any, message: str) -> None:
+    one = begin(answer("done"))
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
+        with opened(client, run) as socket:
+            until(socket, "finished")
+            socket.send_text(message)
+            assert socket.receive_json()["type"] == "error"
+            socket.send_json({"type": "cancel"})
+            assert socket.receive_json()["run"]["status"] == "answered"
+
+
+@pytest.mark.parametrize(
+    ("headers", "opens"),
+    [
+        ({}, True),
+        ({"origin": "http://evil.example"}, False),
+        ({"host": "evil.example"}, False),
+        ({"authorization": "Bearer two"}, False),
+        ({"authorization": ""}, False),
+    ],
+)
+def test_a_socket_opens_only_for_whoever_may_ask(begin: Any, headers: Any, opens: bool) -> None:
+    one = begin(answer("done"), key="one")
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
+        if opens:
+            with opened(client, run, **headers) as socket:
+                until(socket, "finished")
+            return
+        with pytest.raises(WebSocketDisconnect), opened(client, run, **headers):
+            pass
+
+
+def test_a_socket_of_another_keys_run_is_not_found(begin: Any) -> None:
+    one = begin(answer("done"))
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
+        with pytest.raises(WebSocketDenialResponse) as seen:
+            opened(client, run, authorization="Bearer two").__enter__()
+        assert seen.value.status_code == 404
+
+
+# --- webhooks -------------------------------------------------------------------------------------
+
+
+class Hooked:
+    """A server that takes what it is told. ``posts`` are headers and bodies; ``statuses`` are what
+    it answers, 200 once there are none left."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.posts: list[tuple[dict[str, str], bytes]] = []
+        self.statuses, self.came = [*statuses], threading.Semaphore(0)
+        hooked = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                hooked.posts.append((dict(self.headers.items()), body))
+                self.send_response(hooked.statuses.pop(0) if hooked.statuses else 200)
+                self.send_header("location", "http://127.0.0.1:1/")
+                self.end_headers()
+                hooked.came.release()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self._server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.origin = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def hooked() -> Iterator[Hooked]:
+    made = Hooked()
+    yield made
+    made.stop()
+
+
+SECRET = bytes(range(32))
+
+
+def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(begin: Any, hooked: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer("done"))
+        one.runs._webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_700_000_000.5)
+        made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
+        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+        said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
+        await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
+        await rested(one, made["id"])
+        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+        found = [json.loads(body) for _, body in hooked.posts]
+        assert [(one["type"], one["data"]["status"]) for one in found] == [
+            ("run.paused", "paused"),
+            ("run.done", "answered"),
+        ]
+        assert {one["data"]["id"] for one in found} == {made["id"]}
+        for headers, body in hooked.posts:
+            sent = {name.lower(): value for name, value in headers.items()}
+            signed = f"{sent['webhook-id']}.{sent['webhook-timestamp']}.".encode() + body
+            wanted = base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest()).decode()
+            assert sent["webhook-signature"] == f"v1,{wanted}"
+            assert sent["webhook-timestamp"] == "1700000000"
+        assert len({headers["webhook-id"] for headers, _ in hooked.posts}) == 2
+        await one.runs.aclose()
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:9001/",
+        "http://127.0.0.2:9000/",
+        "https://127.0.0.1:9000/",
+        "ftp://x/",
+        "http://localhost:9000/",
+        "http://a@127.0.0.1:9000/",
+        "http://0x7f000001:9000/",
+        "x",
+        "http://hooks.example.org.evil.example/",
+        "http://[::1]:9000/",
+        "http://169.254.169.254/",
+    ],
+)
+def test_no_other_address_is_told_anything(url: str) -> None:
+    hooks = Webhooks(("http://127.0.0.1:9000", "http://hooks.example.org"), SECRET)
+    hooks.check("http://127.0.0.1:9000/any?path=1")
+    hooks.check("http://hooks.example.org/")
+    with pytest.raises(ApiError):
+        hooks.check(url)
+    with pytest.raises(ApiError):
+        Webhooks(("http://127.0.0.1:9000",)).check("http://127.0.0.1:9000/")  # nothing to sign with

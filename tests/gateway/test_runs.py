@@ -1,0 +1,525 @@
+"""Runs of the gateway's own: who may ask for them, see them and decide; nothing of them is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.testing import ScriptedBackend, answer, call
+from tests.gateway.conftest import ask, deciding, queued, rested
+
+LOOKUP = {
+    "name": "lookup",
+    "description": "Looks a word up.",
+    "parameters": {"type": "object", "properties": {"word": {"type": "string"}}},
+}
+
+
+async def events(one: Any, run: str, last: int = 0) -> list[tuple[int | None, dict[str, Any]]]:
+    """What is told of a run that has ended, behind an event."""
+    response = await one.client.get(f"/v1/runs/{run}/events", headers={"last-event-id": str(last)})
+    found = []
+    for block in response.text.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in fields:
+            data = json.loads(fields["data"])
+            assert fields["event"] == data["type"]
+            found.append((int(fields["id"]) if "id" in fields else None, data))
+    return found
+
+
+AREA = call("area", width=2, height=3)
+KEEP = call("keep", text="a")
+
+
+def test_a_run_calls_the_servers_tools_and_answers(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(AREA, answer("6"))
+        made = await ask(one)
+        assert (made["status"], made["answer"]) == ("answered", "6")
+        assert made["calls"][0]["status"] == "ok"
+        kinds = [event["type"] for _, event in await events(one, made["id"])]
+        assert kinds == [
+            "turn_ended",
+            "call_read",
+            "call_decided",
+            "tool_started",
+            "tool_ended",
+            "turn_ended",
+            "finished",
+        ]
+
+    anyio.run(main)
+
+
+def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(begin: Any) -> None:
+    async def main() -> None:
+        broken = AREA.replace('"height": 3}', '"height": 3,}')
+        one = begin(broken, AREA, answer("6"), answer("7"))
+        made = await ask(one)
+        again = await one.client.post(f"/v1/runs/{made['id']}/continue", json={"question": "Sure?"})
+        assert again.status_code == 200
+        await rested(one, made["id"])
+        whole = await events(one, made["id"])
+        assert [event["type"] for _, event in whole].count("finished") == 2
+        for seen in range(40):
+            assert await events(one, made["id"], seen) == [e for e in whole if (e[0] or 0) > seen]
+
+    anyio.run(main)
+
+
+def test_another_keys_run_is_not_found_whatever_is_asked_of_it(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP, answer())
+        made = await ask(one)
+        path, other = f"/v1/runs/{made['id']}", {"authorization": "Bearer two"}
+        asked = [
+            ("GET", "", None),
+            ("GET", "/events", None),
+            ("POST", "/cancel", {}),
+            ("POST", "/continue", {"question": "x"}),
+            ("POST", "/approvals", {"call_id": "c1", "digest": "", "decision": "deny"}),
+            ("POST", "/tool_results", {"call_id": "c1", "output": 1}),
+        ]
+        for method, rest, body in asked:
+            got = await one.client.request(method, path + rest, json=body, headers=other)
+            assert got.status_code == 404, rest
+            assert got.json()["error"]["code"] == "not_found"
+        listed = await one.client.get("/v1/runs", headers=other)
+        assert listed.json()["data"] == []
+        mine = await one.client.get("/v1/runs", headers={"x-api-key": "one"})
+        assert [run["id"] for run in mine.json()["data"]] == [made["id"]]
+
+    anyio.run(main)
+
+
+def test_a_call_that_writes_waits_and_its_client_does_not_decide_about_it(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP, answer())
+        made = await ask(one)
+        assert made["status"] == "paused"
+        (waits,) = made["pending"]
+        for decision in ("approve", "deny"):
+            said = {"call_id": "c1", "digest": waits["digest"], "decision": decision}
+            got = await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
+            assert (got.status_code, got.json()["error"]["code"]) == (
+                403,
+                "approval_needs_a_person",
+            )
+        assert one.tools.written == []
+        assert (await rested(one, made["id"]))["status"] == "paused"
+
+    anyio.run(main)
+
+
+async def decide(one: Any, run: dict[str, Any], decision: str, **more: Any) -> Any:
+    said = {"call_id": "c1", "digest": run["pending"][0]["digest"], "decision": decision, **more}
+    return await one.client.post(f"/v1/runs/{run['id']}/approvals", json=said)
+
+
+@pytest.mark.parametrize(
+    ("decision", "more", "written"),
+    [
+        ("approve", {}, ["a"]),
+        ("deny", {"reason": "no"}, []),
+        ("edit", {"arguments": {"text": "b"}}, ["b"]),
+    ],
+)
+def test_where_the_users_file_says_so_a_client_decides(
+    begin: Any, decision: str, more: Any, written: list[str]
+) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer("done"))
+        made = await ask(one)
+        got = await decide(one, made, decision, **more)
+        assert got.status_code == 200, got.text
+        ended = await rested(one, made["id"])
+        assert (ended["status"], one.tools.written) == ("answered", written)
+        kinds = [event["type"] for _, event in await events(one, made["id"])]
+        assert kinds.count("finished") == 2
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("decision", "more"),
+    [
+        ("approve", {"digest": "0" * 64}),
+        ("approve", {"call_id": "c9"}),
+        ("edit", {"arguments": {"txt": 1}}),
+    ],
+)
+def test_a_decision_that_does_not_hold_is_a_conflict_and_the_run_still_waits(
+    begin: Any, decision: str, more: Any
+) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer("done"))
+        made = await ask(one)
+        got = await decide(one, made, decision, **more)
+        assert (got.status_code, got.json()["error"]["code"]) == (409, "conflict")
+        waits = await rested(one, made["id"])
+        assert (waits["status"], one.tools.written) == ("paused", [])
+        assert (await decide(one, waits, "approve")).status_code == 200
+        assert (await rested(one, made["id"]))["status"] == "answered"
+
+    anyio.run(main)
+
+
+def test_an_approval_for_the_session_covers_the_next_call_too(begin: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, call("keep", text="b"), answer("done"))
+        made = await ask(one)
+        assert (await decide(one, made, "approve", scope="session")).status_code == 200
+        assert (await rested(one, made["id"]))["status"] == "answered"
+        assert one.tools.written == ["a", "b"]
+
+    anyio.run(main)
+
+
+def test_two_approvals_at_once_make_one_call(begin: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer("done"))
+        made = await ask(one)
+        codes: list[int] = []
+
+        async def yes() -> None:
+            codes.append((await decide(one, made, "approve")).status_code)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(yes)
+            tasks.start_soon(yes)
+        await rested(one, made["id"])
+        assert sorted(codes) == [200, 409]
+        assert one.tools.written == ["a"]
+
+    anyio.run(main)
+
+
+def test_a_call_of_a_clients_tool_waits_for_its_result(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(call("lookup", word="x"), answer("found"))
+        made = await ask(one, client_tools=[LOOKUP])
+        assert (made["status"], made["pending"][0]["name"]) == ("paused", "lookup")
+        path = f"/v1/runs/{made['id']}/tool_results"
+        got = await one.client.post(path, json={"call_id": "c1", "output": {"meaning": "y"}})
+        assert got.status_code == 200, got.text
+        ended = await rested(one, made["id"])
+        assert (ended["status"], ended["calls"][0]["status"]) == ("answered", "ok")
+        assert '{\\"meaning\\": \\"y\\"}' in one.backend.prompts[-1]
+        again = await one.client.post(path, json={"call_id": "c1", "output": "z"})
+        assert again.status_code == 409
+
+    anyio.run(main)
+
+
+def test_no_approval_and_no_standing_one_makes_a_call_of_a_clients_tool_here(begin: Any) -> None:
+    async def main() -> None:
+        file = '[gateway]\napprovals = "client"\n[policy]\nstanding_approvals = ["*"]\n'
+        one = begin(call("lookup", word="x"), answer("found"), file=file, policy__approve="always")
+        made = await ask(one, client_tools=[{"type": "function", "function": LOOKUP}])
+        assert made["status"] == "paused"
+        assert (await decide(one, made, "approve")).status_code == 409
+        path = f"/v1/runs/{made['id']}/tool_results"
+        assert (
+            await one.client.post(path, json={"call_id": "c1", "error": "no"})
+        ).status_code == 200
+        assert (await rested(one, made["id"]))["calls"][0]["error_preview"] == "no"
+
+    anyio.run(main)
+
+
+def test_two_calls_of_a_clients_tools_are_answered_one_after_the_other(begin: Any) -> None:
+    async def main() -> None:
+        both = "\n".join((call("lookup", word="x"), call("lookup", word="y")))
+        one = begin(both, answer("found"))
+        made = await ask(one, client_tools=[LOOKUP])
+        assert [waits["call_id"] for waits in made["pending"]] == ["c1", "c2"]
+        path = f"/v1/runs/{made['id']}/tool_results"
+        async with anyio.create_task_group() as tasks:
+            for key in ("c2", "c1"):
+                body = {"call_id": key, "output": key}
+                tasks.start_soon(lambda b: one.client.post(path, json=b), body)
+        assert (await rested(one, made["id"]))["status"] == "answered"
+
+    anyio.run(main)
+
+
+def test_a_result_of_one_of_the_servers_tools_is_not_taken(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP, answer())
+        made = await ask(one)
+        path = f"/v1/runs/{made['id']}/tool_results"
+        assert (
+            await one.client.post(path, json={"call_id": "c1", "output": "kept"})
+        ).status_code == 409
+
+    anyio.run(main)
+
+
+def test_a_run_is_given_no_tool_that_the_server_was_not_started_with(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP, answer("no"), policy__allow="area")
+        for tools, status in ((["keep"], 400), (["*"], 400), (["nothing"], 400), ([], 201)):
+            got = await one.client.post("/v1/runs", json={"question": "x", "tools": tools})
+            assert got.status_code == status, tools
+        ended = await rested(one, got.json()["id"])
+        assert ended["calls"][0]["status"] == "denied"
+        taken = [{**LOOKUP, "name": "keep"}]
+        got = await one.client.post("/v1/runs", json={"question": "x", "client_tools": taken})
+        assert got.status_code == 400
+
+    anyio.run(main)
+
+
+def test_tools_and_limits_narrow_what_the_server_was_started_with(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(answer("no"))
+        made = await ask(one, tools=["area"], limits={"max_iterations": 900, "max_tokens": 99})
+        header = one.runs._sessions.records(made["id"])[0]
+        assert [tool["name"] for tool in header.tools] == ["area"]
+        assert (header.limits["max_iterations"], header.limits["max_tokens"]) == (4, 99)
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"question": " "},
+        {"question": "x", "messages": []},
+        {"question": "x", "tolls": []},
+        {"messages": [{"role": "assistant", "content": "x"}]},
+        {"question": "x", "limits": {"a": 1}},
+        {"question": "x", "limits": {"max_tokens": "9"}},
+        {"question": "x", "preset": "all"},
+        {"question": "x", "preset": "notes", "tools": []},
+        {"question": "x", "schema": {"type": 3}},
+        {"question": "x", "client_tools": [{"name": "a b"}]},
+        {"question": "x", "model": "other"},
+        {"question": "x", "client_tools": [LOOKUP, LOOKUP]},
+        {"question": "\ud800"},
+        {"question": "x", "webhook": "http://127.0.0.1:1/"},
+    ],
+)
+def test_a_body_that_cannot_be_is_told_by_its_field_and_begins_nothing(
+    begin: Any, body: Any
+) -> None:
+    async def main() -> None:
+        one = begin()
+        content = json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        got = await one.client.post("/v1/runs", content=content, headers=headers)
+        assert got.status_code in (400, 404), got.text
+        assert set(got.json()["error"]) == {"message", "type", "param", "code"}
+        assert (await one.client.get("/v1/runs")).json()["data"] == []
+
+    anyio.run(main)
+
+
+def test_earlier_messages_and_a_schema_are_those_of_the_run(begin: Any) -> None:
+    async def main() -> None:
+        one = begin('{"type": "tool_call", "name": "final_result", "arguments": {"n": 6}}')
+        said = [
+            {"role": "user", "content": "Two by three."},
+            {"role": "assistant", "content": "Yes?"},
+            {"role": "user", "content": "How large?"},
+        ]
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        made = await ask(one, question=None, messages=said, schema=schema)
+        assert "Two by three." in one.backend.prompts[0]
+        assert (made["status"], json.loads(made["answer"])) == ("answered", {"n": 6})
+
+    anyio.run(main)
+
+
+def test_the_same_key_makes_one_run_also_at_once(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(answer("a"), answer("b"))
+        made: list[Any] = []
+
+        async def create(key: str = "k", question: str = "x") -> None:
+            headers = {"idempotency-key": key}
+            made.append(
+                await one.client.post("/v1/runs", json={"question": question}, headers=headers)
+            )
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(create)
+            tasks.start_soon(create)
+        assert [one.status_code for one in made] == [201, 201]
+        assert len({one.json()["id"] for one in made}) == 1
+        await create(question="y")
+        assert (made[-1].status_code, made[-1].json()["error"]["code"]) == (
+            422,
+            "idempotency_key_reused",
+        )
+        await create(key="other")
+        assert made[-1].json()["id"] != made[0].json()["id"]
+        for run in made[0], made[-1]:
+            await rested(one, run.json()["id"])
+        assert len(one.backend.prompts) == 2
+
+    anyio.run(main)
+
+
+def test_a_list_goes_on_behind_a_run(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(*[answer(str(n)) for n in range(3)])
+        ids = [(await ask(one))["id"] for _ in range(3)][::-1]
+        page = (await one.client.get("/v1/runs?limit=2")).json()
+        assert ([run["id"] for run in page["data"]], page["has_more"]) == (ids[:2], True)
+        rest = (await one.client.get(f"/v1/runs?limit=2&after={page['last_id']}")).json()
+        assert ([run["id"] for run in rest["data"]], rest["has_more"]) == (ids[2:], False)
+        for query in ("limit=0", "limit=x", "after=none"):
+            assert (await one.client.get(f"/v1/runs?{query}")).status_code in (400, 404)
+
+    anyio.run(main)
+
+
+def waiting(event: anyio.Event, text: str) -> Any:
+    """A completion that comes when something has happened."""
+
+    class Slow(ScriptedBackend):
+        async def complete(self, request: Any) -> Any:
+            await event.wait()
+            async for chunk in super().complete(request):
+                yield chunk
+
+    return Slow(text)
+
+
+def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP, KEEP, KEEP)
+        paused = await ask(one)
+        one.tools.hold = anyio.sleep_forever
+        slow = waiting(anyio.Event(), "never")
+        one.runs._models.one.backend = slow
+        made = [await queued(one) for _ in range(3)]
+        ids = [paused["id"], *(run["id"] for run in made)]
+        assert made[-1]["status"] == "queued"
+        for run in ids:
+            assert (await one.client.post(f"/v1/runs/{run}/cancel")).json()["status"] == "cancelled"
+        for run in ids:
+            assert (await rested(one, run))["status"] == "cancelled"
+        assert one.runs._live == {}
+
+    anyio.run(main)
+
+
+def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(most=2)
+        one.runs._models.one.backend = waiting(anyio.Event(), "never")
+        codes = []
+        for _ in range(3):
+            codes.append((await one.client.post("/v1/runs", json={"question": "x"})).status_code)
+        assert codes == [201, 201, 429]
+        await one.runs.aclose()
+
+    anyio.run(main)
+
+
+def test_a_run_goes_on_when_its_client_leaves(begin: Any) -> None:
+    async def main() -> None:
+        one, come = begin(), anyio.Event()
+        one.runs._models.one.backend = waiting(come, answer("late"))
+        run = (await one.client.post("/v1/runs", json={"question": "x"})).json()["id"]
+        with anyio.move_on_after(0.05):
+            await events(one, run)
+        come.set()
+        assert (await rested(one, run))["answer"] == "late"
+        assert one.runs._followers == {}
+
+    anyio.run(main)
+
+
+def test_what_was_at_work_when_the_server_was_killed_is_found_and_made_no_second_time(
+    begin: Any, tmp_path: Path
+) -> None:
+    """The state is copied while a call that writes is at work: what a kill would have left."""
+
+    async def main() -> None:
+        one = deciding(begin, KEEP, AREA)
+        made, begun = await ask(one), anyio.Event()
+
+        async def hold() -> None:
+            begun.set()
+            await anyio.sleep_forever()
+
+        one.tools.hold = hold
+        await decide(one, made, "approve")
+        await begun.wait()
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+        await one.runs.aclose()
+        two = begin(answer("done"), state="killed", file='[gateway]\napprovals = "client"\n')
+        found = await rested(two, made["id"])
+        assert (found["status"], found["pending"][0]["in_doubt"]) == ("paused", True)
+        assert two.tools.written == []
+        assert (await decide(two, found, "deny")).status_code == 200
+        ended = await rested(two, made["id"])
+        assert (ended["status"], two.tools.written) == ("answered", [])
+        assert ended["calls"][0]["error_code"] == "in_doubt"
+
+    anyio.run(main)
+
+
+def test_what_was_asked_of_the_model_when_the_server_was_killed_is_found_as_interrupted(
+    begin: Any, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        one = begin()
+        one.runs._models.one.backend = waiting(anyio.Event(), "never")
+        made = [await queued(one) for _ in range(3)]
+        await anyio.wait_all_tasks_blocked()
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+        await one.runs.aclose()
+        two = begin(answer("again"), state="killed")
+        for run in made:
+            found = await rested(two, run["id"])
+            assert (found["status"], found["reason"]) == ("stopped", "interrupted")
+        assert two.backend.prompts == []
+        again = await two.client.post(f"/v1/runs/{made[0]['id']}/continue", json={"question": "y"})
+        assert again.status_code == 200
+        assert (await rested(two, made[0]["id"]))["answer"] == "again"
+
+    anyio.run(main)
+
+
+def test_two_clients_at_once_have_a_run_each(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(
+            lambda prompt: answer("A" if "for a" in prompt else "B"),
+            lambda prompt: answer("A" if "for a" in prompt else "B"),
+        )
+        found: dict[str, Any] = {}
+
+        async def client(name: str) -> None:
+            headers = {"authorization": f"Bearer {name}"}
+            body = {"question": f"for {name}"}
+            made = (await one.client.post("/v1/runs", json=body, headers=headers)).json()
+            await rested(one, made["id"])
+            found[name] = (await one.client.get(f"/v1/runs/{made['id']}", headers=headers)).json()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client, "a")
+            tasks.start_soon(client, "b")
+        assert {name: run["answer"] for name, run in found.items()} == {"a": "A", "b": "B"}
+
+    anyio.run(main)
+
+
+def test_the_description_names_what_is_posted_of_runs(begin: Any) -> None:
+    async def main() -> None:
+        paths = (await begin().client.get("/openapi.json")).json()["paths"]
+        assert {"get", "post"} <= paths["/v1/runs"].keys()
+        for rest in ("approvals", "tool_results", "cancel", "continue"):
+            assert paths[f"/v1/runs/{{id}}/{rest}"]["post"]["parameters"][0]["name"] == "id"
+
+    anyio.run(main)
