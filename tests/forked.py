@@ -191,7 +191,8 @@ def serve(path: str) -> None:
     listener.listen(16)
     os.write(1, b"ready\n")
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those who wait
-    while listener in select.select([listener, 0], [], [])[0]:
+    waited: list[socket.socket | int] = [listener, 0]
+    while listener in select.select(waited, [], [])[0]:
         connection, _ = listener.accept()
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
