@@ -20,7 +20,8 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from types import ModuleType
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
@@ -99,6 +100,8 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
     output.make_sound()
     if not within:  # what is imported stays, however often it is looked through
         gc.set_threshold(50_000, 20, 20)
+        # httpx's own command line, for which it would load rich: as where its extra is missing
+        sys.modules.setdefault("httpx._main", cast("ModuleType", None))
     try:
         return _run(arguments)
     finally:

@@ -130,6 +130,18 @@ def test_a_tab_loads_nothing_heavy(line: str, home: Path) -> None:
     assert said[0] in ("auto", "last") and set(said[-1].split()).isdisjoint(HEAVY)
 
 
+def test_an_answer_through_a_pipe_loads_nothing_that_draws(home: Path) -> None:
+    code = (
+        "import sys; from mlx_tools.cli import main; main(); "
+        "print(*{n.partition('.')[0] for n in sys.modules})"
+    )
+    with ScriptedServer(answer("Hi.")) as server:
+        command = [sys.executable, "-c", code, "ask", "--url", server.url, "Hello?"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said, loaded = done.stdout.splitlines()
+    assert said == "Hi." and {"rich", "pygments", "prompt_toolkit"}.isdisjoint(loaded.split())
+
+
 def test_the_completion_script_can_be_shown(home: Path) -> None:
     environ = os.environ | {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     done = subprocess.run(
