@@ -43,6 +43,7 @@ ROOMS: Final = (
     "golden",
     "evaluate",
     "gateway",
+    "mcp",
     "testing",
     FACE,
     "cli",
@@ -50,7 +51,7 @@ ROOMS: Final = (
 )
 """The order of the house: a room imports only rooms that stand before it."""
 
-APPLICATIONS: Final = frozenset({"golden", "evaluate", "gateway"})
+APPLICATIONS: Final = frozenset({"golden", "evaluate", "gateway", "mcp"})
 """They stand on ``app``, and import neither each other nor the command line, which starts them."""
 
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
         check_verdict,
     )
     from mlx_tools.app.config import Configuration, Group, SettingRow
-    from mlx_tools.app.guard import Door, Guard, Refusal, is_loopback
+    from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
+    from mlx_tools.app.guard import LOCAL_NAMES, Door, Guard, Refusal, is_loopback, listen
     from mlx_tools.app.jobs import job_store, jobs_of, lasting, recorded, roots_of
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
@@ -45,7 +46,8 @@ __getattr__, __dir__ = names_of(
     {
         "checks": ("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
         "config": ("Configuration", "Group", "SettingRow"),
-        "guard": ("Door", "Guard", "Refusal", "is_loopback"),
+        "direct_calls": ("NO_MODEL", "call_recorded"),
+        "guard": ("LOCAL_NAMES", "Door", "Guard", "Refusal", "is_loopback", "listen"),
         "jobs": ("job_store", "jobs_of", "lasting", "recorded", "roots_of"),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("signing_key",),

@@ -11,9 +11,12 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import socket
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from mlx_tools.errors import UsageError
 
 Scope = MutableMapping[str, Any]
 
@@ -88,6 +91,23 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises `UsageError` where it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named asyncio has pieces sent at once; without it each waits for the
+    # acknowledgement of the one before, 40 ms.
+    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind((host, port))
+        one.listen(2048)
+    except OSError as error:
+        one.close()
+        said = f"{host}:{port}: {error.strerror or error}"
+        raise UsageError(said, hint="name another port with --port; 0 takes a free one") from None
+    return one
 
 
 class Guard:

@@ -160,6 +160,8 @@ _MORE: Final = ", … 1000000 more"
 _LOOKED_AT: Final = 2_000
 """Characters of an argument that are looked at for its beginning."""
 _REASON_CHARS: Final = 300
+_WIDE_LINE: Final = 160
+"""Columns of the line of a call where there is no screen."""
 
 IN_DOUBT: Final = (
     "It was started before, and nobody knows how it ended: it may have done all of its work, a "
@@ -296,6 +298,13 @@ def in_full(
     yield ShownLine(f"digest {in_words(request.digest)}")
     if request.expires_at:
         yield ShownLine(f"an approval holds until {in_words(request.expires_at)}")
+
+
+def in_message(request: ApprovalRequest) -> str:
+    """A call as a message that is shown elsewhere: in a line, then whole."""
+    arguments, _ = _beginnings(request.arguments, _WIDE_LINE)
+    head = ShownLine(f"Run {as_name(request.name)}? {arguments}")
+    return "\n".join(row.text for row in wrapped([head, *in_full(request)], None))
 
 
 def diff(text: str) -> Iterator[ShownLine]:

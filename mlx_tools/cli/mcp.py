@@ -1,9 +1,10 @@
-"""`mlx-tools mcp`: servers of the Model Context Protocol as sources of tools."""
+"""`mlx-tools mcp`: servers of the Model Context Protocol as sources of tools; and one of ours."""
 
 from __future__ import annotations
 
 import difflib
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,11 +16,32 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.cli.call_text import ShownLine, as_name, diff, in_words, show, wrapped
+from mlx_tools.app import Configuration, Door
+from mlx_tools.cli import options
+from mlx_tools.cli.call_text import (
+    ShownLine,
+    as_name,
+    diff,
+    in_message,
+    in_words,
+    show,
+    wrapped,
+)
 from mlx_tools.cli.inputs import agreed, parse_object, read_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import columns_of, complain, counted, cut, note, print_json, print_row
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
+from mlx_tools.cli.output import (
+    columns_of,
+    complain,
+    counted,
+    cut,
+    note,
+    ours,
+    print_json,
+    print_row,
+)
+from mlx_tools.cli.serve import refuse_without_key
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, MlxToolsError, UsageError
+from mlx_tools.paths import to_install
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
@@ -171,6 +193,59 @@ def remove(name: ServerName, yes: Yes = False) -> int:
         with suppress(OSError):
             left.unlink()
     complain(f"removed {name}", kind="done")
+    return EXIT_OK
+
+
+@app.command()
+@options.with_settings(
+    *("profile", *options.BACKEND, *options.WRITING, *options.POLICY, *options.RUN),
+    *("gateway.api_key", "gateway.hosts", "gateway.origins"),
+)
+def serve(
+    transport: Annotated[
+        str,
+        option("--transport stdio|http", "By what clients come: as what starts it, or by address."),
+    ] = "stdio",
+    host: Annotated[
+        str, option("--host HOST", "With http: the address; any but loopback needs a key.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, option("--port N", "With http: the port; 0 takes a free one.", min=0, max=65_535)
+    ] = 8322,
+    *,
+    options_given: options.Options,
+) -> int:
+    """Serve agents: a local model that uses tools, and the permitted tools."""
+    options.one_of("--transport", transport, ("stdio", "http"))
+    run = options.run_options(options_given)
+    settings = run.configuration.settings
+    key = settings.gateway.api_key or ""
+    if transport == "http":
+        refuse_without_key(host, key)
+    try:
+        from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http, serve_stdio
+    except ImportError as error:
+        hint = to_install("mcp")
+        raise MissingDependency(f"the server needs {error.name}", hint=hint) from error
+
+    def load(profile: str) -> Configuration:
+        over = {"policy.local_only": True} if settings.policy.local_only else {}
+        return options.load({**options_given, "profile": profile, **over})
+
+    served = McpServer(
+        Delegation(run, load, note),
+        Wording(in_message, in_words),
+        by_person=transport == "stdio" or bool(key),
+    )
+    with suppress(KeyboardInterrupt):
+        if transport == "stdio":
+            out = os.fdopen(os.dup(ours().fileno()), "w", encoding="utf-8", newline="\n")
+            anyio.run(serve_stdio, served, out)
+        else:
+            door = Door(
+                hosts={host, *settings.gateway.hosts}, origins=settings.gateway.origins, key=key
+            )
+            anyio.run(serve_http, served, host, port, door, note)
     return EXIT_OK
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.app import (
+    NO_MODEL,
     RunOptions,
     choose,
     config,
@@ -31,7 +32,6 @@ from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import session_folder
-from mlx_tools.cli.tools import NO_MODEL
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import (
     ApprovalAnswer,

@@ -97,15 +97,18 @@ def _flags(given: options.Options) -> list[str]:
 
 def _checked(given: options.Options) -> tuple[RunOptions, str]:
     """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
-
-    from mlx_tools.app import is_loopback
-
     run = options.run_options(given)
     gateway = run.configuration.settings.gateway
-    host, key = gateway.host, gateway.api_key or ""
+    refuse_without_key(gateway.host, gateway.api_key)
+    return run, gateway.api_key or ""
+
+
+def refuse_without_key(host: str, key: str | None) -> None:
+    """Raise `UsageError` for an address that other machines reach, where there is no key."""
+    from mlx_tools.app import is_loopback
+
     if not key and not is_loopback(host):
         raise UsageError(
             f"{host} can be reached from other machines, and there is no key",
             hint="name a file that holds one with --api-key-file",
         )
-    return run, key

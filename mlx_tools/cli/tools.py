@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app import Configuration, refuse_tools_where_off, registry_of, session_store
+from mlx_tools.app import call_recorded, refuse_tools_where_off, registry_of
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.options import argument, option
@@ -31,7 +31,7 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
 from mlx_tools.cli.view import far, show_change
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall, call_tool
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall
 from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
@@ -46,12 +46,9 @@ from mlx_tools.tools import (
     export,
     find_tools,
 )
-from mlx_tools.transcript import PREVIEW_CHARS, Header
+from mlx_tools.transcript import PREVIEW_CHARS
 
 _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
-
-NO_MODEL: Final = "none"
-"""The backend's kind in the header of a call without a model."""
 
 app = typer.Typer(add_completion=False)
 
@@ -149,33 +146,22 @@ def call(
     registry = registry_of(loaded)
     _known(registry, name)
     value = _arguments(arguments)
-    policy = loaded.policy()
-    store = session_store(loaded)
-    files = store.create()
-    try:
-        files.transcript.append(_header(files, registry, policy, loaded))
 
-        async def run() -> DirectCall:
-            try:
-                return await call_tool(
-                    registry,
-                    policy,
-                    name,
-                    value,
-                    limits=loaded.limits(),
-                    approver=approver_of(loaded, _Asker(loaded.settings.policy.approve)),
-                    record=files.transcript.append,
-                    session=files.session,
-                    secret=store.secret,
-                    undo=files.undo,
-                    on_progress=_tell_progress if sys.stderr.isatty() else None,
-                )
-            finally:
-                await registry.aclose()
+    async def run() -> tuple[DirectCall, SessionFiles]:
+        try:
+            return await call_recorded(
+                loaded,
+                registry,
+                name,
+                value,
+                how="tools call",
+                approver=approver_of(loaded, _Asker(loaded.settings.policy.approve)),
+                on_progress=_tell_progress if sys.stderr.isatty() else None,
+            )
+        finally:
+            await registry.aclose()
 
-        done = anyio.run(run)
-    finally:
-        files.transcript.close()
+    done, files = anyio.run(run)
     if as_json:
         print_json(_as_json(done, files))
     elif done.result is not None and done.result.content is not None:
@@ -284,22 +270,6 @@ def _known(registry: Registry, name: str) -> dict[str, Any]:
 def _arguments(text: str) -> dict[str, Any]:
     name = "standard input" if text == "-" else "JSON"
     return inputs.parse_object(inputs.read_text() if text == "-" else text, name, _EXAMPLE)
-
-
-def _header(
-    files: SessionFiles, registry: Registry, policy: Policy, loaded: Configuration
-) -> Header:
-    from datetime import UTC, datetime
-
-    return Header(
-        session=files.session,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        backend={"kind": NO_MODEL, "how": "tools call"},
-        roots=loaded.settings.tools.roots,
-        policy=policy.to_json(),
-        policy_hash=policy.digest(),
-        limits=loaded.limits().to_json(),
-    )
 
 
 def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -11,8 +10,7 @@ from typing import Final
 
 import uvicorn
 
-from mlx_tools.app import Door, RunOptions, signing_key
-from mlx_tools.errors import UsageError
+from mlx_tools.app import Door, RunOptions, listen, signing_key
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import Note, ServedModels
@@ -76,20 +74,3 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._loop.call_soon_threadsafe(self._told)
         super().handle_exit(sig, frame)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises `UsageError` where it cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named asyncio has pieces sent at once; without it each waits for the
-    # acknowledgement of the one before, 40 ms.
-    one = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind((host, port))
-        one.listen(2048)
-    except OSError as error:
-        one.close()
-        said = f"{host}:{port}: {error.strerror or error}"
-        raise UsageError(said, hint="name another port with --port; 0 takes a free one") from None
-    return one

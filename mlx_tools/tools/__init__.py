@@ -14,7 +14,7 @@ from mlx_tools.tools.executor import (
     execute,
     submit,
 )
-from mlx_tools.tools.exports import FORMATS, export, to_openai
+from mlx_tools.tools.exports import FORMATS, export, to_mcp, to_openai
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by, write_template
 from mlx_tools.tools.folder.definition import ToolFolder, folders_in, read_folder
@@ -31,6 +31,7 @@ from mlx_tools.tools.host_tools import (
 )
 from mlx_tools.tools.reads import SCOPES, CacheScope, Reads
 from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
+from mlx_tools.tools.result_text import to_text, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool
 

@@ -64,6 +64,7 @@ def to_mcp(specs: Iterable[ToolSpec]) -> list[dict[str, Any]]:
             "inputSchema": spec.parameters,
             "annotations": {
                 "readOnlyHint": MUTATING.isdisjoint(spec.possible_effects),
+                "destructiveHint": not MUTATING.isdisjoint(spec.possible_effects),
                 "openWorldHint": "network" in spec.possible_effects,
             },
         }

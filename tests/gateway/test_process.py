@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mlx_tools.gateway.serving import listen
+from mlx_tools.app import listen
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.forked import Forked, forks
 from tests.gateway.conftest import WEATHER

@@ -112,10 +112,11 @@ def test_two_names_that_would_become_one_are_refused() -> None:
 
 def test_mcp_hints_come_from_the_declared_effects() -> None:
     hints = {entry["name"]: entry["annotations"] for entry in to_mcp(SPECS)}
-    assert hints["calculator"] == {"readOnlyHint": True, "openWorldHint": False}
-    assert hints["file_access"] == {"readOnlyHint": True, "openWorldHint": False}
-    assert not hints["create_file"]["readOnlyHint"]
-    assert hints["tree.walk"] == {"readOnlyHint": False, "openWorldHint": True}
+    reads = {"readOnlyHint": True, "destructiveHint": False, "openWorldHint": False}
+    assert hints["calculator"] == hints["file_access"] == reads
+    assert hints["create_file"]["destructiveHint"]
+    anything = {"readOnlyHint": False, "destructiveHint": True, "openWorldHint": True}
+    assert hints["tree.walk"] == anything
 
 
 def errors(value: Any) -> list[str]:

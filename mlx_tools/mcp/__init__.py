@@ -1,0 +1,24 @@
+"""A server of the Model Context Protocol: a local model that uses tools, and these tools, for
+agents that speak it. Needs the extra ``mcp``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
+
+if TYPE_CHECKING:
+    from mlx_tools.mcp.delegation import Delegation
+    from mlx_tools.mcp.elicitation import Wording
+    from mlx_tools.mcp.mcp_server import McpServer
+    from mlx_tools.mcp.mcp_serving import http_application, serve_http, serve_stdio
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "delegation": ("Delegation",),
+        "elicitation": ("Wording",),
+        "mcp_server": ("McpServer",),
+        "mcp_serving": ("http_application", "serve_http", "serve_stdio"),
+    },
+)

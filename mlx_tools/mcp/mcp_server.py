@@ -1,0 +1,404 @@
+"""What a client is offered: `llm_with_tools`, `resume_run`, and each tool that the policy permits.
+
+Every call is decided about as on the command line, and leaves a session. What a client wrote
+chooses among what the server was started with, and answers for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp.server import Server, ServerRequestContext
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.shared.exceptions import MCPError
+from mcp.types import (
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    InputRequiredResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    ToolAnnotations,
+)
+from mcp.types import Tool as OfferedTool
+
+from mlx_tools.app import call_recorded
+from mlx_tools.controller import ApprovalAnswer, DirectCall
+from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
+from mlx_tools.mcp.elicitation import (
+    PATIENCE,
+    ClientApprover,
+    Wording,
+    answer_of,
+    key_of,
+    way_of,
+)
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import PRESETS, permitted
+from mlx_tools.prompt import is_on_demand
+from mlx_tools.protocol import strict
+from mlx_tools.schema import bounded, described, faults, validator_for
+from mlx_tools.tools import Progress, to_mcp, to_text, whole_characters
+from mlx_tools.transcript import Answered, Event, Outcome, Paused, Stopped, events, spelled_out
+
+Context = ServerRequestContext[Any, Any]
+Result = CallToolResult | InputRequiredResult
+RUN: Final = "llm_with_tools"
+RESUME: Final = "resume_run"
+LEFT: Final = "mlx_tools.left"
+"""The event in a request's scope that says that its client has gone."""
+
+HOW: Final = "mcp"
+"""What the header of a tool's call says of how it came about."""
+
+_CALL: Final = "call"
+_KEPT: Final = 256
+"""Calls of tools that wait for their forms; the oldest are dropped."""
+_LINE: Final = 300
+_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
+_OBJECTS: Final[Mapping[str, Any]] = {"type": "array", "items": {"type": "object"}}
+
+OUTCOME: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "How a run ended.",
+    "properties": {
+        "status": {"type": "string", "enum": ["answered", "paused", "stopped"]},
+        "answer": {"type": ["string", "null"], "description": "What the model answered."},
+        "reason": {"type": ["string", "null"], "description": "Why a run stopped."},
+        "session": {"type": "string", "description": "The run's id."},
+        "calls": {**_OBJECTS, "description": "The model's calls: name, arguments, status."},
+        "pending": {**_OBJECTS, "description": "The calls that wait for a person."},
+        "sources": {**_OBJECTS, "description": "What the answer cites."},
+        "turns": {"type": "integer"},
+        "usage": {"type": "object"},
+        "model": {"type": ["string", "null"]},
+    },
+    "required": ["status", "answer", "session", "calls", "pending", "usage"],
+}
+"""The schema of outcomes as ``mlx-tools ask --json`` prints them, as far as it is promised."""
+
+
+@dataclass
+class McpServer:
+    """The server's part of each request. ``by_person``: what a client answers in a form is said by
+    a person, since not everybody on this machine can be that client.
+
+    Raises `UsageError` where a permitted tool has the name of one of ours.
+    """
+
+    delegation: Delegation
+    wording: Wording
+    by_person: bool
+    tools: dict[str, ToolSpec] = field(init=False)
+
+    def __post_init__(self) -> None:
+        registry, policy = self.delegation.registry, self.delegation.policy
+        self.tools = {
+            name: spec
+            for name, spec in registry.specs().items()
+            if permitted(policy, spec) and not is_on_demand(spec)
+        }
+        if taken := {RUN, RESUME} & self.tools.keys():
+            name = min(taken)
+            raise UsageError(f"a tool is called {name}, as one of the server's own", hint="deny it")
+        settings = self.delegation.configuration.settings
+        self._waiting = settings.gateway.queue
+        self._runs = anyio.CapacityLimiter(settings.gateway.concurrency)
+        self._calls = anyio.CapacityLimiter(settings.gateway.concurrency)
+        self._shown: dict[str, str] = {}
+        self._offered = {one.name: one for one in self._own()}
+        found = to_mcp(self.tools.values())
+        self._offered |= {one["name"]: OfferedTool.model_validate(one) for one in found}
+
+    def server(self) -> Server[Any]:
+        """It, as the SDK serves it."""
+        made: Server[Any] = Server(
+            "mlx-tools",
+            version=version("mlx-tools"),
+            instructions="A local model that uses tools, and these tools. Work that is bounded, "
+            f"and need not leave this machine, can be handed to it by {RUN}.",
+            on_list_tools=self._list,
+            on_call_tool=self._call,
+        )
+        security = RequestStateSecurity.ephemeral(ttl=PATIENCE)
+        made.middleware.append(RequestStateBoundary(security, default_audience=made.name))
+        return made
+
+    async def _list(self, context: Context, params: PaginatedRequestParams | None) -> Any:
+        return ListToolsResult(tools=list(self._offered.values()))
+
+    async def _call(self, context: Context, params: CallToolRequestParams) -> Result:
+        if params.name not in self._offered:
+            raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}")
+        own = params.name in (RUN, RESUME)
+        limiter = self._runs if own else self._calls
+        if limiter.statistics().tasks_waiting >= self._waiting:
+            return _said("too many calls wait already: try again later", error=True)
+        approver = self._approver(context)
+        try:
+            async with limiter:
+                call = self._run if own else self._direct
+                return await call(context, params, approver)
+        except MlxToolsError as error:
+            return _said(str(error), error=True)
+
+    def _approver(self, context: Context) -> ClientApprover:
+        """Who decides about what one request leads to: a client that anybody on this machine may
+        be answers for nothing, unless the user's own settings say so."""
+        settings = self.delegation.configuration.settings
+        asks = self.by_person or settings.gateway.approvals == "client"
+        way = way_of(context) if asks and settings.policy.approve != "never" else "no"
+        always = settings.policy.approve == "always"
+        return ClientApprover(context, self.wording, way, always)
+
+    # --- runs ---
+
+    async def _run(
+        self, context: Context, params: CallToolRequestParams, approver: ClientApprover
+    ) -> Result:
+        arguments, delegation = params.arguments or {}, self.delegation
+        schema = self._offered[params.name].input_schema
+        with bounded():
+            wrong = described(faults(validator_for(schema), arguments, 5))
+        if wrong:
+            raise UsageError(f"the arguments do not fit {params.name}: {wrong}")
+        tell = _Teller(context, self.wording.line)
+        more: dict[str, Any] = {"approver": approver, "see": tell.see, "left": _left(context)}
+        if params.request_state is not None:
+            begun = json.loads(params.request_state)
+            answers = _answers(begun["digests"], params)
+            outcome = await delegation.resume(begun["session"], answers=answers, **more)
+        elif params.name == RESUME:
+            outcome = await delegation.resume(arguments["session"], **more)
+        else:
+            outcome = await delegation.run(DelegatedRun(**arguments), **more)
+        return _asking(outcome, approver) or _ended(outcome)
+
+    # --- tools ---
+
+    async def _direct(
+        self, context: Context, params: CallToolRequestParams, approver: ClientApprover
+    ) -> Result:
+        if params.request_state is not None:
+            shown = self._shown.pop(params.request_state, "")  # what was approved is, once
+            approver.given = shown, (params.input_responses or {}).get(_CALL)
+        tell = _Teller(context, self.wording.line)
+
+        async def work(tasks: TaskGroup) -> DirectCall:
+            def report(progress: Progress) -> None:
+                tasks.start_soon(tell.of_tool, params.name, progress)
+
+            done, _ = await call_recorded(
+                self.delegation.configuration,
+                self.delegation.registry,
+                params.name,
+                params.arguments or {},
+                how=HOW,
+                approver=approver,
+                on_progress=report,
+            )
+            return done
+
+        done = await until_left(_left(context), work)
+        if done.status != "pending" or not approver.asked:
+            return _called(done)
+        (request,) = approver.asked.values()
+        state = secrets.token_hex(16)
+        self._shown[state] = key_of(request)
+        while len(self._shown) > _KEPT:
+            del self._shown[next(iter(self._shown))]
+        return InputRequiredResult(
+            input_requests={_CALL: approver.form(request)}, request_state=state
+        )
+
+    # --- what is offered ---
+
+    def _own(self) -> Iterator[OfferedTool]:
+        """Our two tools. Their hints are of all that a run may call."""
+        effects = frozenset().union(*(spec.possible_effects for spec in self.tools.values()))
+        spec = ToolSpec(RUN, effects=effects)
+        hints = ToolAnnotations.model_validate(to_mcp([spec])[0]["annotations"])
+        names = ", ".join(self.tools) or "none"
+        yield OfferedTool(
+            name=RUN,
+            description="Hand bounded work to a local model, which may call tools for it "
+            f"({names}) and answers. It sees nothing of this conversation: say all it needs. What "
+            "needs a person's approval is asked of the person, or the run ends paused.",
+            input_schema=self._run_schema(),
+            output_schema=dict(OUTCOME),
+            annotations=hints,
+        )
+        yield OfferedTool(
+            name=RESUME,
+            description=f"How a run of {RUN} stands that was paused: its outcome once a person has "
+            "decided about its calls, elsewhere. Where it was broken off after that, it goes on. "
+            "It decides nothing.",
+            input_schema=_closed({"session": {**_TEXT, "description": "The run's id."}}, "session"),
+            output_schema=dict(OUTCOME),
+            annotations=hints,
+        )
+
+    def _run_schema(self) -> dict[str, Any]:
+        tools = {"type": "array", "items": {"type": "string", "enum": list(self.tools)}}
+        properties: dict[str, Any] = {
+            "user": {**_TEXT, "minLength": 1, "description": "The task, or the question."},
+            "system": {**_TEXT, "description": "How the model is to go about it."},
+            "preset": {
+                **_TEXT,
+                "enum": list(PRESETS),
+                "description": "Only these tools, of those that it may call anyway.",
+            },
+            "output_schema": {
+                "type": "object",
+                "description": "The answer is JSON that fits this JSON Schema.",
+            },
+        }
+        if self.tools:
+            said = "Fail at once where the model may not call one of these."
+            properties["require_tools"] = {**tools, "description": said}
+        if profiles := list(self.delegation.configuration.profiles):
+            said = "A profile of the user's; what it allows beyond the server's own, it does not."
+            properties["profile"] = {**_TEXT, "enum": profiles, "description": said}
+        return _closed(properties, "user")
+
+
+def _closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _left(context: Context) -> anyio.Event:
+    """The event that the client of a request has gone; one that never comes where the SDK itself
+    ends the request then."""
+    scope: Mapping[str, Any] = getattr(context.request, "scope", {})
+    event: anyio.Event = scope.get(LEFT) or anyio.Event()
+    return event
+
+
+def _answers(
+    digests: Mapping[str, str], params: CallToolRequestParams
+) -> dict[str, ApprovalAnswer] | None:
+    """What was said of the calls with these digests, None where nobody decided about any."""
+    said = params.input_responses or {}
+    answers = {call: answer_of(said.get(call), digest) for call, digest in digests.items()}
+    return {call: one for call, one in answers.items() if one.approved is not None} or None
+
+
+def _asking(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult | None:
+    """What the client is to ask before it makes the call again, None where that is nothing."""
+    if not isinstance(outcome, Paused):
+        return None
+    asked = {one.call_id: approver.asked.get(one.digest) for one in outcome.pending}
+    forms = {call: approver.form(one) for call, one in asked.items() if one is not None}
+    if not forms:
+        return None
+    digests = {call: one.digest for call, one in asked.items() if one is not None}
+    state = json.dumps({"session": outcome.session, "digests": digests})
+    return InputRequiredResult(input_requests=dict(forms), request_state=state)
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def _said(text: str, *, error: bool = False, structured: Any = None) -> CallToolResult:
+    return CallToolResult(
+        content=[TextContent(text=whole_characters(text))],
+        structured_content=structured,
+        is_error=error,
+    )
+
+
+def _ended(outcome: Outcome) -> CallToolResult:
+    """An outcome: in words, and as JSON."""
+    whole = json.loads(to_text(outcome.to_json()))
+    match outcome:
+        case Answered():
+            return _said(spelled_out(outcome.answer, outcome.sources), structured=whole)
+        case Paused():
+            names = ", ".join(one.name for one in outcome.pending)
+            text = (
+                f"paused: {names} waits for a person, who decides by: "
+                f"mlx-tools sessions resume {outcome.session}"
+            )
+            return _said(text, structured=whole)
+        case Stopped():
+            text = f"stopped: {outcome.reason}: {outcome.message} (session {outcome.session})"
+            return _said(text, structured=whole, error=True)
+    raise AssertionError(outcome)
+
+
+def _called(done: DirectCall) -> CallToolResult:
+    """A tool's result, or why there is none."""
+    if done.result is not None and done.result.content is not None:
+        text = done.result.content
+        return _said(text, structured=_object_in(text))
+    if done.status == "pending":
+        arguments = shlex.quote(to_text(dict(done.arguments)))
+        how = f"mlx-tools tools call {done.name} {arguments}"
+        return _said(f"not called: a person must approve it, or call it by: {how}", error=True)
+    assert done.error is not None
+    changes = f"\n{done.preview}" if done.preview else ""
+    text = f"{done.error.code}: {done.error.message}{changes}"
+    return _said(text, error=done.status != "dry_run")
+
+
+def _object_in(text: str) -> dict[str, Any] | None:
+    """The JSON object that a text is, None where it is none."""
+    if not text.startswith("{"):
+        return None
+    try:
+        found = strict.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+# --- progress -------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Teller:
+    """Tells a client what happens in its request, where it asked for that. ``line`` escapes."""
+
+    context: Context
+    line: Callable[[str], str]
+    steps: int = 0
+
+    async def see(self, event: Event) -> None:
+        """Tell an event of a run."""
+        match event:
+            case events.TurnStarted():
+                await self._say(f"turn {event.turn}")
+            case events.CallRead():
+                await self._say(f"{event.name} {to_text(dict(event.arguments))}")
+            case events.CallDecided() if event.decision != "allow":
+                await self._say(f"{event.name}: {event.decision}: {event.reason}")
+            case events.ToolProgress():
+                await self._say(f"{event.name}: {event.message}")
+            case events.ToolEnded():
+                how = event.error.code if event.error is not None else "ok"
+                await self._say(f"{event.name}: {how}")
+
+    async def of_tool(self, name: str, progress: Progress) -> None:
+        """Tell how far a tool has come."""
+        await self._say(f"{name}: {progress.message}")
+
+    async def _say(self, text: str) -> None:
+        self.steps += 1
+        shown = self.line(whole_characters(text))
+        shown = shown if len(shown) <= _LINE else f"{shown[: _LINE - 1]}…"
+        await self.context.session.report_progress(self.steps, message=shown)
