@@ -1,23 +1,28 @@
-"""Measures what a fresh process costs: imports, the first answer, and --help.
+"""Measures what a fresh process costs: imports, the first answer, and the commands' --help, Tab and
+first answer.
 
-Every sample is the wall time of one new process; a bare interpreter takes its turn among the
-others, and is what imports are reckoned from. Prints one JSON object.
+Every sample is the processor time of one new process, which a busy machine falsifies least; a bare
+interpreter takes its turn among the others, and is what imports are reckoned from. Prints one JSON
+object.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from agents import AGENTS
 from measure import HERE, Cell, arguments, finish, leave_out, quiet_environment, say
 
+from mlx_tools.testing import Completion, ScriptedServer, answer
+
 BARE = "bare interpreter"
+OURS = "mlx-tools"
 
 IMPORTS = {
     BARE: "pass",
@@ -53,13 +58,39 @@ else:
 """
 """Prints the most memory that the process has held, in bytes."""
 
-HELP = ("mlx-tools", "llm")
-
 Command = list[str]
+
+QUESTION = "Does anyone answer?"
+ANSWER = "The server does."
 
 
 def python(code: str) -> Command:
     return [sys.executable, "-c", code]
+
+
+def commands(server: str, home: Path) -> dict[str, dict[str, Command]]:
+    """The command lines by what they are for: --help, a Tab, and an answer of this server, which
+    llm speaks to as it does to any that is like OpenAI's."""
+    folder = Path(sys.executable).parent
+    ours, llm = str(folder / "mlx-tools"), str(folder / "llm")
+    (home / "extra-openai-models.yaml").write_text(
+        f"- {{model_id: scripted, model_name: scripted, api_base: '{server}/v1'}}\n"
+    )
+    typed = ["/usr/bin/env", "COMP_CWORD=1"]
+    tabs = {
+        OURS: [*typed, "COMP_WORDS=mlx-tools c", "_MLX_TOOLS_COMPLETE=complete_bash", ours],
+        "llm": [*typed, "COMP_WORDS=llm c", "_LLM_COMPLETE=bash_complete", llm],
+    }
+    asked = {
+        OURS: [ours, "ask", "--url", server, QUESTION],
+        "llm": [llm, "-m", "scripted", "--key", "none", QUESTION],
+    }
+    return {"help": {OURS: [ours, "--help"], "llm": [llm, "--help"]}, "tab": tabs, "ask": asked}
+
+
+def reply(prompt: str) -> str | Completion:
+    """The answer to one of mlx-tools' prompts, or to a chat's messages."""
+    return Completion(ANSWER) if prompt.startswith("[{") else answer(ANSWER)
 
 
 def installed(
@@ -71,7 +102,9 @@ def installed(
         if not Path(command[0]).exists():
             leave_out(f"{name}: no command of that name is installed", need)
             continue
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
         if done.returncode == 0:
             there[name] = command
         elif "ModuleNotFoundError" in done.stderr or "ImportError" in done.stderr:
@@ -84,22 +117,25 @@ def installed(
 def alternate(
     commands: dict[str, Command], environment: dict[str, str], rounds: int
 ) -> dict[str, Cell]:
-    """The wall times of the commands, each run once in every round, in rotated order."""
+    """The times of the commands, each run once in every round, in rotated order."""
     cells = {name: Cell() for name in commands}
     names: Sequence[str] = list(commands)
     for turn in range(rounds):
         shift = turn % len(names)
         for name in [*names[shift:], *names[:shift]]:
-            start = perf_counter()
-            subprocess.run(
-                commands[name],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                check=True,
-            )
-            cells[name].samples.append(perf_counter() - start)
+            cells[name].samples.append(processor_time(commands[name], environment))
     return cells
+
+
+def processor_time(command: Command, environment: dict[str, str]) -> float:
+    """Seconds of a process, the system's for it included."""
+    none = subprocess.DEVNULL
+    process = subprocess.Popen(command, env=environment, stdin=none, stdout=none, stderr=none)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{command} failed: exit code {process.returncode}")
+    return used.ru_utime + used.ru_stime
 
 
 def memory(environment: dict[str, str], names: Sequence[str]) -> dict[str, int]:
@@ -147,10 +183,12 @@ def main() -> None:
             if name in IMPORTS
         }
         first = measure({BARE: python("pass"), **answers}, environment, options)
-        say("startup: --help")
-        scripts = {name: [str(Path(sys.executable).parent / name), "--help"] for name in HELP}
-        helps = measure({BARE: python("pass"), **scripts}, environment, options)
-    finish({"import": imports, "memory": held, "first_answer": first, "help": helps})
+        told: dict[str, Any] = {}
+        with ScriptedServer(*[reply] * 10_000, chat=True) as server:
+            for name, lines in commands(server.url, Path(home)).items():
+                say(f"startup: {name}")
+                told[name] = measure({BARE: python("pass"), **lines}, environment, options)
+    finish({"import": imports, "memory": held, "first_answer": first, "commands": told})
 
 
 if __name__ == "__main__":
