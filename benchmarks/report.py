@@ -359,10 +359,11 @@ def one_more(steps: dict[str, dict[str, Cell]], name: str) -> str:
 STARTUP = """\
 ## Starting
 
-Fresh processes; processor time. *Import* is what a program imports to build an agent, above the
-bare interpreter's own {bare}; *memory* the most such a process holds. *First answer* is import,
-building an agent with one tool, and a run of one step: an import can be quick by putting work off.
-In brackets: multiples of mlx-tools'.
+Fresh processes; processor time, measured on {date}, load average {before} before, {after} after, by
+`python benchmarks/startup.py`, which is a part of the run. *Import* is what a program imports to
+build an agent, above the bare interpreter's own {bare}; *memory* the most such a process holds.
+*First answer* is import, building an agent with one tool, and a run of one step: an import can be
+quick by putting work off. In brackets: multiples of mlx-tools'.
 """
 
 COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted server"}
@@ -371,7 +372,8 @@ COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted 
 
 def startup_part(startup: dict[str, Any]) -> list[str]:
     imports, first = startup["import"], startup["first_answer"]
-    lines = [STARTUP.format(bare=time(imports[BARE]["median"]))]
+    when = {"date": startup["date"], **startup["load"]}
+    lines = [STARTUP.format(bare=time(imports[BARE]["median"]), **when)]
     rows = []
     for name in imports:
         if name == BARE:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,7 @@ def measure(
 
 def main() -> None:
     options = arguments(__doc__, rounds=11, need="any")
+    date, before = f"{datetime.now(UTC):%Y-%m-%d}", round(os.getloadavg()[0], 2)
     with tempfile.TemporaryDirectory(prefix="mlx-tools-bench-") as home:
         # A home of their own: nobody's plugins, settings or logs take part.
         environment = quiet_environment() | {
@@ -188,7 +190,8 @@ def main() -> None:
             for name, lines in commands(server.url, Path(home)).items():
                 say(f"startup: {name}")
                 told[name] = measure({BARE: python("pass"), **lines}, environment, options)
-    finish({"import": imports, "memory": held, "first_answer": first, "commands": told})
+    when = {"date": date, "load": {"before": before, "after": round(os.getloadavg()[0], 2)}}
+    finish({**when, "import": imports, "memory": held, "first_answer": first, "commands": told})
 
 
 if __name__ == "__main__":
