@@ -53,6 +53,17 @@ EXIT_PAUSED: Final = 4
 EXIT_INTERRUPTED: Final = 130
 
 
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """A hint for a word that is none of those that are known: the closest of them, else what is
+    said ``otherwise``, else the first of them."""
+    from difflib import get_close_matches
+
+    names = list(known)
+    if close := get_close_matches(word, names, n=1):
+        return f"did you mean {close[0]}?"
+    return otherwise or f"there are {', '.join(names[:20])}{' …' if len(names) > 20 else ''}"
+
+
 class MlxToolsError(Exception):
     """The root of the tree.
 

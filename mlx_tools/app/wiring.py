@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -39,7 +38,7 @@ from mlx_tools.backends import (
     tells_of_tools,
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
-from mlx_tools.errors import BackendError, ModelError, UsageError
+from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.paths import data_dir, private_dir, state_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
@@ -175,11 +174,9 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
                 continue
             if is_glob(name) or name.startswith(PLUGIN):
                 continue
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
             raise UsageError(
                 f"{configuration.named_by(key)}: there is no tool {name}",
-                hint=hint,
+                hint=did_you_mean(name, known),
             )
 
 

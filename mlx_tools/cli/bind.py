@@ -3,8 +3,6 @@ person agreed to."""
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 import sys
 from collections import Counter
@@ -13,11 +11,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from mlx_tools.cli.call_text import ShownLine, as_name, diff, in_words, show, wrapped
+from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_words, show, wrapped
 from mlx_tools.cli.inputs import MAX_BYTES, agreed, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
 from mlx_tools.cli.output import columns_of, complain, counted, cut, note
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.tools import (
     PLACE_FORM,
     BoundSource,
@@ -77,7 +75,10 @@ def bind(
         digest=read.digest,
         tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
     )
-    lines = [*_told(source, _chosen(found, wanted)), *_changes(before, source)]
+    lines = [*_told(source, _chosen(found, wanted))]
+    if before is not None:
+        same = ShownLine("Nothing changed since it was agreed to.", "bold")
+        lines += [*changed(before, source)] or [same]
     show(wrapped(lines, columns_of(sys.stderr) if sys.stderr.isatty() else None), sys.stderr)
     if not yes and not agreed(f"Bind {source.name}?", "", "say so with --yes"):
         note("nothing was changed")
@@ -154,9 +155,7 @@ def _chosen(found: Found, wanted: Sequence[str]) -> Found:
 def _refuse_unknown(given: Sequence[str] | set[str], names: Sequence[str], what: str) -> None:
     for name in given:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            some = f"there are {', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
-            hint = f"did you mean {close[0]}?" if close else some
+            hint = did_you_mean(name, names)
             raise UsageError(f"{what}: there is no operation {name[:100]!r}", hint=hint)
 
 
@@ -193,19 +192,3 @@ def _told(source: BoundSource, found: Found) -> Iterator[ShownLine]:
         where = named.get(scheme)
         said = f"from {in_words(where)}" if where else f"not named (--secret {scheme}=env:VARIABLE)"
         yield ShownLine(f"secret {in_words(scheme)}: {said}")
-
-
-def _changes(before: BoundSource | None, after: BoundSource) -> Iterator[ShownLine]:
-    """What is otherwise than it was agreed to, as a diff."""
-    if before is None:
-        return
-    old, new = ([line for tool in one.tools for line in _lines(tool)] for one in (before, after))
-    text = "\n".join(difflib.unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
-    yield ShownLine("What changed:" if text else "Nothing changed since it was agreed to.", "bold")
-    yield from diff(text) if text else ()
-
-
-def _lines(tool: BoundTool) -> list[str]:
-    said = {"description": tool.description, "parameters": tool.parameters, "at": tool.at}
-    text = json.dumps({tool.name: said, "effects": tool.effects}, indent=1, ensure_ascii=False)
-    return text.split("\n")

@@ -24,6 +24,7 @@ from mlx_tools.cli.output import COLOURS, cell, cells, colourful, cut, folded
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
+    from mlx_tools.tools import BoundSource, BoundTool
 
 MAX_INDENT: Final = 6
 """Levels that are indented. What is nested deeper stands on one line: depth is no padding."""
@@ -319,6 +320,26 @@ def diff(text: str) -> Iterator[ShownLine]:
         elif line.startswith(("+", "-")):
             colour = "green" if line[0] == "+" else "red"
         yield ShownLine(as_code(line), colour, foreign=True)
+
+
+def changed(before: BoundSource, after: BoundSource) -> Iterator[ShownLine]:
+    """What a source's tools are otherwise than they were agreed to, as a diff; nothing where they
+    are as they were."""
+    from difflib import unified_diff
+
+    old, new = (
+        [row for tool in one.tools for row in _written_out(tool)] for one in (before, after)
+    )
+    text = "\n".join(unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
+    if text:
+        yield ShownLine("What changed:", "bold")
+        yield from diff(text)
+
+
+def _written_out(tool: BoundTool) -> list[str]:
+    said = {"description": tool.description, "parameters": tool.parameters, "at": tool.at}
+    text = json.dumps({tool.name: said, "effects": tool.effects}, indent=1, ensure_ascii=False)
+    return text.split("\n")
 
 
 def wrapped(lines: Iterable[ShownLine], columns: int | None) -> Iterator[ShownLine]:

@@ -4,7 +4,6 @@ made. A line that begins so and is no command is told, and not asked."""
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import re
 import shlex
@@ -35,7 +34,7 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.sessions import session_folder, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk, folders
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import asks, denial
 from mlx_tools.store import RootName, load_words
@@ -85,8 +84,7 @@ def obey(talk: Talk, line: str) -> None:
         prompt(rest)
         return
     if command is None:
-        close = difflib.get_close_matches(word.casefold(), COMMANDS, n=1)
-        said = f"did you mean {close[0]}?" if close else "/help lists what is one;"
+        said = did_you_mean(word.casefold(), COMMANDS, "/help lists what is one;")
         raise UsageError(
             f"{cut(in_words(word), 40)} is no command, and was not asked",
             hint=f"{said} a blank before the / asks it",
@@ -286,8 +284,7 @@ def _tools_named(talk: Talk, rest: str) -> list[str]:
     named = [registry.named(name) for name in rest.replace(",", " ").split()]
     for name in named:
         if name not in specs:
-            close = difflib.get_close_matches(name, specs, n=1)
-            hint = f"did you mean {close[0]}?" if close else "/tools lists them"
+            hint = did_you_mean(name, specs, "/tools lists them")
             raise UsageError(f"there is no tool {cut(in_words(name), 40)}", hint=hint)
     if not named:
         raise UsageError("no tool is named", hint="/tools lists them")
@@ -318,7 +315,7 @@ def roots(talk: Talk) -> list[str]:
 
 def _from_home(path: str) -> str:
     """Where a folder is; one that is named as seen from here may be gone on with from elsewhere."""
-    full, home = Path(path).expanduser().absolute(), Path.home()
+    full, home = Path(path).expanduser().resolve(), Path.home().resolve()
     return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 

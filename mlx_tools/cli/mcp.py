@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +19,7 @@ from mlx_tools.cli import options
 from mlx_tools.cli.call_text import (
     ShownLine,
     as_name,
-    diff,
+    changed,
     in_message,
     in_words,
     show,
@@ -40,12 +38,18 @@ from mlx_tools.cli.output import (
     print_row,
 )
 from mlx_tools.cli.serve import refuse_without_key
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, MlxToolsError, UsageError
+from mlx_tools.errors import (
+    EXIT_OK,
+    EXIT_STOPPED,
+    MissingDependency,
+    MlxToolsError,
+    UsageError,
+    did_you_mean,
+)
 from mlx_tools.paths import to_install
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
-    BoundTool,
     McpClients,
     ServerOffer,
     ToolError,
@@ -167,7 +171,7 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
     source = _source(name)
     offer = _asked(source)
     again = _agreed_to(source, offer, reads or source.at.get("reads", ()))
-    changes = list(_changes(source, again))
+    changes = list(changed(source, again))
     if not changes:
         BoundSources().put(again)
         complain(f"{name} answers, and is what was agreed to", kind="done")
@@ -299,8 +303,7 @@ def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) ->
     names = [tool.name for tool in offer.tools]
     for pattern in reads:
         if not any(fnmatchcase(name, pattern) for name in names):
-            close = difflib.get_close_matches(pattern, names, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names[:20])}"
+            hint = did_you_mean(pattern, names)
             raise UsageError(f"--reads: {source.name} has no tool {pattern!r}", hint=hint)
     tools = tuple(
         replace(tool, effects=("network", "read"))
@@ -340,21 +343,6 @@ def _told(
         yield ShownLine(f"prompts for chat: {in_words(cut(listed, 500))}")
     if source.at.get("resources"):
         yield ShownLine("it has resources, which mcp_read reads")
-
-
-def _changes(before: BoundSource, after: BoundSource) -> Iterator[ShownLine]:
-    """What is otherwise than it was agreed to, as a diff."""
-    old, new = ([line for tool in one.tools for line in _lines(tool)] for one in (before, after))
-    text = "\n".join(difflib.unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
-    if text:
-        yield ShownLine("What changed:", "bold")
-        yield from diff(text)
-
-
-def _lines(tool: BoundTool) -> list[str]:
-    said = {"description": tool.description, "parameters": tool.parameters}
-    whole = {tool.name: said, "effects": tool.effects}
-    return json.dumps(whole, indent=1, ensure_ascii=False).split("\n")
 
 
 def _print(lines: Iterable[ShownLine]) -> None:

@@ -7,7 +7,6 @@ A command's file is imported when the command is looked up, not before.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import functools
 import gc
@@ -40,6 +39,7 @@ from mlx_tools.errors import (
     ModelError,
     TranscriptError,
     UsageError,
+    did_you_mean,
 )
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
@@ -66,11 +66,8 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             if ctx.resilient_parsing:
                 return None
-            close = difflib.get_close_matches(cmd_name, COMMANDS, n=1)
-            raise UsageError(
-                f"no such command: {cmd_name}",
-                hint=f"did you mean {close[0]}?" if close else f"one of {', '.join(COMMANDS)}",
-            )
+            hint = did_you_mean(cmd_name, COMMANDS)
+            raise UsageError(f"no such command: {cmd_name}", hint=hint)
         module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(cmd_name, cmd_name)}")
         command = get_command(getattr(module, f"{cmd_name}_app", module.app))
         command.name = cmd_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -32,7 +31,14 @@ from mlx_tools.cli.output import (
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
 from mlx_tools.cli.view import far, show_change
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall
-from mlx_tools.errors import EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, UsageError
+from mlx_tools.errors import (
+    EXIT_OK,
+    EXIT_PAUSED,
+    EXIT_STOPPED,
+    EXIT_USAGE,
+    UsageError,
+    did_you_mean,
+)
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
 from mlx_tools.store import SessionFiles
@@ -262,9 +268,7 @@ def _known(registry: Registry, name: str) -> dict[str, Any]:
     refused = registry.lacks(name, Policy())
     if refused != NO_SUCH:
         raise UsageError(f"{name[:100]}: {refused}")
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
-    raise UsageError(f"there is no tool {name[:100]}", hint=hint)
+    raise UsageError(f"there is no tool {name[:100]}", hint=did_you_mean(name, names))
 
 
 def _arguments(text: str) -> dict[str, Any]:

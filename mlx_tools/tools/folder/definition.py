@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.errors import ToolDefinitionError, did_you_mean
 from mlx_tools.messages import ToolSpec
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder import PLUGIN
@@ -366,10 +366,7 @@ def _fault(text: str, error: Exception) -> str:
 def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, place: str) -> None:
     unknown = sorted(key for key in value if key not in known and not _only_tells(key))
     if unknown:
-        from difflib import get_close_matches
-
-        close = get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
+        hint = did_you_mean(unknown[0], known, f"known are {', '.join(known)}")
         if known is _AROUND and unknown[0] in _FUNCTION:
             hint = "it belongs within function"
         elif unknown[0] in _SCHEMAS:
