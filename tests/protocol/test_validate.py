@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -232,8 +232,27 @@ def test_what_validation_gives_back_validates_as_it_is(parameters: Any, value: A
         assert len(error.message) <= 500
 
 
-@given(_SCHEMAS, json_values)
-def test_what_is_known_to_fit_at_a_glance_has_no_fault(parameters: Any, value: Any) -> None:
+_STRINGS = (
+    STRING,
+    {**STRING, "maxLength": 1},
+    {**STRING, "minLength": 1},
+    {**STRING, "enum": ["a"]},
+)
+_PAIRS = st.recursive(
+    st.tuples(st.sampled_from(_STRINGS), st.sampled_from(("", "a", "ab", 1)))
+    | st.tuples(st.sampled_from((INTEGER, NUMBER, BOOLEAN)), st.sampled_from((1, 1.5, True, None))),
+    lambda inner: st.builds(
+        lambda a, b: (schema("a", a=a[0], b=b[0]), {"a": a[1], "b": b[1]}), inner, inner
+    ),
+    max_leaves=3,
+)
+"""Plain schemas, each with a value that it may take."""
+
+
+@settings(max_examples=4 * settings().max_examples)
+@given(_PAIRS)
+def test_what_is_known_to_fit_at_a_glance_has_no_fault(pair: tuple[Any, Any]) -> None:
+    parameters, value = pair
     whole, given = schema("v", v=parameters), {"v": value}
     if fits_plainly(given, whole):
         with bounded():
