@@ -123,7 +123,7 @@ def _joined(events: Sequence[TurnEvent]) -> tuple[str, list[tuple[str, str]]]:
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
 def test_character_by_character_it_is_the_same(source: Any, strategy: str, step: int) -> None:
     async def main() -> None:
-        for text, tools in source()[::step]:
+        for text, tools in source()[1 % step :: step]:
             whole = await turn(text, tools, [text], strategy)
             assert await turn(text, tools, [*text], strategy) == whole, text
 
