@@ -42,6 +42,7 @@ from mlx_tools.controller import (
     check_begun_here,
 )
 from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.gateway import kept_runs
 from mlx_tools.policy import Policy, restriction
 from mlx_tools.store import RootName, load, standing_of
 from mlx_tools.transcript import Header, Record, UserRecord
@@ -133,9 +134,9 @@ def refuse_beside(**said: object) -> None:
 
 
 def last_talk() -> str:
-    """The id of the conversation that was last written to: one of a person's, not of a job's or of
-    a run within a call. Raises `UsageError` where there is none."""
-    folder, jobs = session_folder(), job_store()
+    """The id of the conversation that was last written to: one of a person's, not of a job's, of a
+    gateway's client or of a run within a call. Raises `UsageError` where there is none."""
+    folder, jobs, runs = session_folder(), job_store(), kept_runs()
     for session in folder.by_use():
         try:
             records = folder.records(session)
@@ -145,7 +146,7 @@ def last_talk() -> str:
         header = records[0] if records else None
         asked = any(isinstance(record, UserRecord) for record in records)
         ours = asked and isinstance(header, Header) and not header.parent
-        if ours and not jobs.is_of_a_run(session):
+        if ours and not jobs.is_of_a_run(session) and not runs.holds(session):
             return session
     raise UsageError("there is no conversation to go on with", hint='mlx-tools ask "QUESTION"')
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.paths import state_dir
 from mlx_tools.toolbox import FileFormat, SqliteFile
 
 KEPT: Final = 10_000
@@ -45,6 +46,11 @@ class RunRow:
     owner: str
     body: dict[str, Any]
     cancelled: bool = False
+
+
+def kept_runs(forget: Callable[[str], bool] = lambda run: False) -> RunRows:
+    """The runs that clients of this user's gateways asked for; see `RunRows`."""
+    return RunRows(state_dir() / "runs.sqlite", forget)
 
 
 class RunRows:

@@ -35,7 +35,7 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import AskedRun, read_run
 from mlx_tools.gateway.run_events import Follower, Numbered, closed, rests, told_of
-from mlx_tools.gateway.run_rows import RunRow, RunRows
+from mlx_tools.gateway.run_rows import RunRow, kept_runs
 from mlx_tools.gateway.turn import Speaker, as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Policy, restriction
@@ -129,7 +129,7 @@ class Runs:
         self._make_registry = make_registry or self._registry
         self._store = session_store(configuration)
         self._sessions = SessionFolder(self._store.folder)
-        self._rows = RunRows(self._store.folder.parent / "runs.sqlite", self._forget)
+        self._rows = kept_runs(self._forget)
         self._live: dict[str, _Live] = {}
         self._followers: dict[str, set[Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()

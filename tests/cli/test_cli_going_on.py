@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import job_store
+from mlx_tools.gateway.run_rows import RunRow, kept_runs
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
@@ -69,7 +70,9 @@ def test_what_is_no_conversation_of_a_persons_is_passed_over(
     assert (none.code, "no conversation to go on with" in none.err) == (2, True)
     ours = asked(run, server)
     job = asked(run, server)
+    clients = asked(run, server)
     broken = asked(run, server)
+    kept_runs().add(RunRow(clients["session"], "owner", {}), None)
     run("tools", "call", "calculator", '{"expression": "1+1"}')
     lines = Path(broken["transcript"]).read_text().splitlines()
     Path(broken["transcript"]).write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
