@@ -128,6 +128,7 @@ class Runs:
         self._webhooks = webhooks or Webhooks()
         self._make_registry = make_registry or self._registry
         self._store = session_store(configuration)
+        self._secret = self._store.secret
         self._sessions = SessionFolder(self._store.folder)
         self._rows = kept_runs(self._forget)
         self._live: dict[str, _Live] = {}
@@ -138,9 +139,7 @@ class Runs:
 
     def owner(self, key: str) -> str:
         """By what the runs of whoever bears this key are known."""
-        return hmac.new(
-            self._store.secret, key.encode("utf-8", "replace"), hashlib.sha256
-        ).hexdigest()
+        return hmac.new(self._secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     # --- what clients ask for ---
 
@@ -189,6 +188,8 @@ class Runs:
         if (live := self._live.get(row.id)) is not None:
             return _view(row, live.records, live.status)
         records = await self._records(row)
+        if not _asked(records):  # it may have been cancelled since
+            row = self._rows.get(row.owner, row.id)
         return _view(row, records, self._status(row, records))
 
     async def decide(self, row: RunRow, call: str, answer: ApprovalAnswer) -> None:
@@ -231,9 +232,12 @@ class Runs:
             await live.rested.wait()
         async with self._acting(row):
             records = await self._records(row)
+            status = self._status(row, records)
+            if status in ("queued", "running"):
+                raise _conflict("another process is at the run")
             if not _asked(records):
                 self._rows.cancel(row.id)
-            if not rests(records) or self._status(row, records) != "paused":
+            if status != "paused":
                 return
             conversation = await self._reopen(row, records)
             try:
@@ -258,7 +262,10 @@ class Runs:
                     records, upto = live.records, closed(live.records, rest=False)
                     ended = False
                 elif size != (size := self._size(row)):
-                    records = await self._records(row)
+                    try:
+                        records = await self._records(row)
+                    except ApiError:  # its session was removed
+                        return
                     if row.id in self._live:  # meanwhile
                         continue
                     rest = rests(records)
@@ -425,21 +432,26 @@ class Runs:
         return records
 
     async def _read(self, row: RunRow) -> Sequence[Record]:
-        return await anyio.to_thread.run_sync(self._sessions.records, row.id)
+        try:
+            return await anyio.to_thread.run_sync(self._sessions.records, row.id)
+        except TranscriptError as error:
+            if self._sessions.path(row.id).exists():
+                raise ApiError(500, "transcript_damaged", error.message) from error
+            raise ApiError(404, "not_found", f"the session of {row.id} was removed") from error
 
     def _status(self, row: RunRow, records: Sequence[Record]) -> str:
         """How a run stands that is not at work here."""
-        if not _asked(records):
-            return "cancelled" if row.cancelled else "stopped"
+        if row.cancelled:
+            return "cancelled"
         if rests(records):
             outcome = outcome_of(records)
             cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
             return "cancelled" if cancelled else outcome.status
         try:
             with self._sessions.held(row.id):
-                return "stopped"  # it broke off, and its model is not served here
-        except TranscriptError:
-            return "running"
+                return "stopped"  # it broke off, before it was begun or its model is not served
+        except TranscriptError:  # another process is at it
+            return "running" if _asked(records) else "queued"
 
     def _size(self, row: RunRow) -> int:
         with suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 import anyio
@@ -62,8 +62,10 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
         limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
         after = request.query_params.get("after")
         rows = runs.page(_owner(runs, request), limit, after)
-        data = [await runs.view(row) for row in rows[:limit]]
-        ids = [one["id"] for one in data]
+        data, ids = [], [row.id for row in rows[:limit]]
+        for row in rows[:limit]:
+            with suppress(ApiError):  # its session was removed, or is damaged
+                data.append(await runs.view(row))
         ends = {"first_id": ids[0] if ids else None, "last_id": ids[-1] if ids else None}
         return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(rows) > limit})
 
@@ -113,6 +115,7 @@ class _RunEvents:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
         row, after = _row(self._runs, request), _seen(request)
+        await self._runs.view(row)  # what is wrong with it is told before a stream begins
         sender = Sender(send, self._patience)
         async with anyio.create_task_group() as tasks:
             sender.give_up = tasks.cancel_scope.cancel
@@ -143,6 +146,7 @@ class _RunSocket:
         socket = WebSocket(scope, receive, send)
         try:
             row, after = _row(self._runs, socket), _seen(socket)
+            await self._runs.view(row)
         except ApiError as error:
             body, status = chat_completion_error(error), error.status
             await socket.send_denial_response(JSONResponse(body, status))

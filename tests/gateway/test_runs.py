@@ -402,7 +402,7 @@ def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(begin:
         slow = waiting(anyio.Event(), "never")
         one.runs._models.one.backend = slow
         made = [await queued(one) for _ in range(3)]
-        ids = [paused["id"], *(run["id"] for run in made)]
+        ids = [*(run["id"] for run in reversed(made)), paused["id"]]
         assert made[-1]["status"] == "queued"
         for run in ids:
             assert (await one.client.post(f"/v1/runs/{run}/cancel")).json()["status"] == "cancelled"
@@ -521,5 +521,39 @@ def test_the_description_names_what_is_posted_of_runs(begin: Any) -> None:
         assert {"get", "post"} <= paths["/v1/runs"].keys()
         for rest in ("approvals", "tool_results", "cancel", "continue"):
             assert paths[f"/v1/runs/{{id}}/{rest}"]["post"]["parameters"][0]["name"] == "id"
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(("damage", "status"), [(None, 404), (b"{}\n{}\n", 500)])
+def test_a_run_whose_session_is_gone_or_damaged_is_told_and_hides_no_other(
+    begin: Any, damage: bytes | None, status: int
+) -> None:
+    async def main() -> None:
+        one = begin(answer("a"), answer("b"))
+        gone, stays = await ask(one), await ask(one)
+        path = one.runs._sessions.path(gone["id"])
+        if damage is None:
+            shutil.rmtree(path.parent)
+        else:
+            path.write_bytes(damage)
+        for method, rest in (("GET", ""), ("GET", "/events"), ("POST", "/cancel")):
+            got = await one.client.request(method, f"/v1/runs/{gone['id']}{rest}")
+            assert got.status_code == status, rest
+        page = (await one.client.get("/v1/runs")).json()
+        assert [run["id"] for run in page["data"]] == [stays["id"]]
+
+    anyio.run(main)
+
+
+def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP, answer("a"), answer("b"))
+        one.runs._rows._kept = 2
+        waits, ended = await ask(one), await ask(one)
+        last = await ask(one)
+        kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]
+        assert kept == [last["id"], waits["id"]]
+        assert not one.runs._sessions.path(ended["id"]).exists()
 
     anyio.run(main)
