@@ -13,6 +13,7 @@ from mlx_tools.cli import options
 from mlx_tools.cli.output import complain, note
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
 from mlx_tools.paths import to_install
+from mlx_tools.store import RootName
 
 if TYPE_CHECKING:
     from mlx_tools.app import RunOptions
@@ -91,6 +92,8 @@ def _flags(given: options.Options) -> list[str]:
             flags += [flag] if value else []
         else:
             values = [value] if isinstance(value, str) else value
+            if key == "tools.roots":
+                values = [RootName.parse(one).absolute() for one in values]
             flags += [word for one in values for word in (flag, one)]
     return flags
 

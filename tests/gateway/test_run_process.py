@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from mlx_tools.cli.serve import _flags
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.forked import forks
 from tests.gateway.test_process import Running
@@ -101,6 +102,15 @@ def test_a_person_decides_in_another_process_and_whoever_follows_hears_of_it(
         assert list(follows)[-1] == "finished"
         assert one.get(run)["answer"] == "written"
         assert (tmp_path / "files" / "b.txt").read_text() == "new"
+
+
+def test_a_gateway_that_is_installed_sees_the_folders_that_were_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"tools.roots": ["files:rw", "."], "policy.preset": "workspace"}
+    roots = ["--root", f"{tmp_path / 'files'}:rw", "--root", str(tmp_path)]
+    assert _flags(given) == [*roots, "--preset", "workspace"]
 
 
 def test_told_to_end_it_closes_the_streams_of_runs_that_wait(gateway: Any) -> None:
