@@ -232,11 +232,13 @@ async def until_left(
     set, ``leave`` is called and the work cancelled. Raises what it raises."""
     done: list[T] = []
     problem: MlxToolsError = UsageError("the client has left")
+    watched = anyio.CancelScope()
 
     async def watch() -> None:
-        await left.wait()
-        leave()
-        tasks.cancel_scope.cancel()
+        with watched:
+            await left.wait()
+            leave()
+            tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
@@ -244,7 +246,7 @@ async def until_left(
             done.append(await work(tasks))
         except MlxToolsError as error:
             problem = error
-        tasks.cancel_scope.cancel()
+        watched.cancel()  # what was started beside the work comes to its end
     if not done:
         raise problem
     return done[0]
