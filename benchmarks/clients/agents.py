@@ -9,18 +9,21 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from model import TASK
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an agent works: its home, a repository, the gateway's address, the model's name."""
+    """Where an agent works: its home, a repository, the gateway's address, the model's name; and
+    the command of an MCP server that it is given, where it is given one."""
 
     home: Path
     repository: Path
     url: str
     model: str
+    mcp: tuple[str, ...] = ()
 
 
 Command = tuple[list[str], dict[str, str]]
@@ -48,7 +51,12 @@ def opencode(place: Place, task: str) -> Command:
         "options": {"baseURL": f"{place.url}/v1", "apiKey": "none"},
         "models": {place.model: {}},
     }
-    settings = {"provider": {"mlx-tools": provider}, "autoupdate": False, "share": "disabled"}
+    settings: dict[str, Any] = {"provider": {"mlx-tools": provider}, "autoupdate": False}
+    settings["share"] = "disabled"
+    if place.mcp:
+        settings["mcp"] = {
+            "local": {"type": "local", "command": list(place.mcp), "timeout": 60_000}
+        }
     (place.repository / "opencode.json").write_text(json.dumps(settings))
     return ["opencode", "run", "--model", f"mlx-tools/{place.model}", task], {}
 
@@ -63,6 +71,12 @@ def codex(place: Place, task: str) -> Command:
         'name = "mlx-tools"\n'
         f'base_url = "{place.url}/v1"\n'
         'wire_api = "responses"\n'
+        + (f"[mcp_servers.local]\ncommand = {json.dumps(place.mcp[0])}\n" if place.mcp else "")
+        + (
+            f"args = {json.dumps(place.mcp[1:])}\nstartup_timeout_sec = 60\nrequired = true\n"
+            if place.mcp
+            else ""
+        )
     )
     # Its own sandbox needs what a container may not have.
     return ["codex", "exec", "--sandbox", "danger-full-access", task], {"CODEX_HOME": str(folder)}
@@ -75,7 +89,15 @@ AGENTS: Mapping[str, Callable[[Place, str], Command]] = {
 }
 
 
-def work(name: str, programs: Path, url: str, model: str, task: str, seconds: float) -> str:
+def work(
+    name: str,
+    programs: Path,
+    url: str,
+    model: str,
+    task: str,
+    seconds: float,
+    mcp: tuple[str, ...] = (),
+) -> str:
     """What an agent printed, and what is then in b.txt. Raises `AssertionError` where it failed."""
     with tempfile.TemporaryDirectory() as folder:
         home, repository = Path(folder) / "home", Path(folder) / "repository"
@@ -86,7 +108,7 @@ def work(name: str, programs: Path, url: str, model: str, task: str, seconds: fl
         git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
         for step in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
             subprocess.run([*git, *step], cwd=repository, check=True)
-        place = Place(home, repository, url, model)
+        place = Place(home, repository, url, model, mcp)
         (program, *arguments), more = AGENTS[name](place, task)
         environ = os.environ | {"HOME": str(home), "PWD": str(repository), **more}
         for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
