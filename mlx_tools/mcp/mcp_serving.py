@@ -6,8 +6,8 @@ import asyncio
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, BinaryIO, Final, Self, TextIO
 
 import anyio
@@ -36,8 +36,10 @@ async def serve_stdio(served: McpServer, out: TextIO) -> None:
     server = served.server()
     try:
         with _standard_input() as file:
-            lines, sink = await _lines_of(file), anyio.wrap_file(out)
-            async with stdio_server(lines, sink) as (read, write):
+            async with (
+                _lines_of(file) as lines,
+                stdio_server(lines, anyio.wrap_file(out)) as (read, write),
+            ):
                 await server.run(read, write, server.create_initialization_options())
     finally:
         await served.delegation.aclose()
@@ -58,14 +60,19 @@ def _standard_input() -> Iterator[BinaryIO]:
         os.close(own)
 
 
-async def _lines_of(file: BinaryIO) -> Any:
+@asynccontextmanager
+async def _lines_of(file: BinaryIO) -> AsyncIterator[Any]:
     """The lines of a file as texts."""
     mode = os.fstat(file.fileno()).st_mode
     if not (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or file.isatty()):
-        return anyio.wrap_file(io.TextIOWrapper(file, "utf-8", "replace"))  # it never waits
+        yield anyio.wrap_file(io.TextIOWrapper(file, "utf-8", "replace"))  # it never waits
+        return
     reader, loop = asyncio.StreamReader(limit=MAX_LINE), asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
-    return _Lines(reader)
+    made = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
+    try:
+        yield _Lines(reader)
+    finally:
+        made[0].close()
 
 
 class _Lines:

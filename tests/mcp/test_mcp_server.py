@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -553,6 +555,18 @@ def test_standard_output_is_the_protocols_alone(home: Path) -> None:
     first, *_ = [json.loads(line) for line in told.read_text().splitlines()]
     assert first["result"]["serverInfo"]["name"] == "mlx-tools"
     assert (home / "err").read_text() == ""
+
+
+def test_a_message_without_end_ends_the_connection(home: Path) -> None:
+    source, sink = os.pipe()
+    with (home / "out").open("w") as out, (home / "err").open("w") as err:
+        served = forks().start("mcp", "serve", files=(source, out.fileno(), err.fileno()))
+        os.close(source)
+        with contextlib.suppress(BrokenPipeError), os.fdopen(sink, "wb", buffering=0) as pipe:
+            while pipe.write(b"x" * 65_536):
+                continue
+        assert served.wait(60) == 0
+    assert (home / "out").read_text() == (home / "err").read_text() == ""
 
 
 @pytest.mark.parametrize(
