@@ -167,16 +167,17 @@ def _told(source: BoundSource, found: Found) -> Iterator[ShownLine]:
     """What would be bound: ours in words, the document's own marked as foreign."""
     digest = source.digest[:16]
     yield ShownLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
-    yield ShownLine(f"asked at {in_words(source.at['server'])}")
+    servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
+    for server in sorted(servers):
+        yield ShownLine(f"asked at {in_words(cut(server, 200))}")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
     yield ShownLine(f"{effects['read']} that read, {effects['write']} that may write")
     for tool in source.tools[:_SHOWN]:
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
         yield ShownLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
-        yield ShownLine(
-            f"  {tool.at['method']} {in_words(cut(tool.at['path'], 200))}", foreign=True
-        )
+        place = tool.at.get("server", "") + tool.at["path"]  # some are elsewhere
+        yield ShownLine(f"  {tool.at['method']} {in_words(cut(place, 200))}", foreign=True)
         if line:
             yield ShownLine(f"  {in_words(cut(line, 100))}", foreign=True)
     if len(source.tools) > _SHOWN:

@@ -118,6 +118,15 @@ def test_what_version_3_0_says_otherwise_is_written_anew() -> None:
         assert fits({"n": value}, tool.parameters) is right
 
 
+@pytest.mark.parametrize("key", ["allOf", "anyOf", "oneOf"])
+def test_null_is_what_a_nullable_choice_takes_too(key: str) -> None:
+    schema = {key: [{"type": "string"}], "nullable": True}
+    operation = {"parameters": [_parameter("n", "query") | {"schema": schema}]}
+    tool = _tool(operation, version="3.0.3")
+    for value, right in (("a", True), (None, True), (1, False)):
+        assert fits({"n": value}, tool.parameters) is right
+
+
 def test_what_only_a_server_says_is_not_asked_for() -> None:
     schema = {
         "type": "object",
@@ -344,3 +353,36 @@ def test_a_document_that_goes_deep_or_wide_is_bounded() -> None:
         body = {"content": {"application/json": {"schema": schema}}}
         refused = _tool({"requestBody": body}, method="post", components={"schemas": schemas})
         assert isinstance(refused, OperationRefused)
+
+
+def test_a_secret_of_the_keychain_is_looked_up_when_a_call_needs_it() -> None:
+    keyring = pytest.importorskip("keyring")
+    from keyring.backend import KeyringBackend
+    from keyring.errors import KeyringLocked
+
+    class Kept(KeyringBackend):
+        priority = 1
+
+        def get_password(self, service: str, username: str) -> str | None:
+            if service == "locked":
+                raise KeyringLocked("nobody is there to open it")
+            return {("zoo/web", "me"): SECRET}.get((service, username))
+
+        def set_password(self, service: str, username: str, password: str) -> None:
+            raise NotImplementedError
+
+        def delete_password(self, service: str, username: str) -> None:
+            raise NotImplementedError
+
+    tool = _tool({"security": [{"key": []}]}, components={"securitySchemes": SCHEMES})
+    before = keyring.get_keyring()
+    keyring.set_keyring(Kept())
+    try:
+        (request,), _ = _sent(tool, {}, secrets={"key": "keychain:zoo/web/me"})
+        assert request.headers["x-key"] == SECRET
+        for place, said in (("zoo/you", "no secret zoo/you"), ("locked/me", "cannot be read")):
+            requests, result = _sent(tool, {}, secrets={"key": f"keychain:{place}"})
+            assert not requests
+            assert said in result.error.message
+    finally:
+        keyring.set_keyring(before)

@@ -35,7 +35,8 @@ _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie
 _ONE: Final = frozenset(
     ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
 ) | {"unevaluatedItems", "unevaluatedProperties"}
-_LIST: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
+_PARTS: Final = ("allOf", "anyOf", "oneOf")
+_LIST: Final = frozenset((*_PARTS, "prefixItems"))
 _MAP: Final = frozenset(("$defs", "dependentSchemas", "patternProperties", "properties"))
 _NO_SCHEMA: Final = frozenset(("discriminator", "example", "externalDocs", "xml", "nullable"))
 """Keywords of OpenAPI alone."""
@@ -334,6 +335,9 @@ def _modernise(schema: dict[str, Any], *, nullable: bool) -> None:
         schema["type"] = [schema["type"], "null"]
         if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
             schema["enum"] = [*schema["enum"], None]
+    parts = {key: schema.pop(key) for key in _PARTS if nullable and key in schema}
+    if parts:  # strictly it says nothing there; whoever writes it means it
+        schema["anyOf"] = [parts, {"type": "null"}]
 
 
 def read_document(data: bytes, place: str) -> OpenApiDocument:
