@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from mlx_tools.tools import (
     look,
 )
 from mlx_tools.tools.mcp.client import may_ask_at
+from mlx_tools.tools.mcp.sign_in import PORT, sign_in
 
 SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
 ECHO = BoundTool(
@@ -451,3 +453,29 @@ def test_places_are_read_as_other_programs_write_them() -> None:
     for value in wrong:
         with pytest.raises(UsageError, match=r"^f"):
             servers_in(value, "f")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("code=c&state=s&iss=https%3A%2F%2Fi", "c s https://i"),
+        ("error=access_denied&error_description=no%0Athanks", "was refused: no"),
+    ],
+)
+def test_a_page_may_lead_back_before_whatever_showed_it_is_done(query: str, said: str) -> None:
+    def show(page: str) -> None:
+        with socket.create_connection(("127.0.0.1", PORT)) as other:  # who says nothing
+            other.sendall(b"GET\r\n")
+        urllib.request.urlopen(f"http://127.0.0.1:{PORT}/callback?{query}", timeout=60).close()
+
+    async def signed_in() -> str:
+        context = sign_in("https://there.example/mcp", "there", show).context
+        assert context.redirect_handler is not None and context.callback_handler is not None
+        await context.redirect_handler("https://there.example/sign-in")
+        try:
+            found = await context.callback_handler()
+        except ToolError as error:
+            return str(error)
+        return f"{found.code} {found.state} {found.iss}"
+
+    assert said in asyncio.run(signed_in())
