@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.app import Configuration
+from mlx_tools.app import Configuration, roots_of
 from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import one_of
@@ -112,12 +112,17 @@ def _prompts(talk: Talk) -> Mapping[str, Callable[[str], None]]:
 
 def _ask_prompt(talk: Talk, source: BoundSource, name: str, values: str) -> None:
     wanted: Mapping[str, bool] = source.at["prompts"][name]
-    given = dict(part.partition("=")[::2] for part in shlex.split(values))
+    if any(part.local_only for part in talk.policy.parts):  # its server could be anything
+        raise UsageError(f"/{source.name}:{name}: nothing leaves this machine (policy.local_only)")
+    try:
+        given = dict(part.partition("=")[::2] for part in shlex.split(values))
+    except ValueError as error:
+        raise UsageError(f"/{source.name}:{name}: {error}") from None
     lacking = [one for one, needed in wanted.items() if needed and one not in given]
     if lacking or not given.keys() <= wanted.keys():
         usage = " ".join(f"{one}=…" if needed else f"[{one}=…]" for one, needed in wanted.items())
         raise UsageError(f"/{source.name}:{name}: nothing was asked", hint=f"as in {usage}")
-    clients = McpClients(BoundSources(), talk.configuration.settings.tools.roots)
+    clients = McpClients(BoundSources(), roots_of(talk.configuration))
 
     async def fetched() -> str:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -348,3 +349,26 @@ def test_undo_brings_back_what_an_earlier_session_of_the_talk_changed(home: Path
             screen.type("y\n")
             screen.see("restored")
             assert (home / "note.txt").read_text() == "old\n"
+
+
+# --- prompts of MCP servers -----------------------------------------------------------------------
+
+
+def test_a_servers_prompt_is_a_command(run: Any, say: Say, home: Path) -> None:
+    script = Path(__file__).parents[1] / "tools" / "mcp_stranger.py"
+    command = [sys.executable, "-I", str(script), "prompts", str(home / "log")]
+    assert run("mcp", "add", "there", "--yes", "--", *command).code == 0
+    started = (home / "log").read_text()
+    for line, said in (
+        ("/there:greet", "as in who=…"),
+        ("/there:greet who=it's", "No closing quotation"),
+    ):
+        assert said in say(line)[0].error
+    refused, server = say("/there:greet who=Ada", options=("--local-only",))
+    assert "policy.local_only" in refused.error
+    assert ((home / "log").read_text(), server.bodies) == (started, [])
+    (home / "notes").mkdir()
+    result, server = say("/there:greet 'who=Ada L'", options=("--root", f"{home / 'notes'}:rw"))
+    said = f"Greet Ada L in ['file://{home / 'notes'}']."
+    assert result.out == f"{said}\nOne.\n"
+    assert said in server.prompts[0]

@@ -222,13 +222,23 @@ def heard(message: dict[str, Any]) -> None:
     method, number = message.get("method"), message.get("id")
     params = message.get("params") or {}
     if method == "initialize":
-        able = {"tools": {"listChanged": True}}
+        able: dict[str, Any] = {"tools": {"listChanged": True}}
+        if HABIT == "prompts":
+            able["prompts"] = {}
         info = {"name": "stranger", "version": "1"}
         version = params["protocolVersion"]
         result = {"protocolVersion": version, "capabilities": able, "serverInfo": info}
         say(id=number, result=result)
     elif method == "tools/list":
         say(id=number, result=tools(params.get("cursor")))
+    elif method == "prompts/list":
+        greet = {"name": "greet", "arguments": [{"name": "who", "required": True}]}
+        say(id=number, result={"prompts": [greet]})
+    elif method == "prompts/get":
+        folders = ask(1, *ASKS["roots"])["roots"]
+        who, told = params["arguments"]["who"], {"type": "text"}
+        content = told | {"text": f"Greet {who} in {[one['uri'] for one in folders]}."}
+        say(id=number, result={"messages": [{"role": "user", "content": content}]})
     elif method == "tools/call":
         token = params.get("_meta", {}).get("progressToken")
         if HABIT == "changes":

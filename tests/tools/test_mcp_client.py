@@ -340,8 +340,8 @@ def test_a_command_that_is_none_says_so(home: Path) -> None:
 
 
 def test_it_is_told_the_roots_and_no_more(home: Path) -> None:
-    (result,) = Stranger(home, "roots", roots=["/a b"]).calls("x")
-    assert "file:///a%20b" in (result.content or "")
+    (result,) = Stranger(home, "roots", roots=["/a b:rw"]).calls("x")
+    assert '"file:///a%20b"' in (result.content or "")
 
 
 class Person:

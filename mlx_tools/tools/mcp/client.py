@@ -24,6 +24,7 @@ from mlx_tools.errors import MlxToolsError, ToolDefinitionError
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.schema import check_parameters, matchable
+from mlx_tools.store import RootName
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.host_tools import words_of
@@ -73,9 +74,10 @@ class ServerOffer:
 
 
 class McpClients:
-    """The servers of the sources of bound tools. ``roots`` are the folders that they are told of,
-    ``environ`` has the variables that their places may name. ``seconds``: for so long a server that
-    starts is waited for. ``show`` shows a person the page on which to sign in, where one is there.
+    """The servers of the sources of bound tools. ``roots`` are the folders that they are told of
+    (`mlx_tools.store.RootName`), ``environ`` has the variables that their places may name.
+    ``seconds``: for so long a server that starts is waited for. ``show`` shows a person the page on
+    which to sign in, where one is there.
     """
 
     def __init__(
@@ -305,7 +307,7 @@ class _McpServer:
     async def _roots(self, context: Any) -> types.ListRootsResult:
         from mcp.types import ListRootsResult, Root
 
-        folders = (Path(root) for root in self._clients.roots)
+        folders = (Path(RootName.parse(root).path) for root in self._clients.roots)
         return ListRootsResult(
             roots=[Root(uri=folder.as_uri(), name=folder.name) for folder in folders]  # type: ignore[arg-type]
         )
