@@ -21,8 +21,6 @@ from mlx_tools.transcript import (
     RepairRecord,
     ResumedRecord,
     StoppedRecord,
-    UserRecord,
-    at_rest,
     events,
     outcome_of,
 )
@@ -35,12 +33,6 @@ _OPEN: Final = (CallRecord, RepairRecord, PauseRecord)
 
 Numbered = tuple[int | None, dict[str, Any]]
 """An event as JSON, and the number of its record, from 1; None for a delta."""
-
-
-def rests(records: Sequence[Record]) -> bool:
-    """Return whether the last question has come to rest."""
-    asked = any(isinstance(record, UserRecord) for record in records)
-    return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)
 
 
 def closed(records: Sequence[Record], *, rest: bool) -> int:

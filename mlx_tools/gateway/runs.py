@@ -34,7 +34,7 @@ from mlx_tools.errors import BackendError, MlxToolsError, StorageError, Transcri
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import AskedRun, read_run
-from mlx_tools.gateway.run_events import Follower, Numbered, closed, rests, told_of
+from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
 from mlx_tools.gateway.run_rows import RunRow, kept_runs
 from mlx_tools.gateway.turn import Speaker, as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
@@ -55,6 +55,7 @@ from mlx_tools.transcript import (
     at_rest,
     outcome_of,
     pending_calls,
+    rests,
 )
 
 PATIENCE: Final = 10.0
@@ -339,6 +340,8 @@ class Runs:
             return  # the transcript says so
         except Exception as error:
             self._note(f"run {row.id} ended with {type(error).__name__}")
+        finally:
+            await live.conversation.registry.aclose()
 
     def _rest(self, row: RunRow, live: _Live) -> None:
         del self._live[row.id]

@@ -30,24 +30,19 @@ from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import RootName
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
-    AnswerRecord,
     Event,
     Finished,
     Header,
     Outcome,
-    PauseRecord,
     Record,
-    StoppedRecord,
-    at_rest,
     outcome_of,
+    rests,
 )
 
 ASKED: Final = "asked"
 """What a header says of a session that a client began, among what it says of the backend."""
 
 _OVER: Final = "mcp"
-
-_RESTS: Final = (AnswerRecord, PauseRecord, StoppedRecord)
 
 T = TypeVar("T")
 See = Callable[[Event], Awaitable[None]]
@@ -122,7 +117,7 @@ class Delegation:
         Raises `UsageError` where there is no such session, or an answer does not hold.
         """
         records = self._records(session)
-        if answers is None and isinstance(at_rest(records), _RESTS):
+        if answers is None and rests(records):
             path = session_store(self.configuration).path_of(session)
             return outcome_of(records, transcript=str(path))
         header = records[0]

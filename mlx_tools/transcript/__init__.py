@@ -13,6 +13,7 @@ from mlx_tools.transcript.outcome import (
     at_rest,
     outcome_of,
     pending_calls,
+    rests,
 )
 from mlx_tools.transcript.records import (
     TRANSITIONS,

@@ -408,6 +408,12 @@ def at_rest(records: Sequence[Record]) -> Record:
     return next(r for r in reversed(records) if not isinstance(r, CompactedRecord))
 
 
+def rests(records: Sequence[Record]) -> bool:
+    """Return whether the last question has come to rest."""
+    asked = any(isinstance(record, UserRecord) for record in records)
+    return asked and isinstance(at_rest(records), AnswerRecord | PauseRecord | StoppedRecord)
+
+
 def context_used(run: Sequence[Record]) -> int | None:
     """The tokens in the model's context at the end of a run: of the prompt, as the server said or
     as it was counted, and of what was written then; None where nobody counted."""

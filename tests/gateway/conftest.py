@@ -94,11 +94,21 @@ KEY = {"authorization": "Bearer one"}
 
 class Tools:
     """A tool that reads and one that writes; ``written`` is what was, ``hold`` has the latter wait
-    before it is done."""
+    before it is done. ``closed`` counts what was ended of what they keep open."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
+        self.closed = 0
         self.hold: Callable[[], Any] | None = None
+
+    def registry(self) -> Registry:
+        """The tools, which count how often they are closed."""
+        registry = Registry(self.made())
+        registry.closers.append(self._close)
+        return registry
+
+    async def _close(self) -> None:
+        self.closed += 1
 
     def made(self) -> list[Tool]:
         @tool(effects={"read"})
@@ -145,7 +155,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             Admission(2, 10, lambda: 0.0),
             most,
             [].append,
-            make_registry=lambda header: Registry(tools.made()),
+            make_registry=lambda header: tools.registry(),
         )
         gateway = Gateway(models, Admission(4, 8, lambda: 0.0), runs=runs)
         app = application(gateway, Door(key=key))

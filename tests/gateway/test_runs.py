@@ -57,6 +57,17 @@ def test_a_run_calls_the_servers_tools_and_answers(begin: Any) -> None:
     anyio.run(main)
 
 
+def test_what_the_tools_of_a_run_keep_open_is_ended_with_it(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(AREA, answer("6"), KEEP)
+        await ask(one)
+        assert one.tools.closed == 1
+        assert (await ask(one))["status"] == "paused"
+        assert one.tools.closed == 2
+
+    anyio.run(main)
+
+
 def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(begin: Any) -> None:
     async def main() -> None:
         broken = AREA.replace('"height": 3}', '"height": 3,}')

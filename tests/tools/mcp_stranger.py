@@ -186,7 +186,7 @@ def call(number: Any, arguments: dict[str, Any], token: Any) -> None:
         say(id=number, result={"content": [{"type": "text", "text": "x" * 100_000_000}]})
     if HABIT == "long":
         say(id=number, result={"content": [{"type": "text", "text": "x" * 3_000_000}]})
-    if HABIT == "dies":
+    if HABIT == "dies" or (HABIT == "weary" and arguments.get("text") == "die"):
         os._exit(3)
     if HABIT == "flood":
         for n in range(20_000):

@@ -301,6 +301,13 @@ def test_a_server_that_dies_is_started_once_more(home: Path) -> None:
     assert results[2].error is not None and "ended twice" in results[2].error.message
 
 
+def test_one_that_answers_in_between_may_end_as_often_as_that(home: Path) -> None:
+    stranger = Stranger(home, "weary")
+    results = stranger.calls("one", "die", "two", "die", "three")
+    assert [result.content for result in results] == ["one", None, "two", None, "three"]
+    assert stranger.heard.count("started") == 3
+
+
 def test_a_flood_of_progress_reaches_nobody_as_such(
     stranger_of: Callable[..., Stranger],
 ) -> None:

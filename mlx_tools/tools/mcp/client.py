@@ -158,6 +158,8 @@ class _McpServer:
             raise McpServerFailed(self._fault or self._why(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
             raise McpServerFailed(self._why(error)) from None
+        else:
+            self._starts = 1  # one that answered may end, and be started, once more
         finally:
             self._contexts.remove(context)
 
