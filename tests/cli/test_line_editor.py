@@ -157,9 +157,9 @@ def test_of_a_long_line_the_part_around_the_cursor_is_shown(line: Open) -> None:
 def test_what_was_typed_is_kept_in_private_and_found_again(line: Open, tmp_path: Path) -> None:
     first = line()
     type_slowly(first, "\x1b[200~one\rtwo\x1b[201~", "\r")
-    first.see("READ")
+    first.see(r"READ 'one\\ntwo'\n>$")
     type_slowly(first, "another", "\r")
-    first.see("READ 'another'")
+    first.see("READ 'another'\n>$")  # before it, a terminal of its own accord takes Ctrl-D
     first.press("ctrl-d")
     assert first.end() == 0
     history = tmp_path / "state" / "chat_history"
