@@ -31,7 +31,7 @@ from mlx_tools.cli.output import complain, counting, note, print_json, print_tex
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
-from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
 from mlx_tools.golden import (
     ROOMS,
     CannotSettle,
@@ -59,17 +59,23 @@ app = typer.Typer(add_completion=False)
 FOLDER: Final = Path("golden_transcripts")
 _WRITING: Final = tuple(key for key in options.WRITING if key != "limits.max_tokens")
 
+_INTERVALS: Final = (
+    "in brackets: the share that many more runs may come to, with 95 % confidence (Wilson); more "
+    "runs (--samples) narrow it"
+)
+
 Lines = Iterator[tuple[str, str]]
 
 Paths = Annotated[
-    list[Path], argument("PATH", "Transcripts, or folders of them.", show_default=False)
+    list[Path] | None,
+    argument("PATH…", f"Transcripts, or folders of them; without any {FOLDER}."),
 ]
 
 
 @app.command()
 @options.with_settings(*options.BACKEND, "model.chat_format", "model.temperature", "model.seed")
 def run(
-    paths: Paths,
+    paths: Paths = None,
     live: Annotated[bool, option("--live", "Ask the questions of a model.")] = False,
     samples: Annotated[int, option("--samples N", "How often each is asked.", min=1)] = 1,
     models: Annotated[str, option("--models A,B", "Several models, side by side.")] = "",
@@ -86,7 +92,7 @@ def run(
     """Replay transcripts with today's code, or ask them of a model (--live)."""
     if not live and (models or style or strategy or samples > 1):
         raise UsageError("a replay asks no model", hint="--live does")
-    files = find_golden(paths)
+    files = find_golden(paths or [FOLDER])
 
     def tell(check: GoldenCheck) -> None:
         if as_json:
@@ -149,7 +155,7 @@ async def _check_live(
 
 @app.command()
 def accept(
-    paths: Paths,
+    paths: Paths = None,
     yes: options.Yes = False,
     dry_run: Annotated[
         bool, option("--dry-run", "Show what would change, and write nothing.")
@@ -158,15 +164,17 @@ def accept(
 ) -> int:
     """Bring transcripts up to date: shows what changes, asks, and writes.
 
-    Exit code 1 where what was recorded does not suffice for one, which is told of and left alone.
+    Exit code 1 where one is damaged, or what was recorded does not suffice: it is told of and left
+    alone.
     """
     found, code = [], EXIT_OK
-    for path in find_golden(paths):
-        golden = read_golden(path)
+    for path in find_golden(paths or [FOLDER]):
         try:
+            golden = read_golden(path)
             differing, now = replay(golden).differences, settled(golden).now
-        except CannotSettle as error:
-            complain(f"{path}: {error}")
+        except MlxToolsError as error:
+            said = str(error)
+            complain(said if said.startswith(str(path)) else f"{path}: {said}")
             code = EXIT_STOPPED
             continue
         if not differing and now.all == golden.all:
@@ -203,13 +211,13 @@ def accept(
 
 @app.command()
 def report(
-    paths: Paths,
+    paths: Paths = None,
     out: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
         "golden-report.html"
     ),
 ) -> int:
     """Replay transcripts, and write a report of them as one HTML file."""
-    checks = [replay_file(path, with_records=True) for path in find_golden(paths)]
+    checks = [replay_file(path, with_records=True) for path in find_golden(paths or [FOLDER])]
     write_report(checks, out)
     complain(str(out), kind="report")
     return EXIT_OK
@@ -375,13 +383,16 @@ def _differences(found: Sequence[Difference]) -> Lines:
 def _sums(every: Sequence[GoldenCheck]) -> Lines:
     """Return how many passed, by cell where there are several, and what the others come from."""
     cells = list(dict.fromkeys(check.cell for check in every))
-    for cell in cells if any(check.mode == "live" for check in every) else ():
+    live = any(check.mode == "live" for check in every)
+    for cell in cells if live else ():
         own = [check.share for check in every if check.cell == cell]
         hits, total = sum(share.hits for share in own), sum(share.total for share in own)
         low, high = Share(hits, total).interval
         percent = f"{100 * hits / total:.0f} %" if total else "-"
         span = f"{100 * low:.0f} to {100 * high:.0f} %"
         yield "", f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})"
+    if live:
+        yield "dim", _INTERVALS
     passed = sum(check.passed for check in every)
     rooms = Counter(room for check in every for room in check.rooms)
     errors = sum(any(sample.error for sample in check.samples) for check in every)

@@ -36,8 +36,9 @@ def test_a_run_is_recorded_and_replays(run: Run, kept: Path, home: Path) -> None
     assert str(home) not in text
     golden = read_golden(kept).golden
     assert (golden.name, golden.source, golden.about) == ("calc", "real", "A sum.")
-    result = run("golden", "run", "golden_transcripts")
-    assert (result.code, result.out) == (0, "1 of 1 passed\n")
+    for where in ((), ("golden_transcripts",)):
+        result = run("golden", "run", *where)
+        assert (result.code, result.out) == (0, "1 of 1 passed\n")
 
 
 def test_a_past_session_is_recorded(run: Run) -> None:
@@ -133,6 +134,20 @@ def test_an_older_file_is_upgraded_and_a_newer_or_damaged_one_refused(run: Run, 
     assert "Traceback" not in result.out + result.err
 
 
+def test_accepting_goes_on_after_a_damaged_file(run: Run, kept: Path) -> None:
+    good = kept.read_bytes()
+    _changed(kept, "You are a helpful assistant with tools.", "You were a helpful assistant.")
+    damaged = {"a.jsonl": b"no transcript\n", "b.jsonl": good[:-20], "z.jsonl": b"\xff\n"}
+    for name, data in damaged.items():
+        kept.with_name(name).write_bytes(data)
+    result = run("golden", "accept", "--yes")
+    assert result.code == 1 and "1 written" in result.err
+    for name, data in damaged.items():
+        assert result.err.count(f"golden_transcripts/{name}: ") == 1
+        assert kept.with_name(name).read_bytes() == data
+    assert kept.read_bytes() == good
+
+
 def test_questions_are_asked_again_of_a_model(run: Run, kept: Path) -> None:
     with ScriptedServer(*SCRIPT, answer("391, I think.")) as server:
         live = ("golden", "run", "golden_transcripts", "--live", "--url", server.url)
@@ -141,6 +156,8 @@ def test_questions_are_asked_again_of_a_model(run: Run, kept: Path) -> None:
         worse = run(*live, "--strategy", "free")
     assert worse.code == 1
     assert "FAIL  calc  scripted · jsonl · free  0/1" in worse.out
+    assert "0 of 1 runs passed, 0 % (0 to 79 %)" in worse.out
+    assert "with 95 % confidence (Wilson)" in worse.out
     assert "outcome: the calls" in worse.out
 
 
@@ -181,6 +198,7 @@ def test_transcripts_are_reported(run: Run, kept: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fault"),
     [
+        (("run",), "there is no golden_transcripts"),
         (("run", "nowhere"), "there is no nowhere"),
         (("run", "."), "holds no transcripts"),
         (("run", "x.jsonl", "--samples", "2"), "a replay asks no model"),
