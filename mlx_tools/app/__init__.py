@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         check_native_tools,
         check_tried,
         check_verdict,
+        written_tokens,
     )
     from mlx_tools.app.config import Configuration, Group, SettingRow
     from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
@@ -44,7 +45,10 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     __name__,
     {
-        "checks": ("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
+        "checks": (
+            *("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
+            "written_tokens",
+        ),
         "config": ("Configuration", "Group", "SettingRow"),
         "direct_calls": ("NO_MODEL", "call_recorded"),
         "guard": ("LOCAL_NAMES", "Door", "Guard", "Refusal", "is_loopback", "listen"),

@@ -80,19 +80,23 @@ async def check_all(
     *,
     sessions: Path,
     chat_format: str = "",
+    named: bool = False,
     control_tokens: Sequence[str] = (),
     native: Check | None = None,
 ) -> list[Check]:
     """Every check of a backend that was chosen, in the order they are shown.
 
-    ``chat_format`` says in words which one is used and where it comes from; ``control_tokens`` are
-    its own, tried on the server; ``native`` is what `check_native_tools` says of it. ``sessions``
-    is the folder that transcripts are written to. A server of our own is started, and left running;
-    a model in this process is loaded.
+    ``chat_format`` says in words which one is used and where it comes from, ``named`` whether a
+    person named it; ``control_tokens`` are those that it writes, tried on the server; ``native``
+    is what `check_native_tools` says of it. ``sessions`` is the folder that transcripts are written
+    to. A server of our own is started, and left running; a model in this process is loaded.
     """
     if chosen.backend.kind == "local":
         checks = await check_local(chosen.backend)
-        checks += [check_model(chosen), check_chat_format(chosen.files, chat_format)]
+        checks += [
+            check_model(chosen, named=named),
+            check_chat_format(chosen.files, chat_format, named=named),
+        ]
         checks += [native] if native is not None else []
         return [*checks, check_folder("transcripts", sessions)]
     if chosen.backend.kind == "native":
@@ -104,7 +108,11 @@ async def check_all(
     else:
         server, client = await check_server(chosen.backend)
         servers = [server]
-    checks = [*servers, check_model(chosen), check_chat_format(chosen.files, chat_format)]
+    checks = [
+        *servers,
+        check_model(chosen, named=named),
+        check_chat_format(chosen.files, chat_format, named=named),
+    ]
     if client is not None:
         checks.append(await check_completion(client))
         checks.append(await check_control_tokens(client, control_tokens))
@@ -189,24 +197,33 @@ async def check_completion(client: Backend) -> Check:
     return Check("completion", "ok", "one token came, streamed")
 
 
-def check_model(chosen: Chosen) -> Check:
-    """Return whether it is known which model is served, and whether its files are here."""
+def check_model(chosen: Chosen, *, named: bool = False) -> Check:
+    """Return whether it is known which model is served, and whether its files are here; where the
+    chat format is ``named``, a run needs no files."""
     if chosen.model is None:
         return Check(
             "model", "warn", "the server does not say which model it serves", "name it with --model"
         )
     if chosen.files is None:
+        detail = f"{chosen.model}; its files are not on this machine"
+        if named:
+            return Check("model", "ok", detail)
         return Check(
             "model",
             "warn",
-            f"{chosen.model}; its files are not on this machine",
+            detail,
             "its chat format is guessed from its name; name one with --chat-format",
         )
     return Check("model", "ok", f"{chosen.model} ({chosen.files.path})")
 
 
-def check_chat_format(files: ModelFiles | None, used: str) -> Check:
-    """Where the chat format comes from: the model's own template is the best source."""
+def check_chat_format(files: ModelFiles | None, used: str, *, named: bool = False) -> Check:
+    """Where the chat format comes from: the model's own template is the best source, and what a
+    person ``named`` is not doubted."""
+    if named:
+        own = files is not None and files.chat_template is not None
+        rest = ", in place of the model's own template" if own else ""
+        return Check("chat format", "ok", f"{used}{rest}")
     if files is not None and files.chat_template is not None:
         return Check("chat format", "ok", used or "the model's own template")
     if files is not None:
@@ -242,6 +259,15 @@ def check_verdict(
     if verdict.prompts != words_digest():
         return Check("verdict", "warn", f"{detail}; the prompts have changed since", again)
     return Check("verdict", "ok", detail)
+
+
+def written_tokens(chat_format: ChatFormat) -> list[str]:
+    """The control tokens that turns of this format are written with: those of other formats are
+    none of the model's where it is the right one."""
+    turns = (chat_format.system or (), chat_format.user, chat_format.assistant)
+    text = chat_format.bos + "".join(part for turn in turns for part in turn)
+    own = (one for one in chat_format.control_tokens if not one.startswith("\n") and one in text)
+    return sorted(own, key=text.index)
 
 
 async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]) -> Check:

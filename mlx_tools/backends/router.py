@@ -72,6 +72,14 @@ class FoundFormat:
     source: str
     doubt: str = ""
 
+    @property
+    def named(self) -> bool:
+        """True where a person said which one it is."""
+        return self.source == _NAMED
+
+
+_NAMED: Final = "named"
+
 
 def find_chat_format(
     wanted: str = "auto", *, files: ModelFiles | None = None, model: str | None = None
@@ -82,7 +90,7 @@ def find_chat_format(
     on this machine, and else its name. Control tokens that the files name are neutralised with any
     format. Raises `ChatFormatError` for a name that is unknown and a template that is of no use.
     """
-    source, doubt = "named", ""
+    source, doubt = _NAMED, ""
     if wanted in NAMED_FORMATS:
         found = NAMED_FORMATS[wanted]
     elif wanted != "auto":

@@ -27,6 +27,7 @@ from mlx_tools.app import (
     route_of,
     run_settings,
     try_native,
+    written_tokens,
 )
 from mlx_tools.backends import (
     Chosen,
@@ -162,8 +163,9 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
     found.checks += await check_all(
         chosen,
         sessions=state_dir() / "sessions",
-        chat_format=f"{served.chat_format.name}, by {served.source}",
-        control_tokens=served.chat_format.control_tokens,
+        chat_format=f"{served.chat_format.name}, {'as' if served.named else 'by'} {served.source}",
+        named=served.named,
+        control_tokens=written_tokens(served.chat_format),
         native=check_native_tools(served.chat_format),
     )
     if found.failed:

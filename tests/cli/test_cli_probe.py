@@ -75,6 +75,16 @@ def test_a_server_that_dies_leaves_figures_and_no_verdict(run: Any, home: Path) 
     assert "style" in result.out and "of " in result.out and "Traceback" not in result.err
 
 
+def test_the_doctor_does_not_ask_for_the_chat_format_that_was_named(run: Any) -> None:
+    with ScriptedServer(*[answer("Hi.")] * 50, model="oracle") as server:
+        checks = run("doctor", "--url", server.url, *CHATML, "--json").json["checks"]
+    found = {one["name"]: one for one in checks}
+    assert found["chat format"]["detail"] == "chatml, as named"
+    assert {found[name]["status"] for name in ("model", "chat format")} == {"ok"}
+    assert "guessed" not in str(checks) and "or the format with --chat-format" not in str(checks)
+    assert "eot_id" not in str(checks)
+
+
 def test_a_probe_without_time_keeps_nothing(run: Any, home: Path) -> None:
     def slow(prompt: str) -> Completion:
         asked = "<|im_start|>assistant" in prompt

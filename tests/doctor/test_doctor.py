@@ -175,6 +175,39 @@ def test_the_model_and_its_template_are_told(tmp_path: Path) -> None:
     assert native == "the template tells of tools (calls: hermes): style native"
 
 
+def test_what_a_person_named_is_not_asked_for_again(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    here = read_model_files(tmp_path)
+    backend = CompletionsBackend("http://127.0.0.1:1")
+    for files in (None, here):
+        chosen = Chosen(backend=backend, how="named", model="m", files=files)
+        for check in (
+            checks.check_model(chosen, named=True),
+            checks.check_chat_format(files, "phi, as named", named=True),
+        ):
+            assert (check.status, check.hint) == ("ok", "")
+    assert checks.check_model(replace(chosen, files=None)).hint == (
+        "its chat format is guessed from its name; name one with --chat-format"
+    )
+    told = checks.check_chat_format(here, "phi, as named", named=True).detail
+    assert told == "phi, as named, in place of the model's own template"
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"),
+    [
+        ("chatml", ["<|im_start|>", "<|im_end|>"]),
+        ("llama3", ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]),
+        ("plain", []),
+    ],
+)
+def test_only_what_a_format_writes_must_be_tokens_of_the_model(
+    name: str, tokens: list[str]
+) -> None:
+    assert checks.written_tokens(NAMED_FORMATS[name]) == tokens
+
+
 def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     styles = {"xml": StyleVerdict("guided", "guided")}
     digest = words_digest()
