@@ -1,4 +1,4 @@
-"""`mlx-tools kb`: add files to the knowledge base, search it, list and remove what is in it."""
+"""`mlx-tools kb`: add files to the knowledge base, search it, list it, remove from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from mlx_tools.cli import inputs
-from mlx_tools.cli.options import AsJson, AsJsonLines, argument, option
+from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
     LINES,
     PROSE,
@@ -25,6 +25,7 @@ from mlx_tools.cli.output import (
     shown,
 )
 from mlx_tools.cli.root import Interrupted
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED
 from mlx_tools.toolbox import (
     BINARY,
     DEFAULT_CORPUS,
@@ -119,11 +120,43 @@ def list_all(
 @app.command()
 def remove(
     corpus: Annotated[str, argument("CORPUS", "The corpus.")],
-) -> None:
+    yes: Yes = False,
+) -> int:
     """Remove a corpus; the files themselves stay where they are."""
+    base = KnowledgeBase()
+    files = next((one.files for one in base.corpora() if one.name == corpus), None)
+    if files is not None and not _agreed(f"the corpus {corpus} ({counted(files, 'file')})", yes):
+        return EXIT_STOPPED
     with progress_bar("removing") as report:
-        removed = KnowledgeBase().remove(corpus, on_progress=lambda n, total, _: report(n, total))
+        removed = base.remove(corpus, on_progress=lambda n, total, _: report(n, total))
     print_text(f"{corpus}: {counted(removed, 'file')} removed from the knowledge base")
+    return EXIT_OK
+
+
+@app.command()
+def forget(
+    path: Annotated[Path, argument("PATH", "A file, or a folder with all below it.")],
+    corpus: Annotated[
+        str | None, option("--corpus NAME", "The corpus; without it all of them.")
+    ] = None,
+    yes: Yes = False,
+) -> int:
+    """Remove a file from the knowledge base; the file itself stays where it is."""
+    base = KnowledgeBase()
+    found = base.forget(path, corpus, dry_run=True)
+    what = found[0] if len(found) == 1 else f"{counted(len(found), 'file')} below {path}"
+    if not _agreed(what, yes):
+        return EXIT_STOPPED
+    removed = base.forget(path, corpus)
+    print_text(f"{counted(len(removed), 'file')} removed from the knowledge base")
+    return EXIT_OK
+
+
+def _agreed(what: str, yes: bool) -> bool:
+    if yes or inputs.agreed(f"Remove {what} from the knowledge base?", "", "say so with --yes"):
+        return True
+    note("nothing was removed")
+    return False
 
 
 def _as_json(hit: Hit, number: int) -> dict[str, object]:

@@ -62,8 +62,31 @@ def test_search_and_list_for_people(run: Any, docs: Path) -> None:
     nothing = run("kb", "search", "zebra")
     assert (nothing.code, nothing.out) == (0, "")
     assert "nothing matches" in nothing.error
-    assert run("kb", "remove", "default").out.startswith("default: 2 files removed")
-    assert "mlx-tools kb add" in run("kb", "list").error
+
+
+def test_what_is_removed_is_asked_about(run: Any, docs: Path) -> None:
+    run("kb", "add", "docs")
+    run("kb", "add", "docs/shop.md", "--corpus", "shop")
+    for arguments in (("remove", "shop"), ("forget", "docs/shop.md")):
+        unasked = run("kb", *arguments)
+        assert unasked.code == 2 and "--yes" in unasked.error
+    assert [row["files"] for row in run("kb", "list", "--json").lines] == [2, 1]
+    assert run("kb", "remove", "shop", "--yes").out.startswith("shop: 1 file removed")
+    assert [row["name"] for row in run("kb", "list", "--json").lines] == ["default"]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("path", ["docs/deep/milk.txt", "docs/deep"])
+def test_one_file_is_forgotten(run: Any, docs: Path, path: str, gone: bool) -> None:
+    run("kb", "add", "docs")
+    if gone:
+        (docs / "deep" / "milk.txt").unlink()
+    done = run("kb", "forget", path, "--yes")
+    assert (done.code, done.out) == (0, "1 file removed from the knowledge base\n")
+    assert run("kb", "search", "milk", "--json").lines == []
+    assert run("kb", "search", "saturdays", "--json").lines
+    again = run("kb", "forget", path, "--yes")
+    assert again.code == 2 and "nothing of docs/deep" in again.error
 
 
 @pytest.mark.parametrize(
@@ -76,6 +99,7 @@ def test_search_and_list_for_people(run: Any, docs: Path) -> None:
         (("search", "x", "--corpus", "nope"), "there is no corpus 'nope'"),
         (("search", "x", "--limit", "0"), "--limit"),
         (("remove", "nope"), "there is no corpus 'nope'"),
+        (("forget", "docs"), "nothing of docs is in the knowledge base"),
     ],
 )
 def test_a_mistake_is_one_line(run: Any, docs: Path, arguments: Any, said: str) -> None:

@@ -83,6 +83,10 @@ class Database(SqliteFile):
         found = self.sql.execute("SELECT id FROM corpus WHERE name=?", (name,)).fetchone()
         return None if found is None else int(found[0])
 
+    def corpora(self) -> list[int]:
+        """The numbers of all corpora."""
+        return [int(row[0]) for row in self.rows("SELECT id FROM corpus")]
+
     def files(self, corpus: int) -> list[FileRow]:
         """The files of a corpus."""
         query = "SELECT path, size, stamp, hash, reader, problem FROM file WHERE corpus=?"

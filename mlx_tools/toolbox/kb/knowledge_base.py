@@ -154,6 +154,36 @@ class KnowledgeBase:
         with Database(self.path, create=False) as database, database.guarded():
             return [Corpus(*row) for row in database.rows(query)]
 
+    def forget(
+        self, path: str | os.PathLike[str], corpus: str | None = None, *, dry_run: bool = False
+    ) -> list[str]:
+        """Removes a file, or all files below a folder, from one corpus or from all, and returns
+        their paths, sorted; with ``dry_run`` those that it would remove. What is on disk stays,
+        and need not be there any more.
+
+        Raises `UsageError` where nothing of it is in the knowledge base, `KnowledgeBaseError`.
+        """
+        given = Path(path).expanduser()
+        # A file that is gone, or became a link, is known by the path that it had.
+        paths = {str(given.absolute()), str(given.resolve())}
+        gone: set[str] = set()
+        if self.path.exists():
+            with (
+                Database(self.path, create=False) as database,
+                database.guarded(),
+                database.transaction(write=True),
+            ):
+                numbers = [self._number(database, corpus)] if corpus else database.corpora()
+                for number in numbers:
+                    for row in database.files(number):
+                        if paths & {row.path, *map(str, Path(row.path).parents)}:
+                            gone.add(row.path)
+                            if not dry_run:
+                                database.drop(number, row.path)
+        if not gone:
+            raise UsageError(f"nothing of {path} is in the knowledge base")
+        return sorted(gone)
+
     def remove(
         self, corpus: str, *, on_progress: OnProgress = lambda done, total, path: None
     ) -> int:
