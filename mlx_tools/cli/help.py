@@ -17,7 +17,7 @@ _COLUMNS: Final = 80
 MOST_USED: Final = (
     *("--continue", "--session", "--model", "--url", "--profile", "--system", "--tools"),
     *("--preset", "--root", "--approve", "--schema", "--batch", "--when", "--timezone"),
-    *("--missed", "--live", "--samples", "--models", "--report", "--into", "--expect"),
+    *("--live", "--samples", "--models", "--report", "--into", "--expect"),
     *("--category", "--limit", "--out", "--host", "--port", "--api-key-file", "--probe"),
     *("--observations", "--format", "--yes", "--json"),
 )

@@ -32,13 +32,11 @@ from mlx_tools.errors import (
 )
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox import (
-    MISSED,
     OPEN,
     Ended,
     Job,
     JobRun,
     Listed,
-    Missed,
     RunEnd,
     Runner,
     Seen,
@@ -91,20 +89,13 @@ def add(
         option(
             "--when WHEN",
             "A time, or times that come again: 2030-01-31 17:00, tomorrow 9:00, in 2 hours, "
-            "every weekday at 8:30, every 2 days at 9:00, every 15 minutes, @daily, or five "
+            "every weekday at 8:30, every 15 minutes, @daily, or five "
             "fields of cron.",
         ),
     ],
     timezone: Annotated[
         str | None, option("--timezone ZONE", "Such as Europe/Berlin; else this one's.")
     ] = None,
-    missed: Annotated[
-        str,
-        option(
-            f"--missed {'|'.join(MISSED)}",
-            "What becomes of times that were missed: made up for by one run, or left out.",
-        ),
-    ] = "run",
     tool_choice: options.ToolChoice = "auto",
     require_tools: options.RequireTools = "",
     as_json: options.AsJson = False,
@@ -116,7 +107,6 @@ def add(
     registry_of(configuration)  # a name that no tool has must not wait until the job runs
     zone = zone_of(timezone).key if timezone is not None else local_zone()
     store = job_store()
-    chosen: Missed = missed  # type: ignore[assignment]  # the job checks it
     job = store.add(
         Job(
             task=inputs.as_text(" ".join(task), "task"),
@@ -124,7 +114,6 @@ def add(
             when=parse_when(when, zone, utc_now()),
             policy=configuration.policy().to_json(),
             standing=configuration.standing().to_json(),
-            missed=chosen,
             roots=roots_of(configuration),
             options=lasting(configuration),
             tool_choice=tool_choice,

@@ -30,12 +30,10 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.notes import Notes
     from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
     from mlx_tools.toolbox.schedule.job import (
-        MISSED,
         OPEN,
         Job,
         JobRun,
         Listed,
-        Missed,
         RunEnd,
         Seen,
     )
@@ -64,9 +62,7 @@ __getattr__, __dir__ = names_of(
         "note_tools": ("notes_create", "notes_search"),
         "notes": ("Notes",),
         "restore": ("Undo", "UndoStep", "outermost", "undoable"),
-        "schedule.job": (
-            *("MISSED", "OPEN", "Job", "JobRun", "Listed", "Missed", "RunEnd", "Seen"),
-        ),
+        "schedule.job": (*("OPEN", "Job", "JobRun", "Listed", "RunEnd", "Seen"),),
         "schedule.job_store": ("JobStore", "utc_now"),
         "schedule.runner": ("Ended", "Runner", "settle"),
         "schedule.when": ("parse_when",),

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox import Job, JobRun, JobStore, parse_when
+from mlx_tools.toolbox import Job, JobRun, JobStore
 from mlx_tools.toolbox.schedule.job_store import KEPT_RUNS, MAX_JOBS
 from mlx_tools.toolbox.schedule.when import When
 from tests.examples import FEW
@@ -121,7 +121,6 @@ def test_a_job_is_found_by_the_beginning_of_its_id_and_removed_once(store: JobSt
         {"task": " "},
         {"task": "x" * 10_001},
         {"task": "\ud800"},
-        {"missed": "perhaps"},
         {"policy": {"allow": "all"}},
         {"policy": {"surprise": 1}},
     ],
@@ -340,31 +339,6 @@ def test_two_runners_never_take_the_same_time(store: JobStore, clock: Clock) -> 
     for thread in threads:
         thread.join()
     assert sorted(taken) == sorted(job.id for job in jobs)
-
-
-def test_what_was_missed_does_not_shift_the_days_of_an_interval(
-    store: JobStore, clock: Clock
-) -> None:
-    when = parse_when("every 2 days at 13:00", "UTC", NOON)  # the 4th, the 6th, the 8th
-    store.add(a_job(said="every 2 days at 13:00", when=when))
-    assert take(store, clock, days=3).due == NOON + timedelta(hours=1)
-    assert store.claim(clock(), "r") is None
-    (listed,) = store.listing()
-    assert listed.next_due == NOON + timedelta(days=4, hours=1)
-    assert listed.to_json()["interval"] == {"days": 2, "start": "2026-03-04", "time": "13:00"}
-    clock.passes(days=-2)  # set back: planned anew, and the 4th is not run again
-    assert store.claim(clock(), "r") is None
-    assert store.listing()[0].next_due == NOON + timedelta(days=2, hours=1)
-
-
-def test_a_time_that_was_missed_is_left_out_where_that_is_wanted(
-    store: JobStore, clock: Clock
-) -> None:
-    store.add(a_job(missed="skip"))
-    assert take(store, clock, hours=1, minutes=14).status == "running"
-    assert take(store, clock, hours=5).status == "skipped"
-    assert store.claim(clock(), "r") is None
-    assert store.next_try(clock()) == NOON + timedelta(hours=7)
 
 
 EASY = settings(FEW, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC, date, datetime, timedelta
-from datetime import time as clock_time
-from itertools import islice, pairwise
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -15,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.clock import local_zone, zone_of
 from mlx_tools.toolbox.schedule.cron import SHORTHANDS, checked, next_time
-from mlx_tools.toolbox.schedule.when import Interval, When, counts_from_now, parse_when
+from mlx_tools.toolbox.schedule.when import When, counts_from_now, parse_when
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin
@@ -41,49 +38,24 @@ def utc(text: str) -> datetime:
         ("2026-12-24T18:00:05", "2026-12-24 17:00:05"),
         ("2026-12-24T18:00:00.000Z", "2026-12-24 18:00"),
         ("2026-12-24T18:00:00.001+0100", "2026-12-24 17:00:01"),
-        ("on 2026-12-24 at 9 p.m.", "2026-12-24 20:00"),
         ("2026-12-24 18:00+05:30", "2026-12-24 12:30"),
         ("in 2 hours", "2026-11-22 04:30"),
         ("In  an   hour", "2026-11-22 03:30"),
         ("in a week", "2026-11-29 02:30"),
-        ("in 1h30m", "2026-11-22 04:00"),
-        ("in 1 week, 2 days and 45 sec", "2026-12-01 02:30:45"),
-        ("in half an hour", "2026-11-22 03:00"),
         ("today at 11pm", "2026-11-22 22:00"),
+        ("wed, 6 pm", "2026-11-25 17:00"),
+        ("on 2026-12-24 at 9pm", "2026-12-24 20:00"),
         ("tomorrow 9:00", "2026-11-23 08:00"),
         ("tomorrow at 12:15 am", "2026-11-22 23:15"),
         ("3:30", "2026-11-23 02:30"),
         ("monday at 18:00", "2026-11-23 17:00"),
-        ("at midnight", "2026-11-22 23:00"),
         ("on Sunday 3:00", "2026-11-29 02:00"),
-        ("tues, at 18", "2026-11-24 17:00"),
-        ("6pm on wed", "2026-11-25 17:00"),
     ],
 )
 def test_a_time_is_read_once(text: str, at: str) -> None:
     when = parse_when(text, BERLIN, NOW)
     assert when == When(BERLIN, at=utc(at)) and when.next_after(NOW) == utc(at)
     assert when.next_after(utc(at)) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "when"),
-    [
-        ("2026-12-24 18:00 UTC", When("UTC", at=utc("2026-12-24 18:00"))),
-        (
-            "2026-12-24T18:00[America/New_York]",
-            When("America/New_York", at=utc("2026-12-24 23:00")),
-        ),
-        ("tomorrow 9:00 in asia/kolkata", When("Asia/Kolkata", at=utc("2026-11-23 03:30"))),
-        (
-            "daily at 8:30 america/argentina/ushuaia",
-            When("America/Argentina/Ushuaia", "30 8 * * *"),
-        ),
-        ("30 8 * * mon-fri utc", When("UTC", cron="30 8 * * 1-5")),
-    ],
-)
-def test_a_time_may_say_its_zone(text: str, when: When) -> None:
-    assert parse_when(text, BERLIN, NOW) == when
 
 
 def test_a_time_is_never_early() -> None:
@@ -100,17 +72,11 @@ def test_a_time_is_never_early() -> None:
         ("5/20 9 1 december *", "5/20 9 1 12 *"),
         *SHORTHANDS.items(),
         ("every 15 minutes", "*/15 * * * *"),
-        ("hourly", "0 * * * *"),
         ("every 6 hours", "0 */6 * * *"),
-        ("daily at noon", "0 12 * * *"),
         ("Every weekday at 8:30", "30 8 * * 1-5"),
         ("every monday and thursday at 18:00", "0 18 * * 1,4"),
-        ("every sunday, tuesday, and friday at midnight", "0 0 * * 0,2,5"),
-        ("each friday at 9", "0 9 * * 5"),
-        ("mondays and thursdays at 9:00", "0 9 * * 1,4"),
-        ("every fri-mon, wed at 9:00", "0 9 * * 0,1,3,5,6"),
-        ("mondays at midnight", "0 0 * * 1"),
-        ("at 9am every day", "0 9 * * *"),
+        ("every sunday, tuesday, and friday at 0:00", "0 0 * * 0,2,5"),
+        ("daily at 9pm", "0 21 * * *"),
     ],
 )
 def test_a_repeated_time_is_cron(text: str, cron: str) -> None:
@@ -122,18 +88,14 @@ def test_a_repeated_time_is_cron(text: str, cron: str) -> None:
     [
         ("", "not understood"),
         ("soon", "every weekday at 8:30"),
-        ("every monday", "no time of day"),
-        ("next monday 9:00", "may mean several days"),
+        ("every monday", "not understood"),
+        ("at 5", "not understood"),
+        ("every 2 days at 9:00", "not understood"),
+        ("next monday 9:00", "not understood"),
         ("24.12.2026 18:00", "2030-01-31"),
-        ("every 2 days", "write every 2 days at 9:00"),
-        ("every 0 days at 9:00", "no interval"),
-        ("every 2 days at 9:00 from 2027-02-30", "no date"),
-        ("every 2 days at 9:00 from 9999-01-01", "too far ahead"),
-        ("every 2 months at 9:00", "0 9 1 * *"),
+        ("2026-12-24 18:00 Europe/Berlin", "not understood"),
         ("in 2 hours and", "not understood"),
         ("tomorrow 9", "not understood"),
-        ("2026-12-24 18:00 Europe/Berln", "did you mean Europe/Berlin"),
-        ("2026-12-24 18:00+01:00 Europe/Berlin", "both an offset and a zone"),
         ("2027-02-29 10:00", "no date"),
         ("24:00", "no date"),
         ("13pm", "no date"),
@@ -165,106 +127,15 @@ def test_anything_else_is_an_error_that_helps(text: str, said: str) -> None:
     assert said in str(caught.value) and len(str(caught.value)) < 500
 
 
-# --- in the words that people use -----------------------------------------------------------------
-
-AFTERNOON = datetime(2026, 11, 22, 14, 30, tzinfo=UTC)  # the same day, 15:30 in Berlin
-
-
-def local(text: str, now: datetime = AFTERNOON) -> str:
-    """When a text means once, by the clock in Berlin."""
-    at = parse_when(text, BERLIN, now).at
-    assert at is not None
-    return f"{at.astimezone(ZoneInfo(BERLIN)):%m-%d %H:%M}"
-
-
-@pytest.mark.parametrize(
-    ("text", "at"),
-    [
-        ("tonight at 8", "11-22 20:00"),
-        ("this evening at 7", "11-22 19:00"),
-        ("tomorrow morning at 9", "11-23 09:00"),
-        ("tomorrow at 8 in the morning", "11-23 08:00"),
-        ("at 12:30 in the afternoon", "11-23 12:30"),
-        ("tomorrow at 5 in the afternoon", "11-23 17:00"),
-        ("at 8 o'clock tomorrow", "11-23 08:00"),
-        ("eight pm", "11-22 20:00"),
-        ("tomorrow at 20.30", "11-23 20:30"),
-        ("the day after tomorrow at 9", "11-24 09:00"),
-        ("in 3 days at 9am", "11-25 09:00"),
-        ("a week from today at 9", "11-29 09:00"),
-        ("this friday at 9", "11-27 09:00"),
-        ("the 3rd of December at 17:00", "12-03 17:00"),
-        ("at 5pm on 3 dec", "12-03 17:00"),
-        ("on May 5th, 2027, at 9", "05-05 09:00"),
-        ("january 5 at 9", "01-05 09:00"),
-        ("2026/12/03 17:00", "12-03 17:00"),
-        ("tomorrow at 9.", "11-23 09:00"),
-        ("tomorrow at 8 p.m", "11-23 20:00"),
-    ],
-)
-def test_a_time_is_read_as_a_person_means_it(text: str, at: str) -> None:
-    assert local(text) == at
-
-
-@pytest.mark.parametrize(
-    ("text", "cron"),
-    [
-        ("every morning at 8", "0 8 * * *"),
-        ("every night at 11", "0 23 * * *"),
-        ("every night at midnight", "0 0 * * *"),
-        ("every weekday morning at 7", "0 7 * * 1-5"),
-        ("every monday morning at 7:30", "30 7 * * 1"),
-        ("first of every month at 9am", "0 9 1 * *"),
-        ("once a day at 9", "0 9 * * *"),
-        ("every other hour", "0 */2 * * *"),
-        ("every half hour", "*/30 * * * *"),
-    ],
-)
-def test_what_comes_again_and_again_is_cron(text: str, cron: str) -> None:
-    assert parse_when(text, BERLIN, AFTERNOON).cron == cron
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("at 8", "8:00 or 20:00"),
-        ("tomorrow at 5", "5:00 or 17:00"),
-        ("every 2 days at 3 from monday", "3:00 or 15:00"),
-        ("tomorrow at midnight", "begins or where it ends"),
-        ("tonight at 2", "not in the night"),
-        ("friday night at 1", "not in the night"),
-        ("this evening at 7am", "not in the evening"),
-        ("tomorrow morning at 12", "not in the morning"),
-        ("tonight", "write tonight at 9:00"),
-        ("next Friday", "several days"),
-        ("31st of every month at 9", "not every month"),
-        ("30 february at 9", "no date and time"),
-        ("first monday of every month at 9", "cannot be counted out"),
-    ],
-)
-def test_what_may_mean_two_times_or_none_is_refused_with_what_helps(text: str, said: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        parse_when(text, BERLIN, AFTERNOON)
-    assert said in str(caught.value)
-
-
-def test_an_hour_by_itself_is_the_one_that_comes_first() -> None:
-    morning, night = AFTERNOON.replace(hour=6), AFTERNOON.replace(hour=20)  # 7:00, 21:00 in Berlin
-    assert local("at 8", morning) == "11-22 08:00" and local("at 8", night) == "11-23 08:00"
-    with pytest.raises(UsageError, match="5:00 or 17:00"):
-        parse_when("at 5", BERLIN, night)
-
-
 def test_only_what_counts_from_now_is_another_time_whenever_it_is_said() -> None:
-    assert counts_from_now("in half an hour") and counts_from_now("2 hours from now")
-    assert not counts_from_now("in 3 days at 9am") and not counts_from_now("tomorrow at 9")
+    assert counts_from_now("in an hour") and counts_from_now("In 2  days")
+    assert not counts_from_now("tomorrow at 9:00") and not counts_from_now("9:00")
 
 
 WORDS = (
     *("every", "in", "at", "on", "day", "days", "monday", "and", ",", "9:00", "25:99", "am"),
     *("noon", "tomorrow", "2", "99", "hours", "minutes", "weekday", "*", "*/5", "1-5", "@daily"),
     *("2026-12-24", "18:00", "0", "31", "feb", "utc", "Asia/Tokyo", "mondays", "from now", "h"),
-    *("other", "second", "weeks", "from", "starting", "every 2 days at 9:00", "weeks on"),
 )
 
 
@@ -446,106 +317,6 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
         assert found is None or found > after + timedelta(days=4) - timedelta(minutes=2)
     else:
         assert found == wanted
-
-
-# --- every so many days -------------------------------------------------------------------------
-
-
-def interval(days: int, start: str, time: str) -> When:
-    return When(
-        BERLIN,
-        interval=Interval(days, date.fromisoformat(start), clock_time.fromisoformat(time)),
-    )
-
-
-def dues(when: When, after: datetime, count: int) -> list[datetime]:
-    """The next times, in UTC."""
-
-    def following() -> Iterator[datetime]:
-        moment: datetime | None = after
-        while (moment := moment and when.next_after(moment)) is not None:
-            yield moment
-
-    return list(islice(following(), count))
-
-
-@pytest.mark.parametrize(
-    ("text", "when"),
-    [
-        ("every 2 days at 9:00", interval(2, "2026-11-22", "09:00")),
-        ("each second day at noon", interval(2, "2026-11-22", "12:00")),
-        ("every other week on monday at 9:00", interval(14, "2026-11-23", "09:00")),
-        ("every two weeks on sun, 3:00", interval(14, "2026-11-29", "03:00")),
-        ("every other friday at 8:30", interval(14, "2026-11-27", "08:30")),
-        ("every 2 days at 9:00 from 2026-12-01", interval(2, "2026-12-01", "09:00")),
-        ("at 9am every 2 days, starting on 2026-12-01", interval(2, "2026-12-01", "09:00")),
-        ("every other monday at 9:00 from 2026-12-01", interval(14, "2026-12-07", "09:00")),
-        ("every 2 days at 3:00 from today", interval(2, "2026-11-22", "03:00")),
-        ("every 2 days at 4:00 from sunday", interval(2, "2026-11-22", "04:00")),
-        ("every other monday at 9 from tuesday", interval(14, "2026-11-30", "09:00")),
-    ],
-)
-def test_an_interval_is_counted_from_a_day(text: str, when: When) -> None:
-    assert parse_when(text, BERLIN, NOW) == when
-
-
-def test_an_interval_may_say_its_zone() -> None:
-    when = parse_when("every 2 days at 9:00 from 2026-12-01 Asia/Kolkata", BERLIN, NOW)
-    assert when.next_after(NOW) == datetime(2026, 12, 1, 3, 30, tzinfo=UTC)
-    assert str(when) == "every 2 days at 09:00 from 2026-12-01 (Asia/Kolkata)"
-
-
-@pytest.mark.parametrize(
-    ("days", "start", "time", "shown"),
-    [
-        # past the end of months, and a leap day
-        (2, "2027-12-30", "09:00", ["12-30 08:00", "01-01 08:00", "01-03 08:00"]),
-        (2, "2028-02-28", "09:00", ["02-28 08:00", "03-01 08:00", "03-03 08:00"]),
-        (2, "2027-02-27", "09:00", ["02-27 08:00", "03-01 08:00", "03-03 08:00"]),
-        # clocks go from 2:00 to 3:00 on 2027-03-28, and from 3:00 to 2:00 on 2027-10-31
-        (2, "2027-03-26", "09:00", ["03-26 08:00", "03-28 07:00", "03-30 07:00"]),
-        (2, "2027-03-26", "02:30", ["03-26 01:30", "03-28 01:00", "03-30 00:30"]),
-        (14, "2027-10-17", "02:30", ["10-17 00:30", "10-31 00:30", "11-14 01:30"]),
-    ],
-)
-def test_months_and_clocks_shift_nothing(
-    days: int, start: str, time: str, shown: list[str]
-) -> None:
-    when = interval(days, start, time)
-    before = datetime.fromisoformat(start).replace(tzinfo=UTC) - timedelta(days=9)
-    assert [f"{due:%m-%d %H:%M}" for due in dues(when, before, 3)] == shown
-
-
-def test_a_date_that_never_was_is_due_right_after_it() -> None:
-    when = When("Pacific/Apia", interval=Interval(2, date(2011, 12, 28), clock_time(12)))
-    found = dues(when, datetime(2011, 12, 28, tzinfo=UTC), 3)
-    assert [f"{due:%m-%d %H:%M}" for due in found] == ["12-28 22:00", "12-30 10:00", "12-31 22:00"]
-
-
-def test_the_calendar_ends() -> None:
-    assert (
-        interval(999, "9998-01-01", "09:00").next_after(datetime(9999, 12, 1, tzinfo=UTC)) is None
-    )
-
-
-@given(
-    days=st.integers(1, 40),
-    start=st.dates(date(2023, 1, 1), date(2028, 1, 1)),
-    time=st.times().map(lambda time: time.replace(second=0, microsecond=0)),
-    zone=st.sampled_from(ZONES),
-    after=MOMENT,
-)
-def test_it_is_due_on_each_such_day_as_a_daily_job_would_be(
-    days: int, start: date, time: clock_time, zone: str, after: datetime
-) -> None:
-    found = dues(When(zone, interval=Interval(days, start, time)), after, 4)
-    daily = When(zone, cron=f"{time.minute} {time.hour} * * *")
-    assert [daily.next_after(due - timedelta(seconds=1)) for due in found] == found
-    assert found[0] > after and found == sorted(set(found))
-    for earlier, later in pairwise(found):
-        assert abs((later - earlier) - timedelta(days=days)) <= timedelta(hours=2)
-    first = datetime.combine(start, time, UTC)
-    assert found[0] - max(after, first) <= timedelta(days=days, hours=26)
 
 
 # --- zones --------------------------------------------------------------------------------------

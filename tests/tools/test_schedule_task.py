@@ -110,9 +110,7 @@ def test_what_is_shown_says_what_the_job_may_do(desk: Desk) -> None:
     assert "may call: *\nand of that no more than this: it may call: clock\n" in shown
 
 
-@pytest.mark.parametrize(
-    "when", ["tomorrow 9:00", "at 23:45", "today 23:59", "every 2 days at 9:00"]
-)
+@pytest.mark.parametrize("when", ["tomorrow 9:00", "at 23:45", "today 23:59"])
 def test_a_time_that_means_another_by_now_is_not_what_was_approved(desk: Desk, when: str) -> None:
     expected = desk.state(when)
     desk.now += timedelta(days=1)
@@ -121,13 +119,7 @@ def test_a_time_that_means_another_by_now_is_not_what_was_approved(desk: Desk, w
     assert desk.store.listing() == []
 
 
-@pytest.mark.parametrize(
-    "when",
-    [
-        *("in 2 hours", "IN  2 hours", "2 hours from now", "@daily", "2026-04-01 9:00"),
-        "every 2 days at 9:00 from 2026-04-01",
-    ],
-)
+@pytest.mark.parametrize("when", ["in 2 hours", "IN  2 hours", "@daily", "2026-04-01 9:00"])
 def test_a_time_that_means_the_same_is_what_was_approved(desk: Desk, when: str) -> None:
     expected = desk.state(when)
     desk.now += timedelta(minutes=50)

@@ -7,9 +7,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from mlx_tools.errors import UsageError, wrong_argument
+from mlx_tools.errors import UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule.when import When
 from mlx_tools.transcript import Answered, Outcome, Paused
@@ -17,18 +17,13 @@ from mlx_tools.transcript import Answered, Outcome, Paused
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-Missed = Literal["run", "skip"]
-"""What becomes of a time at which nobody looked for due jobs: made up for once, or left out."""
-
-MISSED: Final[tuple[Missed, ...]] = get_args(Missed)
-
 RunStatus = (
     Literal["running", "answered", "stopped", "paused", "in_doubt"]
-    | Literal["interrupted", "failed", "skipped", "abandoned"]
+    | Literal["interrupted", "failed", "abandoned"]
 )
 """How a run of a job stands. ``in_doubt``: its process ended in the middle, and it may have changed
 things; ``interrupted``: it ended so and changed nothing; ``failed``: it could not be begun;
-``skipped``: its time was missed; ``abandoned``: its session waited, and was removed."""
+``abandoned``: its session waited, and was removed."""
 
 OPEN: Final = ("running", "paused", "in_doubt")
 """Runs that are not over: until then, their job does not run again."""
@@ -58,7 +53,6 @@ class Job:
     when: When
     policy: Mapping[str, Any] = field(default_factory=dict)
     standing: Mapping[str, Any] = field(default_factory=dict)
-    missed: Missed = "run"
     roots: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     tool_choice: str = "auto"
@@ -76,8 +70,6 @@ class Job:
             self.task.encode()
         except UnicodeEncodeError:
             raise UsageError("the task holds half a character (a lone surrogate)") from None
-        if self.missed not in MISSED:
-            raise wrong_argument("missed", self.missed, f"one of {', '.join(MISSED)}")
         Policy.from_json(self.policy)
         Policy.from_json(self.standing or self.policy)
 
@@ -183,16 +175,12 @@ class Listed:
         """The object that ``schedule list --json`` prints."""
         own: dict[str, Any] = {"id": self.id, "state": self.state}
         if (job := self.job) is not None:
-            every = job.when.interval
             own |= {
                 "task": job.task,
                 "when": job.said,
                 "cron": job.when.cron,
-                "interval": every
-                and {"days": every.days, "start": f"{every.start}", "time": f"{every.time:%H:%M}"},
                 "at": _iso(job.when.at),
                 "timezone": job.when.zone,
-                "missed": job.missed,
                 "by": job.by,
                 "created": job.created,
                 "policy": dict(job.policy),

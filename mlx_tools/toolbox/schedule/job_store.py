@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
-from mlx_tools.toolbox.schedule.job import GRACE, OPEN, Job, JobRun, JobState, Listed, RunStatus
+from mlx_tools.toolbox.schedule.job import OPEN, Job, JobRun, JobState, Listed, RunStatus
 from mlx_tools.toolbox.schedule.when import LAST_YEAR
 from mlx_tools.toolbox.sqlite import FileFormat, SqliteFile, passes
 
@@ -152,10 +152,9 @@ class JobStore:
     # --- runs ---
 
     def claim(self, now: datetime, runner: str) -> tuple[Job, JobRun] | None:
-        """Takes the next run that is due for ``runner``, or records one that was missed.
+        """Takes the next run that is due for ``runner``.
 
-        Returns the job and its run, which is not to be made where its status is ``skipped``; None
-        where nothing is due.
+        Returns the job and its run; None where nothing is due.
         """
         with self._opened(write=os.path.lexists(self.path)) as db:
             self._replan(db, now)
@@ -167,15 +166,10 @@ class JobStore:
                 self._plan_next(db, job, now)
                 if db.execute(f"{_OPEN_RUNS} AND job = ?", (job.id,)).fetchone():
                     continue  # it waits for a person, or is at work: this time is left out
-                attempt = int(row["attempt"])
-                late = job.missed == "skip" and attempt == 1 and now - due > GRACE
                 run = db.execute(
-                    "INSERT OR IGNORE INTO runs (job, due, attempt, started, ended, status, runner)"
-                    " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING *",
-                    (
-                        *(job.id, _seconds(due), attempt, _seconds(now)),
-                        *((_seconds(now), "skipped", "") if late else (None, "running", runner)),
-                    ),
+                    "INSERT OR IGNORE INTO runs (job, due, attempt, started, status, runner)"
+                    " VALUES (?, ?, ?, ?, 'running', ?) RETURNING *",
+                    (job.id, _seconds(due), int(row["attempt"]), _seconds(now), runner),
                 ).fetchone()
                 if run is None:
                     continue  # the clock was set back: this time was run before

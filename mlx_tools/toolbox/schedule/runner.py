@@ -45,9 +45,9 @@ Look = Callable[[str], Seen]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A run that was made, or left out. ``end`` is None where the run was skipped, could not be
-    begun, or was broken off; ``fault`` is what broke it off where that is no error that is known:
-    a fault of this program, or of the system."""
+    """A run that was made. ``end`` is None where it could not be begun, or was broken off;
+    ``fault`` is what broke it off where that is no error that is known: a fault of this program,
+    or of the system."""
 
     run: JobRun
     job: Job
@@ -142,12 +142,7 @@ class Runner:
             self._lock = RunnerLock(self.store.owners)
         now, ended = self.now(), []
         while (claimed := self.store.claim(now, self._lock.token)) is not None:
-            job, run = claimed
-            if run.status == "skipped":
-                ended.append(Ended(run=run, job=job))
-                tell(ended[-1])
-            else:
-                ended.append(await self._run(job, run, tell))
+            ended.append(await self._run(*claimed, tell))
         return ended
 
     async def run_forever(
