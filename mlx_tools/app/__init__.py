@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
     from mlx_tools.app.guard import LOCAL_NAMES, Door, Guard, Refusal, is_loopback, listen
     from mlx_tools.app.jobs import job_store, jobs_of, lasting, recorded, roots_of
+    from mlx_tools.app.markup import LOOK, Html, seen, templates
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
+    from mlx_tools.app.steps import ReportStep, spelled, steps_of
     from mlx_tools.app.toml_edit import as_toml, with_value
     from mlx_tools.app.wiring import (
         RunOptions,
@@ -53,9 +55,11 @@ __getattr__, __dir__ = names_of(
         "direct_calls": ("NO_MODEL", "call_recorded"),
         "guard": ("LOCAL_NAMES", "Door", "Guard", "Refusal", "is_loopback", "listen"),
         "jobs": ("job_store", "jobs_of", "lasting", "recorded", "roots_of"),
+        "markup": ("LOOK", "Html", "seen", "templates"),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("signing_key",),
         "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),
+        "steps": ("ReportStep", "spelled", "steps_of"),
         "toml_edit": ("as_toml", "with_value"),
         "wiring": (
             "RunOptions",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from mlx_tools.app import steps_of
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
@@ -30,7 +31,6 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
-from mlx_tools.golden import steps_of
 from mlx_tools.paths import state_dir
 from mlx_tools.store import LAST, ListedSession, SessionFolder, Standing, to_json
 from mlx_tools.toolbox import Undo, UndoStep, outermost, undoable

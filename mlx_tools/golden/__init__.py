@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from mlx_tools.golden.record import CannotSettle, make_golden, settled
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
-    from mlx_tools.golden.steps import steps_of
 
 __getattr__, __dir__ = names_of(
     __name__,
@@ -37,6 +36,5 @@ __getattr__, __dir__ = names_of(
         "record": ("CannotSettle", "make_golden", "settled"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),
-        "steps": ("steps_of",),
     },
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-from mlx_tools.app import Share
+from mlx_tools.app import Share, spelled
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, Earlier, RunSettings
 from mlx_tools.errors import BackendError, MlxToolsError
@@ -19,7 +19,6 @@ from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden, read_golden
 from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
-from mlx_tools.golden.steps import spelled
 from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import is_on_demand

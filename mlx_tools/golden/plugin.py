@@ -83,8 +83,8 @@ class GoldenItem(pytest.Item):
 
     def runtest(self) -> None:
         """Replays it. Raises `NotAsRecorded`."""
+        from mlx_tools.app import spelled
         from mlx_tools.golden.checking import failure_text, replay_file
-        from mlx_tools.golden.steps import spelled
 
         with_records = self.config.option.golden_report is not None
         place, _, _ = self.nodeid.partition("::")

@@ -2,7 +2,7 @@
 
 The page holds its style and its script and names no other file: its content security policy lets
 nothing else be loaded or run. All that it shows is of others, models and tools, and is escaped; a
-character that is not seen is written by its number (`mlx_tools.golden.steps`). It can be read
+character that is not seen is written by its number (`mlx_tools.app.templates`). It can be read
 without its script, which only filters.
 """
 
@@ -11,17 +11,18 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
+from mlx_tools.app import LOOK, Html, ReportStep, steps_of, templates
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
-from mlx_tools.golden.difference import ROOMS, Room
-from mlx_tools.golden.steps import as_text, brief, spelled, steps_of
+from mlx_tools.golden.difference import NAMES, ROOMS, Difference, Room
+from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -44,15 +45,6 @@ State = Literal["error", "failed", "passed"]
 """The result of a check. ``error`` is a failure too: a run did not come to its end."""
 
 _ORDER: Final[tuple[State, ...]] = get_args(State)
-
-
-class Html(str):
-    """HTML that goes into the page as it is: what the template's escaping leaves alone."""
-
-    __slots__ = ()
-
-    def __html__(self) -> str:
-        return str(self)
 
 
 def write_report(checks: Sequence[GoldenCheck], path: Path) -> None:
@@ -80,7 +72,8 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
     of_checks = Counter(room for check in checks for room in check.rooms)
     of_all = Counter(difference.room for difference in differences)
     style, script = (
-        Html((_FOLDER / name).read_text(encoding="utf-8")) for name in ("report.css", "report.js")
+        Html("".join(path.read_text(encoding="utf-8") for path in paths))
+        for paths in ((LOOK, _FOLDER / "report.css"), (_FOLDER / "report.js",))
     )
     return {
         "style": style,
@@ -98,7 +91,7 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "rows": rows,
         "runs": runs,
         "unfolded": len(runs) <= FEW,
-        "steps_of": steps_of,  # one run at a time: thousands are never held at once
+        "steps_of": steps_with,  # one run at a time: thousands are never held at once
     }
 
 
@@ -122,30 +115,47 @@ def _hash(text: str) -> str:
 
 @functools.cache
 def _template() -> Template:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        finalize=_final,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["seen"] = seen
-    environment.filters["brief"] = lambda value: seen(brief(value))
+    environment = templates(_FOLDER)
     environment.filters["percent"] = lambda ends: "{}–{} %".format(*(round(100 * e) for e in ends))
     return environment.get_template("report.html.j2")
 
 
-def seen(value: Any) -> Html:
-    """A text as HTML, with what would not be seen in marks of its own."""
-    return Html(spelled(escape(as_text(value)), '<b class="x">{}</b>'))
+# --- where the differences are in a conversation --------------------------------------------------
 
 
-def _final(value: Any) -> Any:
-    """Whatever is printed, and was not through `seen`: in attributes, and elsewhere."""
-    return value if hasattr(value, "__html__") else spelled(as_text(value))
+def steps_with(records: Sequence[Record], differences: Sequence[Difference]) -> list[ReportStep]:
+    """The steps of a run, and at which of them its differences arise."""
+    steps = steps_of(records)
+    for number, difference in enumerate(differences):
+        if (place := _place(difference, steps)) is not None:
+            place.differs.append(number)
+    return steps
+
+
+_WHERE: Final = re.compile(
+    r"(?:question (\d{1,9}))?,? ?(?:turn (\d{1,9}))?,? ?(?:call (.+))?", re.S
+)
+_OF: Final = {name: kind for kind, name in NAMES.items()}
+
+
+def _place(difference: Difference, steps: Sequence[ReportStep]) -> ReportStep | None:
+    """The step that a difference is told of."""
+    found = _WHERE.fullmatch(difference.where)
+    if found is None or not difference.where:
+        return None
+    question, turn, call = int(found[1] or 1), int(found[2] or 0), found[3]
+    there = [s for s in steps if s.question == question]
+    if call:  # its turn is the one before, where the record says none
+        there = [s for s in there if s.call == call]
+    elif turn:
+        there = [s for s in there if s.turn == turn]
+    kind = _OF.get(difference.what)
+    if difference.what.startswith(("the output", "what is shown")):
+        kind = "tool_observation"
+    exact = [s for s in there if s.type == kind]
+    if not exact and difference.room == "outcome" and not turn:
+        return there[-1] if there else None
+    return next(iter(exact or there), None)
 
 
 # --- the table: a transcript a row, what it was checked with a column ----------------------------

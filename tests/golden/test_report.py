@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.app.steps import MAX_CHARS, brief, folded, spelled, steps_of
 from mlx_tools.errors import UsageError
 from mlx_tools.golden import (
     ROOMS,
@@ -27,7 +28,7 @@ from mlx_tools.golden import (
     replay,
     write_report,
 )
-from mlx_tools.golden.steps import MAX_CHARS, brief, folded, spelled, steps_of
+from mlx_tools.golden.report import steps_with
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,
@@ -275,7 +276,7 @@ def test_a_difference_is_told_at_its_step() -> None:
     for room, what, where, _ in places:
         assert room in ROOMS
         found.append(Difference(room, what, where, "", ""))  # type: ignore[arg-type]
-    steps = steps_of(records, [*found, Difference("tools", "the tool t", "", "a", "b")])
+    steps = steps_with(records, [*found, Difference("tools", "the tool t", "", "a", "b")])
     assert [(n, i) for i, step in enumerate(steps) for n in step.differs] == [
         (number, place) for number, (*_, place) in enumerate(places)
     ]

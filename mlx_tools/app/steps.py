@@ -1,6 +1,7 @@
-"""A run's records as the steps of a conversation: for the report's page, and for a terminal.
+"""A run's records as the steps of a conversation: for a page, and for a terminal.
 
-What stands in a step is of others: whoever shows it sees to it that nothing in it is obeyed.
+What stands in a step is of others: whoever shows it sees to it that nothing in it is obeyed. In
+HTML `mlx_tools.app.templates` sees to that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from mlx_tools.golden.difference import NAMES, Difference
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -93,8 +93,8 @@ class ReportStep:
     differs: list[int] = field(default_factory=list)
 
 
-def steps_of(records: Sequence[Record], differences: Sequence[Difference] = ()) -> list[ReportStep]:
-    """The steps of a run, and at which of them its differences arise."""
+def steps_of(records: Sequence[Record]) -> list[ReportStep]:
+    """The steps of a run."""
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}
     mends: list[MendRecord] = []
@@ -118,9 +118,6 @@ def steps_of(records: Sequence[Record], differences: Sequence[Difference] = ()) 
         if isinstance(record, CallRecord):
             calls[call] = step
         steps.append(step)
-    for number, difference in enumerate(differences):
-        if (place := _place(difference, steps)) is not None:
-            place.differs.append(number)
     return steps
 
 
@@ -135,32 +132,6 @@ def folded(text: str, name: str = "", *, aside: bool = False) -> Block:
         return Block(text, fold=fold, aside=aside)
     head, tail = text[: MAX_CHARS - TAIL], text[-TAIL:]
     return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=aside)
-
-
-_WHERE: Final = re.compile(
-    r"(?:question (\d{1,9}))?,? ?(?:turn (\d{1,9}))?,? ?(?:call (.+))?", re.S
-)
-_OF: Final = {name: kind for kind, name in NAMES.items()}
-
-
-def _place(difference: Difference, steps: Sequence[ReportStep]) -> ReportStep | None:
-    """The step that a difference is told of."""
-    found = _WHERE.fullmatch(difference.where)
-    if found is None or not difference.where:
-        return None
-    question, turn, call = int(found[1] or 1), int(found[2] or 0), found[3]
-    there = [s for s in steps if s.question == question]
-    if call:  # its turn is the one before, where the record says none
-        there = [s for s in there if s.call == call]
-    elif turn:
-        there = [s for s in there if s.turn == turn]
-    kind = _OF.get(difference.what)
-    if difference.what.startswith(("the output", "what is shown")):
-        kind = "tool_observation"
-    exact = [s for s in there if s.type == kind]
-    if not exact and difference.room == "outcome" and not turn:
-        return there[-1] if there else None
-    return next(iter(exact or there), None)
 
 
 # --- a step a record ---
