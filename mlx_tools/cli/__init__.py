@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
     "serve": "Serve the interfaces that clients and agents speak.",
     "undo": "Bring back what a session's calls replaced, deleted and made.",
+    "stats": "Count what was asked, what the tools did, and how it ended.",
     "golden": "Record runs, replay them, and check them on real models.",
     "kb": "Add files to the knowledge base, search it, list and remove what is in it.",
     "schedule": "List, add and remove tasks for later, and run those that are due.",

@@ -182,6 +182,10 @@ class SessionFolder:
         """The path of a transcript, by an id that `find` or `ids` gave."""
         return self.folder / session / NAME
 
+    def updated(self, session: str) -> float:
+        """When a session was last written to, in seconds since 1970; 0 where nothing says it."""
+        return _last_write(self.path(session)) / 1e9
+
     def records(self, session: str) -> list[Record]:
         """The records of a session. Raises `TranscriptError` where it cannot be read."""
         with self._opened(session) as file:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
 from mlx_tools.errors import (
@@ -97,18 +98,26 @@ class ToolCounters(_Sums):
 class Counters(_Sums):
     """Counts of what happened in one run, or in many.
 
-    ``questions`` were put, answered with so many ``completions``; for these, and for summaries, the
-    model was asked in so many ``requests``. ``corrections`` are the lines that could not be read,
-    and other hints that the model was given, by code. ``repairs`` are those of calls and answers
-    alike. ``tools`` has each tool that was picked, by name; a name that no tool has is one that the
-    model made up.
+    ``questions`` were put, each with one of ``ends``: ``answered``, ``paused``, the reason why it
+    stopped, or ``unfinished``. They took so many ``completions``; for these, and for summaries, the
+    model was asked in so many ``requests``, which took ``duration_ms`` and the tokens that its
+    server has told of. ``corrections`` are the lines that could not be read, and other hints that
+    the model was given, by code. ``repairs`` are those of calls and answers alike, ``mends`` those
+    places where a turn was mended. ``tools`` has each tool that was picked, by name; a name that no
+    tool has is one that the model made up.
     """
 
     questions: int = 0
+    ends: Mapping[str, int] = field(default_factory=dict)
     completions: int = 0
     requests: int = 0
+    duration_ms: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
     corrections: Mapping[str, int] = field(default_factory=dict)
     repairs: Mapping[str, int] = field(default_factory=dict)
+    mends: int = 0
     tools: Mapping[str, ToolCounters] = field(default_factory=dict)
 
 
@@ -133,14 +142,43 @@ def count(records: Sequence[Record]) -> Counters:
     corrections: Counter[str] = Counter(
         r.error.code for r in records if isinstance(r, CorrectionRecord)
     )
+    asked = [r for r in records if isinstance(r, _REQUESTING)]
+    ends = _ends(records)
     return Counters(
-        questions=sum(isinstance(r, UserRecord) for r in records),
+        questions=sum(ends.values()),
+        ends=ends,
         completions=sum(isinstance(r, CompletionRecord) for r in records),
-        requests=sum(r.requests for r in records if isinstance(r, _REQUESTING)),
+        requests=sum(r.requests for r in asked),
+        duration_ms=sum(r.duration_ms or 0 for r in asked),
+        prompt_tokens=sum(r.usage.prompt_tokens or 0 for r in asked),
+        cached_tokens=sum(r.usage.cached_tokens or 0 for r in asked),
+        completion_tokens=sum(r.usage.completion_tokens or 0 for r in asked),
         corrections=dict(corrections),
         repairs=dict(Counter(r.name for r in records if isinstance(r, RepairRecord))),
+        mends=_mends(records),
         tools=tools,
     )
+
+
+def _ends(records: Sequence[Record]) -> dict[str, int]:
+    """How each question ended."""
+    starts = [i for i, r in enumerate(records) if isinstance(r, UserRecord)]
+    ends: Counter[str] = Counter()
+    for start, end in pairwise((*starts, len(records))):
+        match at_rest(records[start:end]):
+            case AnswerRecord():
+                ends["answered"] += 1
+            case PauseRecord():
+                ends["paused"] += 1
+            case StoppedRecord(reason=reason):
+                ends[reason] += 1
+            case _:
+                ends["unfinished"] += 1
+    return dict(ends)
+
+
+def _mends(records: Iterable[Record]) -> int:
+    return sum(isinstance(r, MendRecord) and r.kind != "quote" for r in records)
 
 
 _REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
@@ -369,7 +407,7 @@ def outcome_of(
         "calls": _reports(run, last, outputs or {}, artifacts or {}),
         "requests": sum(r.requests for r in asked),
         "usage": total_usage([r.usage for r in asked]),
-        "mends": sum(isinstance(r, MendRecord) and r.kind != "quote" for r in run),
+        "mends": _mends(run),
         "repairs": dict(Counter(r.name for r in run if isinstance(r, RepairRecord))),
         "context": Context(header.context, context_used(run)),
         "model": header.model,

@@ -8,16 +8,20 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript.outcome import Counters, ToolCounters, count
 from mlx_tools.transcript.records import (
+    AnswerRecord,
     CallRecord,
+    CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
     ExecutionRecord,
+    MendRecord,
     ObservationRecord,
     Record,
     RepairRecord,
+    StoppedRecord,
     UserRecord,
 )
 from tests.core.records import RECORDS
@@ -37,24 +41,37 @@ def made(key: str, name: str, *, ran: bool, error: ErrorInfo | None = None) -> l
 def test_every_call_is_counted_by_what_became_of_it() -> None:
     records: list[Record] = [
         UserRecord(content="Hi"),
-        CompletionRecord(turn=1, text="", requests=3),
+        MendRecord(turn=1, kind="key"),
+        MendRecord(turn=1, kind="quote"),
+        CompletionRecord(turn=1, text="", requests=3, duration_ms=7, usage=Usage(9, 4, 2)),
         *made("c1", "look", ran=True),
         RepairRecord(turn=1, name="trailing_comma", call="c1"),
         RepairRecord(turn=1, name="quotes", call="c1"),
         *made("c2", "look", ran=True, error=ErrorInfo("timeout", "late")),
         *made("c3", "look", ran=False, error=ErrorInfo("invalid_arguments", "no")),
         CorrectionRecord(turn=1, error=ErrorInfo("invalid_json", "no")),
-        CompletionRecord(turn=2, text=""),
+        CompletionRecord(turn=2, text="", usage=Usage(20)),
         RepairRecord(turn=2, name="quotes"),
         CallRecord(turn=2, call="c4", name="write", arguments={}),
         ExecutionRecord(call="c4", mutates=True),
+        UserRecord(content="Still?"),
+        StoppedRecord(reason="backend_error"),
+        UserRecord(content="And now?"),
+        AnswerRecord(turn=3, content="Yes."),
+        CompactedRecord(reason="asked"),
     ]
     assert count(records).to_json() == {
-        "questions": 1,
+        "questions": 3,
+        "ends": {"unfinished": 1, "backend_error": 1, "answered": 1},
         "completions": 2,
         "requests": 4,
+        "duration_ms": 7,
+        "prompt_tokens": 29,
+        "cached_tokens": 4,
+        "completion_tokens": 2,
         "corrections": {"invalid_json": 1},
         "repairs": {"trailing_comma": 1, "quotes": 2},
+        "mends": 1,
         "tools": {
             "look": {
                 "picked": 3,
@@ -87,7 +104,8 @@ def test_any_records_are_counted_and_no_call_has_two_ends(records: list[Record])
 @given(st.lists(st.lists(RECORDS, max_size=8), max_size=4))
 def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
     apart = [
-        [
+        [UserRecord(content="Hi")]
+        + [
             dataclasses.replace(record, call=f"{record.call}-{number}")  # type: ignore[call-arg]
             if getattr(record, "call", None)
             else record

@@ -1,0 +1,184 @@
+"""`mlx-tools stats`: what became of the questions and the calls of all sessions, by model and by
+tool."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final
+
+import typer
+
+from mlx_tools.cli.call_text import as_name, in_words
+from mlx_tools.cli.options import AsJson, option
+from mlx_tools.cli.output import counted, counting, note, print_json, print_text
+from mlx_tools.cli.sessions import session_folder
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.store import SessionFolder
+from mlx_tools.transcript import Counters, Header, Record, UserRecord, count
+
+app = typer.Typer(add_completion=False)
+
+NO_MODEL: Final = "no model"
+"""What calls without a model are counted under."""
+
+_UNITS: Final = {"h": "hours", "d": "days", "w": "weeks"}
+_NAMED: Final = 5
+"""Damaged sessions that are named to a person; `--json` names all."""
+
+
+@app.command()
+def stats(
+    since: Annotated[
+        str,
+        option("--since WHEN", "Only what was asked since: 12h, 7d, 4w, or a date (2026-11-01)."),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Count the questions and calls of all sessions, by model and tool, and how they ended."""
+    folder = session_folder()
+    begin = _moment(since, datetime.now(UTC)) if since else None
+    sessions, models, damaged = _counted_all(folder, begin)
+    if as_json:
+        print_json(
+            {
+                "since": begin.isoformat(timespec="seconds") if begin else None,
+                "sessions": sessions,
+                "damaged": [{"session": name, "reason": why} for name, why in damaged.items()],
+                "total": sum(models.values(), Counters()).to_json(),
+                "models": {name: one.to_json() for name, one in models.items()},
+            }
+        )
+        return
+    for line in _lines(sessions, models):
+        print_text(line)
+    if damaged:
+        named = ", ".join([*damaged][:_NAMED]) + (", …" if len(damaged) > _NAMED else "")
+        note(
+            f"{counted(len(damaged), 'session')} cannot be read, and not counted: {named} "
+            "(mlx-tools sessions show ID says why)"
+        )
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    """The time that is meant, in UTC: so long before ``now``, or a date or time of this machine's
+    zone. Raises `UsageError`."""
+    try:
+        if span := re.fullmatch(r"(\d{1,6})([hdw])", text):
+            return now - timedelta(**{_UNITS[span[2]]: int(span[1])})
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--since: {text!r} is no time", hint="write 12h, 7d, 4w or 2026-11-01"
+        ) from None
+
+
+def _counted_all(
+    folder: SessionFolder, begin: datetime | None
+) -> tuple[int, dict[str, Counters], dict[str, str]]:
+    """How many sessions there are, their counters by model, the busiest first, and why others
+    cannot be read."""
+    ids, damaged, sessions = folder.ids(), dict[str, str](), 0
+    found: dict[str, Counters] = {}
+    with counting("reading sessions", len(ids)) as step:
+        for session in ids:
+            step()
+            if begin is not None and folder.updated(session) < begin.timestamp():
+                continue
+            try:
+                records = folder.records(session)
+            except TranscriptError as error:
+                damaged[session] = str(error)
+                continue
+            if meant := _since(records, begin):
+                sessions += 1
+                model = _model(meant)
+                found[model] = found.get(model, Counters()) + count(meant)
+    models = sorted(found.items(), key=lambda one: (-one[1].questions, one[0]))
+    return sessions, dict(models), damaged
+
+
+def _since(records: Sequence[Record], begin: datetime | None) -> Sequence[Record]:
+    """The header, and what came of the questions since ``begin``; nothing where there are none."""
+    if begin is None or not records:
+        return records
+    questions = [i for i, record in enumerate(records) if isinstance(record, UserRecord)]
+    header = records[:1]
+    if not questions:  # a call without a model
+        return records if _asked_at(header[0], header[0]) >= begin else ()
+    first = next((i for i in questions if _asked_at(records[i], header[0]) >= begin), None)
+    return () if first is None else [*header, *records[first:]]
+
+
+def _asked_at(record: Record, header: Record) -> datetime:
+    """When a question was put, as far as the session says."""
+    for said in (getattr(record, "at", ""), getattr(header, "created", "")):
+        try:
+            moment = datetime.fromisoformat(said)
+            return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    return datetime.min.replace(tzinfo=UTC)
+
+
+def _model(records: Sequence[Record]) -> str:
+    header = records[0]
+    return header.model or NO_MODEL if isinstance(header, Header) else NO_MODEL
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
+    total = sum(models.values(), Counters())
+    yield f"{counted(sessions, 'session')}, {counted(total.questions, 'question')}"
+    if total.ends:
+        ended = sorted(total.ends.items(), key=lambda one: -one[1])
+        told = (f"{said.replace('_', ' ')} {_share(n, total.questions)}" for said, n in ended)
+        yield f"ended: {', '.join(told)}"
+    heads = ("model", "questions", "answered", "turns", "tokens in", "cached", "out")
+    yield from _columns(
+        (*heads, "unread", "repairs", "mends", "time"),
+        [[in_words(name), *_of_model(one)] for name, one in models.items()],
+    )
+    yield from _columns(
+        ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time"),
+        [
+            [as_name(name), *_of_tool(name, total)]
+            for name in sorted(total.tools, key=lambda one: (-total.tools[one].picked, one))
+        ],
+    )
+
+
+def _of_model(one: Counters) -> Iterable[str]:
+    yield str(one.questions)
+    yield _share(one.ends.get("answered", 0), one.questions)
+    tokens = (one.prompt_tokens, one.cached_tokens, one.completion_tokens)
+    lines = (sum(one.corrections.values()), sum(one.repairs.values()), one.mends)
+    yield from map(str, (one.completions, *tokens, *lines))
+    yield str(timedelta(seconds=one.duration_ms // 1000))
+
+
+def _of_tool(name: str, total: Counters) -> Iterable[str]:
+    one = total.tools[name]
+    yield str(one.picked)
+    yield _share(one.ok, one.picked)
+    yield from map(str, (one.failed, one.refused, one.repaired))
+    yield f"{one.duration_ms / one.ran:.0f} ms" if one.ran else "-"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} ({100 * part / whole:.0f} %)" if whole else str(part)
+
+
+def _columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """A table as lines: names to the left, numbers to the right; nothing where it has no row."""
+    if not rows:
+        return
+    table = [heads, *rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    yield ""
+    for name, *numbers in table:
+        right = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
+        yield "  ".join([name.ljust(widths[0]), *right])
