@@ -355,23 +355,28 @@ class CallApprovals:
                 continue  # a consent for the session covered it
             call = self._session.current.call(key)
             one = await self._seen(call, pause.expires_at if pause is not None else "")
+            edited = ""
+            if answer.arguments is not None and not same(answer.digest, _asked(pause, key)):
+                answer, edited = (
+                    replace(answer, digest=""),
+                    answer.digest,
+                )  # that of the edited call
             if answer.approved:
                 await self._hold(one, answer, pause)
-            await self._take(one, answer)
+            await self._take(one, answer, digest=edited)
 
     async def _hold(
         self, one: ApprovalRequest, answer: ApprovalAnswer, pause: PauseRecord | None
     ) -> None:
         """Raises `UsageError` where an approval is of something else than what would run now."""
         key = one.call
-        shown = dict(zip(pause.calls, pause.digests, strict=True)) if pause is not None else {}
-        digest = shown.get(key)
-        if digest is not None and answer.digest and not same(answer.digest, digest):
+        digest = _asked(pause, key)
+        if digest and answer.digest and not same(answer.digest, digest):
             raise UsageError(
                 f"{key}: this is not the digest of what was shown",
                 hint="look at the call again, and approve what you see",
             )
-        if pause is None or digest is None:
+        if pause is None or not digest:
             fault = "was not shown to anybody yet"
         elif not self._in_time(pause.at, pause.expires_at):
             fault = "was shown too long ago, or the clock was changed"
@@ -381,6 +386,18 @@ class CallApprovals:
             return
         await self.pause(self._session.current.asked())
         raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
+
+    async def waiting(self, pause: PauseRecord) -> list[tuple[ApprovalRequest, bool]]:
+        """The calls that wait, as they would run now, and whether each is still what was asked in
+        ``pause``. Nothing is written down."""
+        seen = [await self._seen(call, pause.expires_at) for call in self._session.current.asked()]
+        return [
+            (
+                replace(one, edited=partial(self._look, one)),
+                same(one.digest, _asked(pause, one.call)),
+            )
+            for one in seen
+        ]
 
     # --- before a call starts ---
 
@@ -482,6 +499,12 @@ def approval_request(
         effects=tool.effects_of(call.arguments) if tool is not None else frozenset(),
         changed=changed,
     )
+
+
+def _asked(pause: PauseRecord | None, call: str) -> str:
+    """The digest of what was shown of a call, empty where nothing was."""
+    shown = dict(zip(pause.calls, pause.digests, strict=True)) if pause is not None else {}
+    return shown.get(call, "")
 
 
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:

@@ -23,6 +23,7 @@ import anyio
 
 from mlx_tools.backends import Backend, Guarded, TokenCounter, folder_of
 from mlx_tools.controller.approvals import (
+    ApprovalRequest,
     Approvals,
     Approver,
     CallApprovals,
@@ -221,6 +222,12 @@ class Conversation:
                         await self._observe(call, results[call.call], mutates=False)
                 await self._drive()
         return self._outcome()
+
+    async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
+        """The calls that wait while the session is paused, as they would run now, and whether each
+        is still what was asked about. Nothing is written down."""
+        pause = self.folded.pause if self.folded.state is State.PAUSED else None
+        return [] if pause is None else await self._approvals.waiting(pause)
 
     async def settle(self) -> Outcome:
         """Bring a question that broke off to rest, and run nothing for that.

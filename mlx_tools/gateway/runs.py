@@ -176,8 +176,9 @@ class Runs:
             self._begin(row, conversation, partial(_ask, conversation, asked.question))
         return row, True
 
-    def find(self, owner: str, run: str) -> RunRow:
-        """A client's run. Raises `ApiError` where it has none with this id."""
+    def find(self, owner: str | None, run: str) -> RunRow:
+        """A client's run; with None anybody's, for a person. Raises `ApiError` where there is none
+        with this id."""
         return self._rows.get(owner, run)
 
     def page(self, owner: str, limit: int, after: str | None) -> list[RunRow]:
@@ -193,13 +194,34 @@ class Runs:
             row = self._rows.get(row.owner, row.id)
         return _view(row, records, self._status(row, records))
 
-    async def decide(self, row: RunRow, call: str, answer: ApprovalAnswer) -> None:
-        """Take a client's decision about a call. Raises `ApiError`: 403 where that is a person's,
-        409 where it does not hold."""
-        if self._configuration.settings.gateway.approvals != "client":
+    async def waiting(self, row: RunRow) -> list[tuple[ApprovalRequest, bool]]:
+        """The calls of a run that wait for a person, as they would run now, and whether each is
+        still what was asked about. Raises `ApiError`."""
+        async with self._acting(row):
+            conversation = await self._reopen(row, await self._rested(row))
+            try:
+                own = read_run(row.body).own_names
+                return [pair for pair in await conversation.waiting() if pair[0].name not in own]
+            finally:
+                conversation.close()
+                await conversation.registry.aclose()
+
+    async def look_again(self, row: RunRow) -> None:
+        """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
+        `ApiError`."""
+        async with self._acting(row):
+            await self._go_on(row, lambda c: c.resume)
+
+    async def decide(
+        self, row: RunRow, call: str, answer: ApprovalAnswer, *, by_person: bool = False
+    ) -> None:
+        """Take a decision about a call, a client's or a person's. Raises `ApiError`: 403 where that
+        is a person's, 409 where it does not hold."""
+        if not by_person and self._configuration.settings.gateway.approvals != "client":
             problem = (
-                "what asked for a run does not decide about its calls: a person does, with "
-                f"mlx-tools sessions resume {row.id} (or set gateway.approvals to client)"
+                "what asked for a run does not decide about its calls: a person does, at the "
+                f"gateway's page or with mlx-tools sessions resume {row.id} (or set "
+                "gateway.approvals to client)"
             )
             raise ApiError(403, "approval_needs_a_person", problem)
         async with self._acting(row):
@@ -207,6 +229,11 @@ class Runs:
             if answer.approved and name in read_run(row.body).own_names:
                 raise _conflict(f"{name} is a tool of the client's own: send its result")
             await self._go_on(row, lambda c: partial(c.resume, {call: answer}))
+
+    async def records(self, row: RunRow) -> Sequence[Record]:
+        """The records of a run. Raises `ApiError`."""
+        live = self._live.get(row.id)
+        return await self._records(row) if live is None else live.records
 
     async def give(self, row: RunRow, call: str, result: ToolResult) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
+from mlx_tools.controller import ApprovalAnswer
+from mlx_tools.gateway.request import ApiError
 from mlx_tools.testing import ScriptedBackend, answer, call
 from tests.gateway.conftest import ask, deciding, queued, rested
 
@@ -153,6 +156,30 @@ def test_where_the_users_file_says_so_a_client_decides(
         assert (ended["status"], one.tools.written) == ("answered", written)
         kinds = [event["type"] for _, event in await events(one, made["id"])]
         assert kinds.count("finished") == 2
+
+    anyio.run(main)
+
+
+def test_a_person_sees_calls_as_they_would_run_and_an_edit_holds_for_what_was_seen(
+    begin: Any,
+) -> None:
+    async def main() -> None:
+        one = begin(KEEP, answer("done"))
+        made = await ask(one)
+        row = one.runs.find(None, made["id"])
+        ((request, same),) = await one.runs.waiting(row)
+        assert same and request.digest == made["pending"][0]["digest"]
+        edited = await request.edited({"text": "b"})
+        for arguments in ({"text": "c"}, {"text": "b"}):
+            said = ApprovalAnswer(True, "", arguments, digest=edited.digest)
+            refused = arguments != edited.arguments
+            with pytest.raises(ApiError) if refused else nullcontext():
+                await one.runs.decide(row, "c1", said, by_person=True)
+            if refused:
+                ((again, _),) = await one.runs.waiting(row)
+                edited = await again.edited({"text": "b"})
+        assert (await rested(one, made["id"]))["status"] == "answered"
+        assert one.tools.written == ["b"]
 
     anyio.run(main)
 
