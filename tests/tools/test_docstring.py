@@ -41,10 +41,6 @@ from mlx_tools.tools.docstring import Docstring, parse_docstring
         ),
         ("What.\n\n@param a: A.", Docstring("What.", {"a": "A."})),
         (":param a: A.", Docstring("", {"a": "A."})),
-        (
-            "Args:\n        a: A\n            goes on.\n        b: B.\n    ",
-            Docstring("", {"a": "A goes on.", "b": "B."}),
-        ),
         ("Args:\n    a: A.\nReturns:\n    b: not this", Docstring("", {"a": "A."})),
     ],
 )
