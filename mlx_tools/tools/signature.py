@@ -6,12 +6,9 @@ can be wrong with a signature itself is found at once, without it.
 
 from __future__ import annotations
 
-import collections.abc
 import contextlib
-import functools
 import inspect
 import json
-import operator
 import sys
 import types
 import typing
@@ -263,11 +260,10 @@ def _annotations_of(
     its annotation may name what is there for type checkers alone."""
     written = {key: parameter.annotation for key, parameter in parameters.items()}
     holder = types.SimpleNamespace(__annotations__=written)
-    local = dict(names or {})
-    portable = _Portable(local)
     try:
-        hints = typing.get_type_hints(holder, _names_around(function), local, include_extras=True)
-        return {key: portable(hint) for key, hint in hints.items()}
+        return typing.get_type_hints(
+            holder, _names_around(function), dict(names or {}), include_extras=True
+        )
     except Exception as error:  # whatever an annotation's text does when it is evaluated
         raise ToolDefinitionError(
             f"{name}: an annotation cannot be resolved: {_first_line(error)}",
@@ -284,51 +280,3 @@ def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
         target = inspect.unwrap(type(target).__call__)
     found = getattr(target, "__globals__", None)
     return dict(vars(sys.modules[target.__module__]) if found is None else found)
-
-
-class _Portable:
-    """Makes of a hint one with every ``typing.TypedDict`` as one of ``typing_extensions``: before
-    Python 3.12 pydantic takes no other. One for all hints of a function, whose local names are
-    ``names``."""
-
-    def __init__(self, names: dict[str, Any]) -> None:
-        self._names = names
-        self._made: dict[Any, Any] = {}
-
-    def __call__(self, hint: Any) -> Any:
-        if sys.version_info >= (3, 12):
-            return hint
-        if isinstance(hint, type) and typing.is_typeddict(hint):
-            return self._made[hint] if hint in self._made else self._dictionary(hint)
-        parts, origin = typing.get_args(hint), typing.get_origin(hint)
-        if not parts or origin in (typing.Literal, collections.abc.Callable):
-            return hint
-        if origin is typing.Annotated:
-            return typing.Annotated[(self(parts[0]), *parts[1:])]
-        changed = tuple(map(self, parts))
-        if all(new is old for new, old in zip(changed, parts, strict=True)):
-            return hint
-        if origin in (typing.Union, types.UnionType):
-            return functools.reduce(operator.or_, changed)
-        return origin[changed]
-
-    def _dictionary(self, hint: Any) -> Any:
-        """Made before its items are: one of them may be of the same type."""
-        import typing_extensions
-
-        make: Any = typing_extensions.TypedDict
-        made = self._made[hint] = make(hint.__name__, {})
-        made.__doc__, made.__module__ = hint.__doc__, hint.__module__
-        if hasattr(hint, "__pydantic_config__"):
-            made.__pydantic_config__ = hint.__pydantic_config__
-        needed = set()
-        hints = typing.get_type_hints(hint, localns=self._names, include_extras=True)
-        for key, value in hints.items():
-            said = typing.get_origin(value)  # the type itself knows nothing of what is said in text
-            by_itself = said in (typing.Required, typing.NotRequired)
-            if said is typing.Required if by_itself else key in hint.__required_keys__:
-                needed.add(key)
-            made.__annotations__[key] = self(typing.get_args(value)[0] if by_itself else value)
-        made.__required_keys__ = frozenset(needed)
-        made.__optional_keys__ = frozenset(made.__annotations__) - needed
-        return made

@@ -13,11 +13,12 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NotRequired, Optional, TypedDict, Union
+from typing import Annotated, Any, Literal, NotRequired, Optional, Union
 
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
@@ -41,18 +42,6 @@ class Point:
 class Size(TypedDict):
     width: int
     title: NotRequired[str]
-
-
-class Branch(TypedDict):
-    """A branch."""
-
-    size: int
-    twigs: NotRequired[list[Branch]]
-    on: NotRequired[Trunk]
-
-
-class Trunk(TypedDict, total=False):
-    branches: dict[str, Branch]
 
 
 class Node(BaseModel):
@@ -377,21 +366,6 @@ def test_the_signature_that_a_decorator_gave_counts() -> None:
     made = tool(any_number)
     assert properties(made) == {"n": {"type": "array", "items": {"type": "integer"}}}
     assert called(made, n=[1]) == {"n": [1]}
-
-
-def test_typed_dictionaries_may_hold_each_other() -> None:
-    @tool
-    def cut(branch: Branch, trunk: Trunk | None = None) -> Any:
-        return branch, trunk
-
-    whole: Any = {"size": 2, "twigs": [{"size": 1, "on": {"branches": {"a": {"size": 0}}}}]}
-    assert called(cut, branch=whole, trunk={}) == (whole, {})
-    assert Draft202012Validator(cut.spec.parameters).is_valid({"branch": whole})
-    whole["twigs"][0]["on"]["branches"]["a"]["twigs"] = [{}]
-    assert not Draft202012Validator(cut.spec.parameters).is_valid({"branch": whole})
-    with pytest.raises(InvalidArguments, match=r"branch\.twigs\.0\..*\.size: Field required"):
-        called(cut, branch=whole)
-    assert cut.spec.parameters["$defs"]["Branch"]["description"] == "A branch."
 
 
 def test_a_default_that_a_call_changes_is_new_for_the_next() -> None:
