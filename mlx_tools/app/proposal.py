@@ -108,8 +108,10 @@ class Proposer:
             if backend.failure is not None:
                 raise backend.failure
             message = outcome.message if isinstance(outcome, Stopped) else "there was no completion"
-            timed_out = isinstance(outcome, Stopped) and outcome.reason.endswith("_timeout")
-            raise (BackendTimeout if timed_out else BackendError)(message)
+            timed_out = isinstance(outcome, Stopped) and outcome.reason == "total_timeout"
+            error = (BackendTimeout if timed_out else BackendError)(message)
+            error.exit_code = outcome.exit_code if timed_out else error.exit_code
+            raise error
         known = registry.specs()
         return _proposal(store, known, settings, requests=backend.requests, seconds=seconds)
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.app.config import Configuration
@@ -318,13 +317,13 @@ def with_settings(settings: RunSettings, configuration: Configuration) -> RunSet
 async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, RunSettings]]:
     """The backend that the settings ask for, closed at the end, and how a run speaks with it.
 
-    Raises `BackendTimeout` where finding that out takes the whole time that a run may take.
+    Raises `BackendTimeout` where finding that out takes as long as a whole run may.
     """
-    end = monotonic() + options.configuration.limits().total_timeout
-    with found_within(end - monotonic()):
+    seconds = options.configuration.limits().total_timeout
+    with found_within(seconds):
         chosen = await choose(options, note)
     try:
-        with found_within(end - monotonic()):
+        with found_within(seconds):
             settings = await run_settings(options, chosen, note)
         yield chosen, settings
     finally:

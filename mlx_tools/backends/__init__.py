@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.backends.adapters import CompleteFunction, FunctionBackend, Guarded, as_backend
+    from mlx_tools.backends.adapters import (
+        CompleteFunction,
+        FunctionBackend,
+        Guarded,
+        as_backend,
+        started,
+    )
     from mlx_tools.backends.capabilities import (
         has_logprobs,
         honours_stop,
@@ -86,7 +92,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     __name__,
     {
-        "adapters": ("CompleteFunction", "FunctionBackend", "Guarded", "as_backend"),
+        "adapters": ("CompleteFunction", "FunctionBackend", "Guarded", "as_backend", "started"),
         "capabilities": (
             "has_logprobs",
             "honours_stop",

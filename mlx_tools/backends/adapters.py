@@ -132,6 +132,20 @@ class Guarded:
                     await chunks.aclose()
 
 
+async def started(backend: Backend) -> None:
+    """Have the backend load its model, or start its server, where it is one that does.
+
+    Raises:
+        BackendError: whatever it raised.
+    """
+    start = getattr(backend, "start", None)
+    if inspect.iscoroutinefunction(start):
+        try:
+            await start()
+        except Exception as error:
+            _raise(error, type(backend).__name__)
+
+
 def _no_iterator(chunks: Any, name: str) -> BackendBroken:
     if inspect.iscoroutine(chunks):
         chunks.close()

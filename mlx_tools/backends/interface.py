@@ -105,7 +105,8 @@ class Backend(Protocol):
     `complete` is an async generator: closing it (``aclosing``) cancels the request and frees the
     connection at once. It raises `mlx_tools.errors.BackendError`, and `mlx_tools.errors.UsageError`
     for a request that cannot be sent. A completion that raises never counts, whatever text came
-    before.
+    before. Where there is an ``async def start(self)`` besides, which loads what is needed, it is
+    awaited before a run's time begins.
     """
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]: ...

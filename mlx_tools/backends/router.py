@@ -47,15 +47,13 @@ def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
     """
     import anyio
 
-    if seconds > 0:
-        with anyio.move_on_after(seconds) as scope:
-            yield
-        if not scope.cancelled_caught:
-            return
-    raise BackendTimeout(
-        f"the server did not say what it serves in the {max(seconds, 0):.3g} s that there were",
-        hint=f"allow more time with {option}, or see the server's log",
-    )
+    with anyio.move_on_after(seconds) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise BackendTimeout(
+            f"the server did not say what it serves in the {seconds:.3g} s that there were",
+            hint=f"allow more time with {option}, or see the server's log",
+        )
 
 
 # --- chat format ------------------------------------------------------------------------------

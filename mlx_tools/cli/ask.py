@@ -15,7 +15,6 @@ from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -113,11 +112,9 @@ def ask(
 
 @dataclass(frozen=True, slots=True)
 class _NewSession:
-    """A session of its own, as `KeptSession` is one to go on with. ``began`` is when, by the
-    monotonic clock."""
+    """A session of its own, as `KeptSession` is one to go on with."""
 
     run: RunOptions
-    began: float
 
     def opened(
         self, approver: Approver, wrap: Callable[[Backend], Backend]
@@ -125,7 +122,7 @@ class _NewSession:
         return opened(self.run, approver=approver, note=note, wrap=wrap)
 
     async def begin(self, controller: Controller) -> Conversation:
-        return await controller.conversation(spent=monotonic() - self.began)
+        return await controller.conversation()
 
 
 def _begun(
@@ -142,12 +139,11 @@ def _begun(
 
         refuse_beside(schema=schema, require_tools=require_tools)
         return going_on(session, go_on, given), None if tool_choice == "auto" else tool_choice
-    began = monotonic()
     run = options.run_options(given, tool_choice, require_tools)
     if schema is not None:
         fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=fits)
-    return _NewSession(run, began), None
+    return _NewSession(run), None
 
 
 def _question(given: str | None) -> tuple[str, int]:

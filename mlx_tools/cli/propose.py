@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any, Final
 
 import anyio
@@ -17,7 +16,6 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, counting, note, print_json
 from mlx_tools.cli.parse import ToolsFile, as_json, check_choice, read_tools, tools_of
 from mlx_tools.errors import (
-    EXIT_BACKEND,
     EXIT_OK,
     EXIT_STOPPED,
     BackendBroken,
@@ -67,8 +65,8 @@ def propose(
     *,
     options_given: options.Options,
 ) -> int:
-    """Print the proposal; exit code 1 where a single one could not be read, 3 where the server
-    gave none to it or to a line of the batch."""
+    """Print the proposal; exit code 1 where a single one could not be read or its time ran out, 3
+    where the server gave none to it or to a line of the batch."""
     asked = options.joined(question)
     if (asked is None) == (batch is None):
         raise UsageError("give one QUESTION, or --batch FILE", hint="see: mlx-tools propose --help")
@@ -110,12 +108,9 @@ def _items(path: Path, known: Tools | None) -> list[Item]:
 
 async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], None]) -> int:
     """Asks for all, prints each result, and returns the exit code."""
-    began, limits = monotonic(), run.configuration.limits()
     code, failures = EXIT_OK, 0
     async with found(run, note) as (chosen, settings):
-        if items[0].place is None:  # then there is one, and its time has begun already
-            left = max(limits.total_timeout - (monotonic() - began), 0.001)
-            limits = replace(limits, total_timeout=left)
+        limits = run.configuration.limits()
         propose = Proposer(chosen.backend, settings=settings, limits=limits)
         for item in items:
             try:
@@ -129,7 +124,7 @@ async def _propose_all(run: RunOptions, items: list[Item], step: Callable[[], No
                 if not isinstance(error, _OF_A_LINE) or failures == FAILURES:
                     raise
                 complain(str(error))
-                code, result = EXIT_BACKEND, _failed(item, run, error)
+                code, result = max(code, error.exit_code), _failed(item, run, error)
             print_json(result)
             if item.place is None and result["error"] is not None:
                 code = EXIT_STOPPED

@@ -11,7 +11,6 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from time import monotonic
 from typing import Any, Final, Protocol, TypeVar, get_args
 
 import anyio
@@ -335,17 +334,14 @@ class Controller:
             async for event in happens:
                 yield event
 
-    async def conversation(
-        self, *, history: Sequence[Mapping[str, Any]] = (), spent: float = 0.0
-    ) -> Conversation:
+    async def conversation(self, *, history: Sequence[Mapping[str, Any]] = ()) -> Conversation:
         """Open a session for any number of questions. Close it, or use it with ``async with``.
 
         Its header is written with its first question, by which a shortlist of tools is chosen.
-        ``spent`` is how many seconds of the first question's total time are gone already; what it
-        takes to find out what the server serves is added. Raises `BackendTimeout` where that takes
-        all of it, and what `run` raises.
+        Raises `BackendTimeout` where finding out what the server serves takes as long as a whole
+        run may, and what `run` raises.
         """
-        return await self._new(earlier_in(require_items("history", history, MESSAGES)), spent)
+        return await self._new(earlier_in(require_items("history", history, MESSAGES)))
 
     async def carry_over(
         self,
@@ -387,13 +383,12 @@ class Controller:
         specs, words = self.registry.specs(), load_words()
         return earlier_of(Session(files.transcript, specs=specs, words=words), files.artifacts)
 
-    async def _new(self, earlier: Earlier, spent: float = 0.0) -> Conversation:
+    async def _new(self, earlier: Earlier) -> Conversation:
         """Open a session; see `conversation`."""
-        began = monotonic() - spent
         choice = self.settings.tool_choice
         if self.settings.require_tools or choice not in ("auto", "none"):
             self._check_tools()
-        with found_within(self.limits.total_timeout - spent):
+        with found_within(self.limits.total_timeout):
             if self._decided is None or self._decided[0] != self.settings:
                 self._decided = self.settings, await decide_for(self.backend, self.settings)
             if (context := self.settings.context) is None:
@@ -408,7 +403,7 @@ class Controller:
             persona = "\n\n".join(filter(None, (persona, earlier.system)))
         openings = self._openings(decided.style, chat_format, persona)
         header = partial(self._header, decided, chat_format, context, openings)
-        return self._open(self._store.create(), header, monotonic() - began, earlier)
+        return self._open(self._store.create(), header, earlier)
 
     async def resume(
         self, session: str | os.PathLike[str], *, approvals: Approvals = None
@@ -469,7 +464,6 @@ class Controller:
         self,
         files: SessionFiles,
         header: Callable[[str, str, str | None], Header] | None = None,
-        spent: float = 0.0,
         earlier: Earlier = _NOTHING_SAID,
     ) -> Conversation:
         """A session, new where there is something that makes its header."""
@@ -500,7 +494,6 @@ class Controller:
                 now=self._now,
                 make_nested=partial(NestedRuns, depth=self._depth, make=self._within),
                 reads=Reads(self.settings.cache),
-                spent=spent,
                 earlier=earlier,
             )
         except BaseException:

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Self
 
 import anyio
 
-from mlx_tools.backends import Backend, Guarded, TokenCounter, folder_of
+from mlx_tools.backends import Backend, Guarded, TokenCounter, folder_of, started
 from mlx_tools.controller.approvals import (
     ApprovalRequest,
     Approvals,
@@ -85,8 +85,7 @@ class Conversation:
     than was recorded. ``begin`` makes the header of a new session, of its first question and that
     one's tool choice. ``outputs`` holds the whole outputs of the current run, for an outcome that
     is to include them. ``now`` is the wall clock, UTC. ``make_nested`` makes what lets tools ask
-    the model. ``spent`` is how many seconds of the first question's total time are gone already.
-    ``earlier`` is what was said before a new session.
+    the model. ``earlier`` is what was said before a new session.
     """
 
     folded: Session
@@ -101,7 +100,6 @@ class Conversation:
     now: Callable[[], datetime]
     make_nested: Callable[[Conversation], NestedRuns]
     reads: Reads
-    spent: float = 0.0
     earlier: Earlier = Earlier()  # noqa: RUF009  # frozen, so all may share it
 
     def __post_init__(self) -> None:
@@ -390,8 +388,8 @@ class Conversation:
         session, access = self.folded, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
-            left, self.spent = session.limits.total_timeout - self.spent, 0.0
-            with anyio.move_on_after(left) as scope:
+            await started(self.backend)
+            with anyio.move_on_after(session.limits.total_timeout) as scope:
                 self._scope = scope
                 await self._loop()
             if scope.cancelled_caught:

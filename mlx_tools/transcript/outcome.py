@@ -370,7 +370,8 @@ class Stopped(Outcome):
     def exit_code(self) -> int:
         if self.reason == "interrupted":
             return EXIT_INTERRUPTED
-        return EXIT_BACKEND if self.waiting_for == "backend" else EXIT_STOPPED
+        failed = self.waiting_for == "backend" and self.reason != "total_timeout"
+        return EXIT_BACKEND if failed else EXIT_STOPPED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -320,8 +320,7 @@ def test_an_address_off_this_machine_is_refused_in_local_only_mode(run: Any) -> 
 def test_the_time_limit_ends_the_run(run: Any) -> None:
     slow = Completion('{"type":"final_answer","content":"' + "x" * 4000, delay=0.05)
     result, _ = ask(run, slow, options=("Hi", "--timeout", "0.5", "--json"))
-    assert result.code in (1, 3)
-    assert result.json["reason"] in ("total_timeout", "completion_timeout")
+    assert (result.code, result.json["reason"]) == (1, "total_timeout")
 
 
 def test_the_switch_turns_tools_off_and_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

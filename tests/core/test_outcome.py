@@ -139,7 +139,8 @@ def test_the_call_that_a_run_was_stopped_for_says_so() -> None:
     [
         (StoppedRecord(reason="format_errors"), 1),
         (StoppedRecord(reason="backend_error", waiting_for="backend"), 3),
-        (StoppedRecord(reason="total_timeout", waiting_for="backend"), 3),
+        (StoppedRecord(reason="completion_timeout", waiting_for="backend"), 3),
+        (StoppedRecord(reason="total_timeout", waiting_for="backend"), 1),
         (StoppedRecord(reason="total_timeout", waiting_for="tool"), 1),
         (StoppedRecord(reason="interrupted"), 130),
     ],

@@ -1,13 +1,12 @@
-"""The total time of a run counts from its first step: finding out what the server serves."""
+"""The total time of a run counts from its first request; what comes before has as long again."""
 
 from __future__ import annotations
 
-import anyio
 import pytest
 
 from mlx_tools import CompletionsBackend, Controller, Limits, Outcome, Stopped
-from mlx_tools.errors import BackendTimeout
-from mlx_tools.testing import ScriptedBackend, run, skip
+from mlx_tools.errors import BackendBroken, BackendTimeout
+from mlx_tools.testing import ScriptedBackend, answer, run, skip
 from tests.backends.loopback import Connection, says, serving
 
 
@@ -26,29 +25,30 @@ def test_a_server_that_does_not_say_what_it_serves_takes_no_more_than_the_total_
     assert server.bodies == []
 
 
-def test_time_that_is_gone_before_counts_for_the_first_question_alone() -> None:
-    answer = '{"type":"final_answer","content":"3"}'
+def test_loading_a_model_takes_none_of_the_total_time() -> None:
+    class Loaded(ScriptedBackend):
+        async def start(self) -> None:
+            await skip(15)
 
-    class Slow(ScriptedBackend):
         async def complete(self, request):  # type: ignore[no-untyped-def]
             await skip(11)
             async for chunk in super().complete(request):
                 yield chunk
 
-    async def main() -> list[Outcome]:
-        controller = Controller(Slow(answer, answer), limits=Limits(total_timeout=20))
-        async with await controller.conversation(spent=10) as conversation:
-            return [await conversation.run(question) for question in ("One?", "Two?")]
+    async def main(seconds: float) -> Outcome:
+        limits = Limits(total_timeout=seconds)
+        return await Controller(Loaded(answer("3")), limits=limits).run("One?")
 
-    first, second = run(main)
-    assert isinstance(first, Stopped) and first.reason == "total_timeout"
-    assert second.status == "answered"
+    assert run(main, 12).status == "answered"
+    stopped = run(main, 10)
+    assert isinstance(stopped, Stopped) and stopped.reason == "total_timeout"
+    assert stopped.exit_code == 1
 
 
-def test_no_time_left_is_told_before_anything_is_asked() -> None:
-    async def main() -> None:
-        controller = Controller(ScriptedBackend(), limits=Limits(total_timeout=1))
-        await controller.conversation(spent=2)
+def test_a_model_that_cannot_be_loaded_fails_the_run_as_its_backend() -> None:
+    class Broken(ScriptedBackend):
+        async def start(self) -> None:
+            raise OSError("no weights")
 
-    with pytest.raises(BackendTimeout, match="more time"):
-        anyio.run(main)
+    with pytest.raises(BackendBroken, match="no weights"):
+        Controller(Broken()).run_sync("One?")
