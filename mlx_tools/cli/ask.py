@@ -27,7 +27,13 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, note, print_json, to_json
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
-from mlx_tools.controller import Approver, Controller, Conversation, check_output_schema
+from mlx_tools.controller import (
+    Approver,
+    Controller,
+    Conversation,
+    check_output_schema,
+    cleaner,
+)
 from mlx_tools.errors import UsageError
 from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
@@ -86,7 +92,7 @@ def ask(
     text, piped = _question(options.joined(question))
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps, answer=plain)
-    clean = cleaner(begun.run.configuration)
+    clean = trace_cleaner(begun.run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
         traced = trace.traced if trace is not None else lambda backend: backend
 
@@ -168,18 +174,12 @@ def _event(event: Event, include_outputs: bool) -> dict[str, object]:
 # --- the full trace -----------------------------------------------------------------------------
 
 
-def cleaner(configuration: Configuration) -> Callable[[str], str]:
-    """Return what takes secrets, and folders, out of a trace, as the settings of the policy say."""
-    policy = configuration.policy()
-    if not (policy.redacts or policy.redacts_paths):
-        return str
-    from mlx_tools.policy import Redactor
-
+def trace_cleaner(configuration: Configuration) -> Callable[[str], str]:
+    """Return what takes secrets, and paths, out of a trace, as the settings of the policy say."""
     roots = [RootName.parse(root).path for root in configuration.settings.tools.roots]
     given = (str(Path(folder).absolute()) for folder in (*roots, str(Path.home())))
     folders = tuple(dict.fromkeys(folder for folder in given if folder != "/"))
-    redactor = Redactor(secrets=policy.redacts, paths=folders if policy.redacts_paths else ())
-    return lambda line: redactor.text(line).text
+    return cleaner(configuration.policy(), folders)
 
 
 class FullTrace:

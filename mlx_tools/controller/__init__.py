@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
     from mlx_tools.controller.earlier import Earlier, turn_of
-    from mlx_tools.controller.outputs import Outputs
+    from mlx_tools.controller.outputs import Outputs, cleaner
     from mlx_tools.controller.session import Complete, Session, Write
     from mlx_tools.controller.turn import Turn, decision_on, refusal_by
 
@@ -45,7 +45,7 @@ __getattr__, __dir__ = names_of(
         "direct": ("DirectCall", "call_tool"),
         "driver": ("Conversation",),
         "earlier": ("Earlier", "turn_of"),
-        "outputs": ("Outputs",),
+        "outputs": ("Outputs", "cleaner"),
         "session": ("Complete", "Session", "Write"),
         "turn": ("Turn", "decision_on", "refusal_by"),
     },

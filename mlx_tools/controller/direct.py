@@ -19,7 +19,7 @@ from mlx_tools.controller.approvals import (
     approval_request,
     confirmed,
 )
-from mlx_tools.controller.outputs import shorten
+from mlx_tools.controller.outputs import cleaner, shorten
 from mlx_tools.controller.turn import arguments_size, recorded
 from mlx_tools.messages import ErrorInfo, ToolCall
 from mlx_tools.policy import (
@@ -123,7 +123,8 @@ async def call_tool(
     if decision.decision == "deny":
         denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
         status: Status = "dry_run" if denial.code == "dry_run" else "denied"
-        return end(replace(done, status=status, error=denial, preview=preview.text))
+        shown = cleaner(policy)(preview.text)
+        return end(replace(done, status=status, error=denial, preview=shown))
     tool = registry.get(call.name)
     if decision.decision == "ask":
         binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
@@ -135,17 +136,16 @@ async def call_tool(
         if not answer.approved:
             return end(replace(done, status="denied", error=ErrorInfo("denied", answer.reason)))
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
-    expected = preview.state or None
     person = approver or NobodyThere()
     context = ToolContext(
         policy=policy,
-        expected=expected,
+        expected=preview.state or None,
         session=session,
         undo=undo,
         report=on_progress,
         confirms=lambda context, *asked: confirmed(person, _CALL, *asked),
     )
-    seconds, clean = limits.tool_timeout, _clean if policy.redacts else str
+    seconds, clean = limits.tool_timeout, cleaner(policy)
     result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)
     status = "ok" if result.error is None else "error"
     return end(replace(done, status=status, result=result, error=result.error))
@@ -216,10 +216,9 @@ def _ended(
     """Record how the call ended, and say so."""
     result, content = done.result, None
     if result is not None:
-        content = result.content
-        if policy.redacts:
-            content = None if content is None else _clean(content)
-            done = replace(done, result=replace(result, content=content))
+        clean = cleaner(policy)
+        content = None if result.content is None else clean(result.content)
+        done = replace(done, result=replace(result, content=content))
     if content is not None:
         limit = limits.max_observation_chars
         content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
@@ -234,9 +233,3 @@ def _ended(
         )
     )
     return done
-
-
-def _clean(text: str) -> str:
-    from mlx_tools.policy import Redactor  # its patterns take a while to compile
-
-    return Redactor().text(text).text

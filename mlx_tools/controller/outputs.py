@@ -60,15 +60,15 @@ class Outputs:
     ``whole`` has them by call, ``artifacts`` the ids of those that were kept. Kept is what the
     model cannot be shown whole; every output, where the store says so; and once a tool has failed,
     every output of the run, the earlier ones too. Pages that were read out of an artifact are not
-    kept again. ``store`` None keeps nothing. Secrets, and folders (the roots, and ``home``) where
-    the policy says so, are taken out of all of it first.
+    kept again. ``store`` None keeps nothing. Secrets, and paths (but for what
+    they say below a root, or ``home``) where the policy says so, are taken out of all of it first.
     """
 
     def __init__(self, session: Session, store: ArtifactStore | None, home: str = "") -> None:
         self._session = session
         self._store = store
         self._home = home
-        self._cleaned: tuple[Policy, Redactor | None] | None = None
+        self._cleaned: tuple[Policy, Callable[[str], str]] | None = None
         self.begin()
 
     def begin(self) -> None:
@@ -150,10 +150,8 @@ class Outputs:
             if policy.redacts_paths:
                 roots = (RootName.parse(root).path for root in self._session.header.roots)
                 folders = tuple(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
-            cleans = policy.redacts or policy.redacts_paths
-            self._cleaned = policy, _redactor(policy.redacts, folders) if cleans else None
-        redactor = self._cleaned[1]
-        return text if redactor is None else redactor.text(text).text
+            self._cleaned = policy, cleaner(policy, folders)
+        return self._cleaned[1](text)
 
     def _edited(self, call: CallRecord) -> str:
         """The notice that a person gave the call other arguments, if one did."""
@@ -208,11 +206,20 @@ class Outputs:
         return usable and spec is not None and permitted(self._session.policy, spec)
 
 
+def cleaner(policy: Policy, folders: tuple[str, ...] = ()) -> Callable[[str], str]:
+    """Return what takes out of a text what the policy says. Of a path below one of the ``folders``
+    the rest is left."""
+    if not (policy.redacts or policy.redacts_paths):
+        return str
+    redactor = _redactor(policy.redacts, policy.redacts_paths, folders)
+    return lambda text: redactor.text(text).text
+
+
 @lru_cache(maxsize=16)
-def _redactor(secrets: bool, folders: tuple[str, ...]) -> Redactor:
+def _redactor(secrets: bool, paths: bool, folders: tuple[str, ...]) -> Redactor:
     from mlx_tools.policy import Redactor  # its patterns take a while to compile
 
-    return Redactor(secrets=secrets, paths=tuple(dict.fromkeys(folders)))
+    return Redactor(secrets=secrets, paths=paths, folders=folders)
 
 
 def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[Laid, str]:

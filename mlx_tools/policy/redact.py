@@ -1,4 +1,4 @@
-"""Redaction: secrets, and folders if asked, become placeholders such as ``[redacted:jwt]``.
+"""Redaction: secrets, and paths if asked, become placeholders such as ``[redacted:jwt]``.
 
 The same text always gives the same result, whole or in pieces (`mlx_tools.policy.secret_scan`).
 """
@@ -6,7 +6,7 @@ The same text always gives the same result, whole or in pieces (`mlx_tools.polic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -51,44 +51,53 @@ def holds_placeholder(text: str) -> bool:
 
 
 class Redactor:
-    """Takes secrets out of texts, unless ``secrets`` is False, and the names of folders.
+    """Takes secrets out of texts, unless ``secrets`` is False, and with ``paths`` absolute paths.
 
-    ``paths`` are absolute folders: where a path leads below one, or is one, that beginning of it
-    becomes ``[redacted:path]``. Raises UsageError for one that is not absolute, or is the root.
+    ``folders`` are absolute: of a path that leads below one the rest is left, so that it can still
+    be told what it means. Raises UsageError for a folder that is not absolute, or is the root.
     """
 
-    def __init__(self, *, secrets: bool = True, paths: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, secrets: bool = True, paths: bool = False, folders: Iterable[str] = ()
+    ) -> None:
         self._secrets = secrets
-        self._folders = _Folders(paths) if paths else None
+        spellings = {spelling for folder in folders for spelling in _spellings(folder)}
+        longest_first = sorted(spellings, key=lambda text: (-len(text), text))
+        known = "|".join(map(re.escape, longest_first))
+        self._folders = re.compile(f"(?:{known}){_AFTER}") if known else None
+        self._paths = paths
 
     def text(self, text: str) -> Redacted:
         """The text with placeholders."""
         kinds: set[str] = set()
         if self._secrets:
             text = _shown(Scanner().feed(text, closed=True), kinds)
+        shown = self._without_paths(text) if self._paths else text
+        kinds |= {PATH} if shown != text else set()
+        return Redacted(shown, tuple(sorted(kinds)))
+
+    def _without_paths(self, text: str) -> str:
         if self._folders is not None:
-            shown, _ = self._folders.replaced(text, closed=True)
-            kinds |= {PATH} if shown != text else set()
-            text = shown
-        return Redacted(text, tuple(sorted(kinds)))
+            text = self._folders.sub(placeholder(PATH), text)
+        return _PATH.sub(_hidden, text)
 
     def stream(self) -> RedactedStream:
         """Takes one text in pieces."""
-        return RedactedStream(self._secrets, self._folders)
+        return RedactedStream(self._secrets, self._without_paths if self._paths else None)
 
 
 class RedactedStream:
     """A text that arrives in pieces: what `feed` and `close` return, put together, is what
     `Redactor.text` makes of the whole, wherever it was cut.
 
-    Held back is what could still become part of a secret or of a folder's name: the last
-    word, at most 8,192 characters of it, and up to 1,200 characters behind a line that could begin
-    a private key.
+    Held back is what could still become part of a secret: the last word, at most 8,192 characters
+    of it, and up to 1,200 characters behind a line that could begin a private key; where paths are
+    taken out, the last line.
     """
 
-    def __init__(self, secrets: bool, folders: _Folders | None) -> None:
+    def __init__(self, secrets: bool, without_paths: Callable[[str], str] | None) -> None:
         self._scanner = Scanner() if secrets else None
-        self._folders = folders
+        self._without_paths = without_paths
         self._rest = ""
         self._kinds: set[str] = set()
 
@@ -102,11 +111,12 @@ class RedactedStream:
         follows."""
         if self._scanner is not None:
             piece = _shown(self._scanner.feed(piece, closed=closed), self._kinds)
-        if self._folders is None:
+        if self._without_paths is None:
             return piece
         text = self._rest + piece
-        shown, self._rest = self._folders.replaced(text, closed=closed)
-        if shown + self._rest != text:
+        whole = len(text) if closed else text.rfind("\n") + 1
+        shown, self._rest = self._without_paths(text[:whole]), text[whole:]
+        if shown != text[:whole]:
             self._kinds.add(PATH)
         return shown
 
@@ -127,51 +137,31 @@ def _shown(parts: Iterable[Segment], kinds: set[str]) -> str:
     return "".join(out)
 
 
-# --- folders --------------------------------------------------------------------------------------
+# --- paths --------------------------------------------------------------------------------------
 
 _AFTER: Final = r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])"
 """What may not follow: the name would go on, and be another folder's."""
-_LOOK_AHEAD: Final = 2
-_BEGIN = re.compile(r"[/\\%]")
+
+_NAME: Final = r"[\w.+@~/-]|\\[ /]|%[0-9A-Fa-f]{2}"
+_PATH: Final = re.compile(
+    rf"""
+    (?<=["'`]) (?:~|\\?/) [\w.@] (?:{_NAME}|[ ]){{0,1000}} (?=\\?["'`])  # quoted: with blanks
+    | (?: (?<=file://) / | (?:(?<=\s-[A-Za-z]) | (?<=^-[A-Za-z])) /  # an option's: -I/usr/include
+        | (?<![\w.+@~/<>)\]}}*%\\-]) (?: \\?/ (?=[\w.~@]) | ~[\w.-]{{0,64}}/ | %2[Ff](?=\w) )
+        | (?<![\w.+@~/<>)\]}}*%:\\-]) // (?=[\w.~@-]{{1,255}}/\w)
+      ) (?:{_NAME})*
+    | (?<![A-Za-z0-9]) [A-Za-z]: (?:\\{{1,2}}|/) (?=\w) (?:[\w.+@~/\\-]|%[0-9A-Fa-f]{{2}})*
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+"""A path from the root, or from a home. What stands below a variable, a pattern or a placeholder
+(``$HOME/x``, ``*/x``) is none, nor is the rest of an address (``https://host/x``)."""
 
 
-class _Folders:
-    """The folders whose names are taken out of texts.
-
-    ``paths`` are absolute. Each is found as it is, with its slashes escaped as in JSON, and
-    escaped as in a URL. Raises UsageError for a path that is not absolute, or is the root.
-    """
-
-    def __init__(self, paths: Sequence[str]) -> None:
-        spellings = {spelling for path in paths for spelling in _spellings(path)}
-        self._longest_first = sorted(spellings, key=lambda text: (-len(text), text))
-        wanted = "|".join(map(re.escape, self._longest_first))
-        self._pattern = re.compile(f"(?:{wanted}){_AFTER}")
-
-    def replaced(self, text: str, *, closed: bool) -> tuple[str, str]:
-        """The text with a placeholder for each folder, and the rest of it that is still open.
-
-        The rest begins where a folder may begin that what follows will make or unmake; it is to
-        be put before what follows. It is empty where the text is ``closed``.
-        """
-        out: list[str] = []
-        at = looked = 0
-        while begin := _BEGIN.search(text, looked):
-            place = begin.start()
-            if not closed and self._is_open(text, place):
-                return "".join((*out, text[at:place])), text[place:]
-            looked = place + 1
-            if found := self._pattern.match(text, place):
-                out += (text[at:place], placeholder(PATH))
-                at = looked = found.end()
-        return "".join((*out, text[at:])), ""
-
-    def _is_open(self, text: str, start: int) -> bool:
-        rest = len(text) - start
-        return any(
-            rest < len(path) + _LOOK_AHEAD and path.startswith(text[start : start + len(path)])
-            for path in self._longest_first
-        )
+def _hidden(found: re.Match[str]) -> str:
+    """A placeholder, and the full stop of the sentence that the path stands at the end of."""
+    path = found[0].rstrip(".-+@")
+    return placeholder(PATH) + found[0][len(path) :]
 
 
 def _spellings(path: str) -> set[str]:

@@ -6,10 +6,13 @@ import base64
 import json
 from pathlib import Path
 
+import anyio
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, Stopped, TranscriptStore, tool
+from mlx_tools.controller import call_tool
 from mlx_tools.testing import ScriptedBackend, answer, call
+from mlx_tools.tools import Registry
 
 TOKEN = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3hJ6"[:36]
 """Made up, of the shape of a token of GitHub's."""
@@ -57,6 +60,30 @@ def test_a_secret_that_a_tool_returns_reaches_neither_the_model_nor_a_file(
     assert TOKEN not in told
     assert base64.b64encode(f"token: {TOKEN}".encode()).decode() not in told
     assert "[redacted:" in backend.prompts[1]
+
+
+@tool(effects={"read"})
+def find(file: str) -> str:
+    """Finds a file."""
+    places = f"/opt/strange place/{file} and '/etc/strange/{file}' as ~strange/{file}"
+    if file == "fails":
+        raise OSError(f"not in {places}")
+    return places + "\nline" * 2000
+
+
+@pytest.mark.parametrize("name", ["plain", "fails"])
+def test_a_path_that_a_tool_tells_reaches_nobody_where_paths_are_taken_out(
+    tmp_path: Path, name: str
+) -> None:
+    policy, store = Policy(allow=["*"], redact_paths=True), TranscriptStore(tmp_path / "s")
+    backend = ScriptedBackend(call("find", file=name), answer())
+    outcome = Controller(backend, [find], policy, store=store).run_sync("Find it.")
+    direct = anyio.run(call_tool, Registry([find]), policy, "find", {"file": name})
+    told = backend.prompts[1] + kept(tmp_path) + json.dumps(outcome.to_json(include_outputs=True))
+    told += repr(direct)
+    assert "[redacted:path]" in backend.prompts[1]
+    for hidden in ("/opt", "/etc", "~strange"):
+        assert hidden not in told
 
 
 def test_redaction_is_off_where_the_policy_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.redact import Redactor, find_secrets, holds_placeholder
+from mlx_tools.policy.redact import Redacted, Redactor, find_secrets, holds_placeholder
 from mlx_tools.policy.secret_kinds import CONTEXT_KINDS
 from tests.policy.secret_samples import ASSIGNED, SURROUNDINGS, TOKENS, pem, value
 
@@ -170,7 +170,7 @@ def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
     assert holds_placeholder(text) is holds
 
 
-# --- folders ------------------------------------------------------------------------------------
+# --- paths --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -178,23 +178,43 @@ def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
     [
         ("/home/ann/x.py", "[redacted:path]/x.py"),
         ("in /home/ann.", "in [redacted:path]."),
-        *(("/home/anna", "/home/anna"), ("/home/ann.bak", "/home/ann.bak")),
-        *(("/home/ann-2/x", "/home/ann-2/x"), ("-I/home/ann/i", "-I[redacted:path]/i")),
+        *(("/home/anna/x", "[redacted:path]"), ("/home/ann-2/x", "[redacted:path]")),
+        *(("cc -I/home/ann/i", "cc -I[redacted:path]/i"), ("x\n-I/usr/i", "x\n-I[redacted:path]")),
         ("file:///srv/my%20data/x", "file://[redacted:path]/x"),
         ("/srv/my data/x", "[redacted:path]/x"),
         ('"\\/home\\/ann\\/x"', '"[redacted:path]\\/x"'),
         ("a%2Fhome%2Fann%2Fx", "a[redacted:path]%2Fx"),
+        ("see /etc/passwd.", "see [redacted:path]."),
+        ("PATH=/usr/bin:/bin:~/bin", "PATH=" + ":".join(["[redacted:path]"] * 3)),
+        ("//etc/ssl, ~root/x", "[redacted:path], [redacted:path]"),
+        *(("file:///etc/hosts", "file://[redacted:path]"), ("?q=%2Fetc", "?q=[redacted:path]")),
+        ('"/Volumes/My Disk/x"', '"[redacted:path]"'),
+        ('{"p":"\\/etc\\/ssl"}', '{"p":"[redacted:path]"}'),
+        ("/Library/My\\ App/x", "[redacted:path]"),
+        *(("C:\\Users\\ann\\x", "[redacted:path]"), ("in /tmp/ü/é", "in [redacted:path]")),
     ],
 )
-def test_folders_become_placeholders(text: str, shown: str) -> None:
-    redactor = Redactor(secrets=False, paths=["/home/ann/", "/srv/my data"])
-    assert redactor.text(text).text == shown
-    assert redactor.text(text).kinds == (("path",) if shown != text else ())
+def test_paths_become_placeholders(text: str, shown: str) -> None:
+    redactor = Redactor(secrets=False, paths=True, folders=["/home/ann/", "/srv/my data"])
+    assert redactor.text(text) == Redacted(shown, ("path",))
+    assert redactor.text(shown).text == shown
     stream = redactor.stream()
     assert "".join(map(stream.feed, text)) + stream.close() == shown
+    assert Redactor(secrets=False).text(text).text == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("https://example.com/a/b?x=1", "http://h:80/a", "</p><br/>", "and/or 1/2 km/h / ~ //x y"),
+        *("docs/a.md ../x ./x", "$HOME/x ${A}/b **/*.md */c", "--- a/x\n+++ b/x", "text/html"),
+    ],
+)
+def test_what_is_no_path_from_a_root_is_left_alone(text: str) -> None:
+    assert Redactor(secrets=False, paths=True).text(text).text == text
 
 
 @pytest.mark.parametrize("path", ["", "/", "//", "home/ann", "~/x", 3])
 def test_a_folder_must_be_absolute_and_below_the_root(path: str) -> None:
     with pytest.raises(UsageError, match="absolute path"):
-        Redactor(paths=[path])
+        Redactor(folders=[path])

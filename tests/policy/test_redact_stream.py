@@ -15,7 +15,7 @@ from mlx_tools.policy.redact import Redactor
 from mlx_tools.policy.secret_scan import LOOK_AHEAD, WINDOW
 from tests.policy.secret_samples import ALNUM, ASSIGNED, TOKENS, drawn, pem, value
 
-REDACTOR = Redactor(paths=["/home/ann", "/home/ann/work", "/srv/my data"])
+REDACTOR = Redactor(paths=True, folders=["/home/ann", "/home/ann/work", "/srv/my data"])
 DASHES = "-" * 5
 
 ENCODINGS = (
@@ -47,6 +47,7 @@ def atoms(draw: st.DrawFn) -> str:
     pieces = (*' "\\\r\n-=', "BEGIN", "---- BEGIN SSH2 PRIVATE KEY ----", "Private-Lines: 3\n")
     pieces += (f"{DASHES}BEGIN", f"{DASHES}BEGIN PRIVATE KEY{DASHES}\n", f"{DASHES}END KEY{DASHES}")
     pieces += ("/home/ann/work/x", "/home/an", "/srv/my data/", "%2Fhome", "password: ", "Bearer ")
+    pieces += ("'/my x'", "-I/", "file:/", "//etc/x", "~/", "C:\\x")
     return draw(st.sampled_from(pieces))
 
 
@@ -93,7 +94,7 @@ def test_no_prefix_of_a_stream_ever_shows_a_part_of_the_secret() -> None:
     secret = TOKENS["github_personal_token"](Random(1))
     for encode in ENCODINGS:
         hidden = encode(secret).strip('"\n')
-        stream, shown = REDACTOR.stream(), ""
+        stream, shown = Redactor().stream(), ""
         for sign in f"see {hidden} and more":
             shown += stream.feed(sign)
             assert hidden[4:12] not in shown
@@ -107,7 +108,7 @@ def test_no_prefix_of_a_stream_ever_shows_a_part_of_the_secret() -> None:
     ],
 )
 def test_what_is_held_back_is_bounded(unit: str) -> None:
-    stream, fed, shown = REDACTOR.stream(), 0, 0
+    stream, fed, shown = Redactor().stream(), 0, 0
     text = (unit * (3 * WINDOW // len(unit) + 1))[: 3 * WINDOW]
     for at in range(0, len(text), 97):
         fed += len(text[at : at + 97])
