@@ -111,6 +111,15 @@ def _domains(value: Any) -> object:
         raise UsageError(str(error)) from None
 
 
+def _local_hosts(value: Any) -> object:
+    from mlx_tools.toolbox import UrlRefused, read_local
+
+    try:
+        return [read_local(text) for text in value]
+    except UrlRefused as error:
+        raise UsageError(str(error)) from None
+
+
 def _origins(value: Any) -> object:
     from mlx_tools.toolbox import UrlRefused, read_url
 
@@ -156,6 +165,7 @@ ORIGINS = Checked(
 )
 WEBHOOK_SECRET = Checked("whsec_ and 24 to 64 bytes in base64", lambda value: signing_key(value))
 DOMAINS = Checked("a list of domains such as example.org; each means all names below it", _domains)
+LOCAL_HOSTS = Checked("a list of hosts, each with its port, such as localhost:8080", _local_hosts)
 
 Names = tuple[str, ...]
 
@@ -254,6 +264,11 @@ class WebSettings(Section):
     )
     blocked_domains: Names = setting(
         "add", "Domains that fetch_url never asks; adds up", check=DOMAINS
+    )
+    local_hosts: Names = setting(
+        "never",
+        "Hosts of this machine or its network that fetch_url may ask besides, each with its port",
+        check=LOCAL_HOSTS,
     )
 
 

@@ -114,7 +114,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         commands=own.commands,
         notes=own.notes or data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
-        web=WebOptions(domains=settings.web.domains, blocked_domains=settings.web.blocked_domains),
+        web=WebOptions(**settings.web.model_dump()),
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)
     _add_bound(registry, own.roots)

@@ -42,7 +42,14 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
     from mlx_tools.toolbox.sqlite import FileFormat, SqliteFile
-    from mlx_tools.toolbox.urls import Target, UrlRefused, is_public, read_domain, read_url
+    from mlx_tools.toolbox.urls import (
+        Target,
+        UrlRefused,
+        is_public,
+        read_domain,
+        read_local,
+        read_url,
+    )
     from mlx_tools.toolbox.web_fetch import Fetcher
     from mlx_tools.toolbox.web_tools import WebOptions
 
@@ -68,7 +75,7 @@ __getattr__, __dir__ = names_of(
         "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
         "sqlite": ("FileFormat", "SqliteFile"),
-        "urls": ("Target", "UrlRefused", "is_public", "read_domain", "read_url"),
+        "urls": ("Target", "UrlRefused", "is_public", "read_domain", "read_local", "read_url"),
         "web_fetch": ("Fetcher",),
         "web_tools": ("WebOptions",),
     },

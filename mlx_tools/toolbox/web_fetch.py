@@ -20,6 +20,7 @@ from mlx_tools.toolbox.urls import (
     Address,
     Target,
     UrlRefused,
+    is_near,
     is_public,
     is_within,
     joined,
@@ -80,14 +81,16 @@ class Fetcher:
     """Fetches pages.
 
     ``domains`` are the only ones, with all below them, where there are any; ``blocked`` are left
-    out in any case. ``may_ask`` says whether an address is asked; ``resolve`` looks names up.
-    ``idle`` is how many seconds a server may be silent, ``context`` the TLS context, None for the
-    one that trusts the usual authorities, ``max_bytes`` how much of a body is read, before and
-    after unpacking.
+    out in any case. ``local`` are hosts of this machine or its neighbours that may be asked, each
+    with its port, as `read_local` writes them. ``may_ask`` says whether an address is asked;
+    ``resolve`` looks names up. ``idle`` is how many seconds a server may be silent, ``context`` the
+    TLS context, None for the one that trusts the usual authorities, ``max_bytes`` how much of a
+    body is read, before and after unpacking.
     """
 
     domains: tuple[str, ...] = ()
     blocked: tuple[str, ...] = ()
+    local: frozenset[str] = frozenset()
     ports: frozenset[int] = ALLOWED_PORTS
     may_ask: Callable[[Address], bool] = is_public
     resolve: Resolve = system_resolve
@@ -103,7 +106,7 @@ class Fetcher:
             async with self._response(target, addresses, _asking) as response:
                 if response.status_code not in _REDIRECTS:
                     return await self._page(target, response)
-                target = _next(target, response)
+                target = self._next(target, response)
         raise ToolError(f"the page leads on and on: more than {MAX_REDIRECTS} redirects")
 
     async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> int:
@@ -118,9 +121,11 @@ class Fetcher:
         """The addresses to ask for a target, at least one. Raises UrlRefused where any address of
         its host is refused, ToolError where there is none."""
         self.check(target)
-        fixed = target.address
+        fixed, local = target.address, target.place in self.local
+        if fixed is not None and local:
+            return [str(fixed)]
         found = [fixed] if fixed is not None else await self._look_up(target)
-        if not all(map(self.may_ask, found)):
+        if not all(self.may_ask(one) or (local and is_near(one)) for one in found):
             raise UrlRefused(
                 f"{target.host} is not out on the internet; such addresses are never asked"
             )
@@ -128,12 +133,13 @@ class Fetcher:
 
     def check(self, target: Target) -> None:
         """Check all that needs no look-up of the name. Raises UrlRefused."""
-        if target.port not in self.ports:
+        local = target.place in self.local
+        if not local and target.port not in self.ports:
             listed = ", ".join(map(str, sorted(self.ports)))
             raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
         if is_within(target.host, self.blocked):
             raise UrlRefused(f"{target.host} is blocked by web.blocked_domains")
-        if self.domains and not is_within(target.host, self.domains):
+        if self.domains and not local and not is_within(target.host, self.domains):
             raise UrlRefused(f"{target.host} is not among web.domains")
 
     async def _look_up(self, target: Target) -> list[Address]:
@@ -144,6 +150,20 @@ class Fetcher:
             found = []
         if not found:
             raise ToolError(f"there is no host {target.host}, or its name cannot be looked up")
+        return found
+
+    def _next(self, target: Target, response: httpx.Response) -> Target:
+        """The target of a redirect. Raises UrlRefused."""
+        named = set(response.headers.get_list("location"))
+        if len(named) != 1:
+            raise UrlRefused(
+                f"{target.host} leads on without saying where to, or to several places"
+            )
+        found = joined(target, named.pop(), self.local)
+        if target.scheme == "https" and found.scheme == "http":
+            raise UrlRefused(
+                f"{target.host} leads from https to http ({found.host}), which is not done"
+            )
         return found
 
     @contextlib.asynccontextmanager
@@ -224,19 +244,6 @@ _Asked = tuple[str, list[tuple[str, str]], bytes]
 def _asking() -> _Asked:
     """What a page is asked for with."""
     return "GET", [("Accept", ACCEPT), ("Accept-Encoding", ENCODING)], b""
-
-
-def _next(target: Target, response: httpx.Response) -> Target:
-    """The target of a redirect. Raises UrlRefused."""
-    named = set(response.headers.get_list("location"))
-    if len(named) != 1:
-        raise UrlRefused(f"{target.host} leads on without saying where to, or to several places")
-    found = joined(target, named.pop())
-    if target.scheme == "https" and found.scheme == "http":
-        raise UrlRefused(
-            f"{target.host} leads from https to http ({found.host}), which is not done"
-        )
-    return found
 
 
 def _broken(target: Target, error: Exception) -> ToolError:

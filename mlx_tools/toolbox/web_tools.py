@@ -13,7 +13,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
-from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_url
+from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_local, read_url
 from mlx_tools.toolbox.web_fetch import Fetcher, page_text
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
@@ -35,29 +35,40 @@ DEFAULT_ENGINES: Final = ("duckduckgo", "brave", "mojeek")
 class WebOptions:
     """``seconds`` is what one page or search may take; ``max_bytes`` how much of a page is read,
     before and after unpacking. Pages are fetched from ``domains`` alone, with all below them, where
-    there are any, and never from ``blocked_domains``. ``engines`` are asked by searches, in turn.
+    there are any, and never from ``blocked_domains``; of this machine and its neighbours from
+    ``local_hosts`` alone, each with its port. ``engines`` are asked by searches, in turn.
     """
 
     seconds: float = 20.0
     max_bytes: int = 3_000_000
     domains: tuple[str, ...] = ()
     blocked_domains: tuple[str, ...] = ()
+    local_hosts: tuple[str, ...] = ()
     engines: tuple[str, ...] = DEFAULT_ENGINES
 
     def fetcher(self) -> Fetcher:
-        """A fetcher of pages under these options. Raises UsageError for what is no domain."""
+        """A fetcher of pages under these options. Raises UsageError for what is no domain, or no
+        host with its port."""
         return Fetcher(
-            domains=_domains("web.domains", self.domains),
-            blocked=_domains("web.blocked_domains", self.blocked_domains),
+            domains=_read("web.domains", self.domains),
+            blocked=_read("web.blocked_domains", self.blocked_domains),
+            local=frozenset(
+                _read("web.local_hosts", self.local_hosts, read_local, "localhost:8080")
+            ),
             max_bytes=self.max_bytes,
         )
 
 
-def _domains(key: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+def _read(
+    key: str,
+    texts: tuple[str, ...],
+    read: Callable[[str], str] = read_domain,
+    example: str = "example.org",
+) -> tuple[str, ...]:
     try:
-        return tuple(map(read_domain, texts))
+        return tuple(map(read, texts))
     except UrlRefused as error:
-        raise UsageError(f"{key}: {error}", hint="write one such as example.org") from None
+        raise UsageError(f"{key}: {error}", hint=f"write one such as {example}") from None
 
 
 def _time_for(name: str, seconds: float) -> float:
@@ -79,7 +90,7 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     async def run(arguments: Mapping[str, Any]) -> Sources:
         limit = _time_for("fetch_url", seconds)
         try:
-            target = read_url(arguments["url"])
+            target = read_url(arguments["url"], fetching.local)
             async with asyncio.timeout(limit):
                 page = await page_text(await fetching.fetch(target), limit)
         except UrlRefused as error:

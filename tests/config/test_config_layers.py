@@ -350,9 +350,19 @@ def test_domains_that_are_blocked_add_up_to_what_fetch_url_never_asks(place: Any
             asyncio.run(fetch.call({"url": f"https://{host}/"}))
 
 
+def test_local_hosts_are_the_users_to_open(place: Any) -> None:
+    loaded = place.load("[web]\nlocal_hosts = ['LocalHost:8080', '[::1]:80']\n", "")
+    assert loaded.settings.web.local_hosts == ("LocalHost:8080", "[::1]:80")
+    assert registry_of(loaded).get("fetch_url")
+    for wrong in ("localhost", "http://localhost:80", "localhost:80/x", "a b:80", ":80", "x:99999"):
+        with pytest.raises(ConfigErrors, match="each with its port"):
+            place.load(f"[web]\nlocal_hosts = ['{wrong}']\n", "")
+
+
 @pytest.mark.parametrize(
     ("user", "project", "key"),
     [
+        ("", "[web]\nlocal_hosts = ['localhost:8080']\n", "web.local_hosts"),
         ("", "[policy]\nallow = ['run_command']\n", "policy.allow"),
         ("", "[policy]\nallow = ['*']\n", "policy.allow"),
         ("", "[policy]\nallow = ['plugin:x']\n", "policy.allow"),
