@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
+    from mlx_tools.app.autostart import Autostart, starters
     from mlx_tools.app.checks import (
         Check,
         check_all,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = names_of(
     __name__,
     {
+        "autostart": ("Autostart", "starters"),
         "checks": (
             *("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
             "written_tokens",

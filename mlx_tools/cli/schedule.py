@@ -1,7 +1,8 @@
-"""`mlx-tools schedule`: tasks for later: list them, add and remove one, run those that are due."""
+"""`mlx-tools schedule`: tasks for later: list, add and remove them, run them, have them run."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -12,12 +13,23 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app import config, found, job_store, lasting, registry_of, roots_of, session_store
+from mlx_tools.app import (
+    Autostart,
+    config,
+    found,
+    job_store,
+    lasting,
+    registry_of,
+    roots_of,
+    session_store,
+    starters,
+)
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.completion import job_ids
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
+from mlx_tools.cli.serve import program, tell_left
 from mlx_tools.cli.sessions import session_folder
 from mlx_tools.controller import Controller, NobodyThere
 from mlx_tools.errors import (
@@ -56,6 +68,8 @@ _WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
 
 _GIST: Final = 60
 _RUN: Final = "mlx-tools schedule run"
+_EVERY: Final = 5
+"""Minutes between two looks of what `install` sets up."""
 
 
 JobId = Annotated[
@@ -168,6 +182,36 @@ def run(
             complain("mlx-tools schedule list says what came of it", kind="interrupted")
             raise Interrupted from None
     return max((one.exit_code for one in ended), key=_rank, default=EXIT_OK)
+
+
+@app.command()
+def install(yes: options.Yes = False) -> int:
+    """Have the jobs run in time: shows what starts them, asks, and writes it."""
+    command = [*program(), "schedule", "run"]
+    autostart = _autostarts()[0]
+    for place, text in autostart.texts(command).items():
+        complain(str(place), kind="writes")
+        print_text(text)
+    if unseen := sorted(name for name in os.environ if name.startswith("MLX_TOOLS_")):
+        note(f"what starts them has none of these variables of your shell: {', '.join(unseen)}")
+    if not yes and not inputs.agreed("Write this?", "nothing is written: ", "--yes writes it"):
+        note("nothing was written")
+        return EXIT_STOPPED
+    left = autostart.install(command)
+    if not left:
+        complain("jobs run in time; mlx-tools schedule uninstall ends that", kind="done")
+    return tell_left(left)
+
+
+@app.command()
+def uninstall() -> int:
+    """Have no jobs run any more by what was installed; the jobs stay."""
+    every = _autostarts()
+    return tell_left(next((one for one in every if one.installed), every[0]).uninstall())
+
+
+def _autostarts() -> list[Autostart]:
+    return [Autostart(name="schedule", every=_EVERY, starter=one) for one in starters()]
 
 
 def _trouble(error: ScheduleError) -> None:

@@ -16,7 +16,7 @@ from mlx_tools.paths import to_install
 from mlx_tools.store import RootName
 
 if TYPE_CHECKING:
-    from mlx_tools.app import RunOptions
+    from mlx_tools.app import Autostart, RunOptions
 
 app = typer.Typer(add_completion=False)
 
@@ -48,32 +48,35 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
 @app.command()
 def install(context: typer.Context) -> int:
     """Start the gateway now and with every session of yours; options stand before this word."""
-    from mlx_tools.gateway import Autostart
-
     _checked(context.obj)
-    command = [*_program(), "serve", *_flags(context.obj)]
-    autostart = Autostart(home=Path.home())
+    command = [*program(), "serve", *_flags(context.obj)]
+    autostart = _autostart()
     left = autostart.install(command)
-    note(f"{autostart.file} starts it")
-    return _tell_left(left)
+    note(f"{next(iter(autostart.texts(command)))} starts it")
+    return tell_left(left)
 
 
 @app.command()
 def uninstall() -> int:
     """Stop the gateway that was installed, and start it no more."""
-    from mlx_tools.gateway import Autostart
-
-    return _tell_left(Autostart(home=Path.home()).uninstall())
+    return tell_left(_autostart().uninstall())
 
 
-def _tell_left(left: list[str]) -> int:
+def _autostart() -> Autostart:
+    from mlx_tools.app import Autostart
+
+    return Autostart(name="serve", starter="launchd" if sys.platform == "darwin" else "systemd")
+
+
+def tell_left(left: list[str]) -> int:
+    """Say what the system refused, and is left for the user to do."""
     for command in left:
         complain(f"this did not work, and is left to do: {command}", kind="warning")
     return EXIT_STOPPED if left else EXIT_OK
 
 
-def _program() -> list[str]:
-    """How this very program is started, wherever the user stands."""
+def program() -> list[str]:
+    """The words that start this very program, wherever the user stands."""
     script = Path(sys.argv[0])
     if script.name == "mlx-tools":
         return [str(script.absolute())]

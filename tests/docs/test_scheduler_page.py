@@ -1,11 +1,8 @@
-"""What the page on tasks for later shows besides commands: times, files for other programs."""
+"""The times that the page on tasks for later shows."""
 
 from __future__ import annotations
 
-import configparser
-import plistlib
 import re
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,25 +32,3 @@ def test_many_times_are_shown() -> None:
     shown = set(shown_times())
     assert {"2030-01-31 17:00", "in an hour", "fri 9am", "@weekly"} <= shown
     assert len(shown) > 25
-
-
-def block(name: str) -> str:
-    """The block of the page that is to be this file."""
-    found = re.search(rf"<!-- file: {re.escape(name)} -->\n```text\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
-def test_launchd_is_told_to_look_every_five_minutes() -> None:
-    job = plistlib.loads(block("mlx-tools.schedule.plist").encode())
-    assert job["Label"] == "mlx-tools.schedule" and job["StartInterval"] == 300
-    shell, flag, command = job["ProgramArguments"]
-    assert (shell, flag) == ("/bin/sh", "-c") and " schedule run >>" in command
-    assert subprocess.run([shell, "-n", flag, command], check=False).returncode == 0
-
-
-def test_systemd_is_told_to_keep_it_running() -> None:
-    unit = configparser.ConfigParser()
-    unit.read_string(block("mlx-tools-schedule.service"))
-    assert unit["Service"]["execstart"].endswith("mlx-tools schedule run --loop")
-    assert unit["Service"]["successexitstatus"] == "130"
