@@ -261,7 +261,7 @@ async def leaving(url: str, clients: int) -> dict[str, Any]:
         began = time.perf_counter()
         while True:  # what came while the last ones left is read first
             text = (await client.get(f"{url}/metrics")).text
-            found = re.findall(r"mlx_tools_(active|waiting) (\d+)$", text, re.M)
+            found = re.findall(r"mlx_tools_(active|waiting)\{of=.turns.\} (\d+)$", text, re.M)
             left = {name: int(value) for name, value in found}
             seconds = round(time.perf_counter() - began, 1)
             if not any(left.values()) or seconds > 60:

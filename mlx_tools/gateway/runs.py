@@ -32,10 +32,12 @@ from mlx_tools.controller import (
 )
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import AskedRun, read_run
 from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
 from mlx_tools.gateway.run_rows import RunRow, kept_runs
+from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import Speaker, as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Policy, restriction
@@ -76,11 +78,13 @@ class Models(Protocol):
 
 @dataclass(eq=False)
 class _Live:
-    """A run at work in this process. ``began`` is how many records there were before, ``taken`` is
-    set once what it was begun with is written down, ``refused`` why it was not."""
+    """A run at work in this process. ``began`` is how many records there were before, ``tools`` are
+    the labels of its tools, ``taken`` is set once what it was begun with is written down,
+    ``refused`` why it was not."""
 
     conversation: Conversation
     began: int
+    tools: Mapping[str, str]
     status: str = "queued"
     refused: UsageError | None = None
     taken: anyio.Event = field(default_factory=anyio.Event)
@@ -90,6 +94,10 @@ class _Live:
     @property
     def records(self) -> Sequence[Record]:
         return self.conversation.files.transcript
+
+    @property
+    def model(self) -> str:
+        return self.conversation.folded.header.model or DEFAULT
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +117,8 @@ class Runs:
     """The runs of one gateway, under one configuration.
 
     ``admission`` says how many are at work at once, ``most`` how many may be or wait for that.
-    ``make_registry`` makes the tools that exist, for a new session or one with this header.
+    ``meters`` count what happens. ``make_registry`` makes the tools that exist, for a new session
+    or one with this header.
     ``note`` is told what went wrong that no client hears of.
     """
 
@@ -122,11 +131,13 @@ class Runs:
         note: Callable[[str], None],
         *,
         webhooks: Webhooks | None = None,
+        meters: Meters | None = None,
         make_registry: Callable[[Header | None], Registry] | None = None,
     ) -> None:
         self._configuration, self._models = configuration, models
-        self._admission, self._most, self._note = admission, most, note
+        self.admission, self._most, self._note = admission, most, note
         self._webhooks = webhooks or Webhooks()
+        self._meters = meters or Meters()
         self._make_registry = make_registry or self._registry
         self._store = session_store(configuration)
         self._secret = self._store.secret
@@ -347,7 +358,9 @@ class Runs:
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
 
     def _begin(self, row: RunRow, conversation: Conversation, go: Go) -> _Live:
-        live = _Live(conversation, len(conversation.files.transcript))
+        tools = {name: name for name in conversation.folded.specs}
+        tools |= dict.fromkeys(read_run(row.body).own_names, CLIENTS)
+        live = _Live(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
         live.task = asyncio.create_task(self._work(row, live, go))
         live.task.add_done_callback(lambda _: self._rest(row, live))  # also of one never begun
@@ -356,7 +369,7 @@ class Runs:
     async def _work(self, row: RunRow, live: _Live, go: Go) -> None:
         """Have a run go on until it comes to rest, whoever looks on."""
         try:
-            async with self._admission.slot(row.owner):
+            async with self.admission.slot(row.owner):
                 live.status = "running"
                 await go(partial(self._happens, row, live))
         except UsageError as error:
@@ -377,6 +390,7 @@ class Runs:
         live.rested.set()
         self._tell(row, len(live.records))
         if len(live.records) > live.began:
+            self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
             self._hook(row, live.records)
 
     def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
@@ -384,6 +398,7 @@ class Runs:
             new = live.records[live.began :]
             if any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new):
                 live.taken.set()
+        self._meters.happened(event, live.model, live.tools)
         self._tell(row, len(live.records), event)
 
     def _tell(self, row: RunRow, upto: int, event: Event | None = None) -> None:
@@ -571,6 +586,14 @@ def _conflict(problem: str) -> ApiError:
 
 def _asked(records: Sequence[Record]) -> bool:
     return any(isinstance(one, UserRecord) for one in records)
+
+
+def _end_of(records: Sequence[Record]) -> str:
+    """In a word how a run came to rest: why, where it stopped."""
+    if not rests(records):
+        return "unfinished"
+    outcome = outcome_of(records)
+    return outcome.reason if isinstance(outcome, Stopped) else outcome.status
 
 
 def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:

@@ -43,7 +43,7 @@ from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, Turn
 from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
-from mlx_tools.gateway.served_models import ServedModels
+from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.turn import Emit, Speaker
 
 _MOST_HEADER: Final = 4000
@@ -170,7 +170,7 @@ class _TurnEndpoint:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         gateway, request = self._gateway, Request(scope, receive)
         sender = Sender(send, gateway.patience)
-        gateway.meters.count("requests", path=scope["path"])
+        gateway.meters.count("requests_total", path=scope["path"])
         try:
             turn, reply = self._read(await json_body(request), request)
             error: ApiError | None = None
@@ -184,7 +184,7 @@ class _TurnEndpoint:
         except ApiError as wrong:
             error = wrong
         if error is not None:
-            gateway.meters.count("errors", code=error.code)
+            gateway.meters.count("errors_total", code=error.code)
             await sender.whole(error.status, self._error_body(error), _error_headers(error))
 
     async def _serve(
@@ -202,12 +202,18 @@ class _TurnEndpoint:
         self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
         headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
+        meters, model = self._gateway.meters, speaker.manner.model or DEFAULT
+        began = anyio.current_time()
+
+        def tell(done: TurnDone) -> None:
+            meters.turn(model, done.usage, anyio.current_time() - began, done.repairs)
+
         if not reply.streamed:
             done = await self._take(speaker, turn, lambda event: None)
-            self._gateway.meters.tokens(done.usage)
+            tell(done)
             await sender.whole(200, reply.whole(done), headers | _done_headers(done))
             return
-        stream = _Stream(reply, sender, headers, self._gateway.meters)
+        stream = _Stream(reply, sender, headers, tell)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(stream.send)
             try:
@@ -227,9 +233,13 @@ class _Stream:
     """
 
     def __init__(
-        self, reply: Reply, sender: Sender, headers: dict[str, str], meters: Meters
+        self,
+        reply: Reply,
+        sender: Sender,
+        headers: dict[str, str],
+        done: Callable[[TurnDone], None],
     ) -> None:
-        self._reply, self._sender, self._headers, self._meters = reply, sender, headers, meters
+        self._reply, self._sender, self._headers, self._done = reply, sender, headers, done
         self._waiting: deque[TurnEvent] = deque()
         self.failed: ApiError | None = None
         self._closed = False
@@ -255,7 +265,7 @@ class _Stream:
             done = waiting[-1] if waiting and isinstance(waiting[-1], TurnDone) else None
             if done is not None:
                 self._headers |= _done_headers(done)
-                self._meters.tokens(done.usage)
+                self._done(done)
             if waiting:
                 await self._send("".join(text for one in waiting for text in self._reply.take(one)))
             if self._closed and not self._waiting:
@@ -343,7 +353,13 @@ async def _described(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     gateway = request.app.state.gateway
-    gauges = {"active": gateway.admission.active, "waiting": gateway.admission.waiting}
+    lines = {"turns": gateway.admission}
+    if gateway.runs is not None:
+        lines["runs"] = gateway.runs.admission
+    gauges = {
+        "active": {what: one.active for what, one in lines.items()},
+        "waiting": {what: one.waiting for what, one in lines.items()},
+    }
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 

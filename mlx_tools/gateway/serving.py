@@ -12,6 +12,7 @@ import uvicorn
 
 from mlx_tools.app import Door, RunOptions, listen, signing_key
 from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import Note, ServedModels
 from mlx_tools.gateway.server import Gateway, application
@@ -32,7 +33,7 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
     """
     own = options.configuration.settings.gateway
     models = ServedModels(options, note)
-    secret = own.webhook_secret
+    secret, meters = own.webhook_secret, Meters()
     runs = Runs(
         options.configuration,
         models,
@@ -40,10 +41,12 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         own.concurrency + own.queue,
         note,
         webhooks=Webhooks(own.webhooks, signing_key(secret) if secret else b""),
+        meters=meters,
     )
     gateway = Gateway(
         models,
         Admission(own.concurrency, own.queue, time.monotonic),
+        meters=meters,
         temperature=options.configuration.settings.model.temperature,
         runs=runs,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -221,3 +223,18 @@ def test_the_real_sdk_takes_the_spans() -> None:
     assert spans["execute_tool look"].parent.span_id == top.context.span_id
     assert spans["execute_tool broken"].status.description == "tool_error"
     assert SECRET not in " ".join(span.to_json() for span in spans.values())
+
+
+def test_names_are_those_of_the_conventions() -> None:
+    known = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
+    # All say that they moved to a repository of their own; some, what stands in their place.
+    said = re.findall(r'Final = "(gen_ai[^"]*)"\n"""([^"]*)', inspect.getsource(known))
+    names = {name for name, about in said if not re.match(r"\s*Deprecated: Re", about)}
+    assert "gen_ai.provider.name" in names and "gen_ai.system" not in names
+    usage = Usage(100, 40, 7)
+    spans = run(Script(call("look"), usage=usage), Script(answer(), usage=usage))
+    used = {name for span in spans for name in span.attributes if not name.startswith("mlx_tools.")}
+    assert {"gen_ai.request.model", "gen_ai.tool.name", "gen_ai.usage.input_tokens"} <= used
+    assert used <= names
+    operations = {span.attributes["gen_ai.operation.name"] for span in spans}
+    assert operations <= {one.value for one in known.GenAiOperationNameValues}

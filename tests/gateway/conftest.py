@@ -18,6 +18,7 @@ from mlx_tools.backends import TokenCounter
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import Manner
+from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.server import Gateway, application
@@ -149,20 +150,23 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             chat_format=NAMED_FORMATS["chatml"], style="jsonl", model="scripted"
         )
         models: Any = OneModel(speaker)
+        meters = Meters()
         runs = Runs(
             loaded,
             models,
             Admission(2, 10, lambda: 0.0),
             most,
             [].append,
+            meters=meters,
             make_registry=lambda header: tools.registry(),
         )
-        gateway = Gateway(models, Admission(4, 8, lambda: 0.0), runs=runs)
+        gateway = Gateway(models, Admission(4, 8, lambda: 0.0), meters=meters, runs=runs)
         app = application(gateway, Door(key=key))
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=KEY
         )
-        return SimpleNamespace(client=client, runs=runs, backend=backend, tools=tools, app=app)
+        shared = {"runs": runs, "meters": meters, "backend": backend, "tools": tools}
+        return SimpleNamespace(client=client, app=app, **shared)
 
     return made
 

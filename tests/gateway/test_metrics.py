@@ -1,0 +1,157 @@
+"""`/metrics`: what was done, in Prometheus' form, with labels that nobody outside can add to."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import anyio
+import httpx
+
+from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.paths import read_data
+from mlx_tools.testing import answer, call
+from mlx_tools.transcript import events
+from tests.gateway.conftest import ask, rested
+
+SECRET = "zebra"
+_LINE = re.compile(r'(mlx_tools_\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? ([-+\d.e]+)')
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(text: str) -> Samples:
+    """The numbers of a page, by name and labels; each belongs to what was declared before it."""
+    found: Samples = {}
+    declared = ""
+    for line in text.splitlines():
+        if line.startswith("#"):
+            declared = line.split()[2]
+            continue
+        read = _LINE.fullmatch(line)
+        assert read is not None, line
+        name, labels, value = read.groups()
+        assert re.sub("_(bucket|sum|count)$", "", name) == declared
+        key = name, tuple(sorted(_LABEL.findall(labels or "")))
+        assert key not in found
+        found[key] = float(value)
+    return found
+
+
+async def page(one: Any) -> Samples:
+    return samples((await one.client.get("/metrics")).text)
+
+
+async def used(begin: Any) -> Any:
+    """A gateway that was asked for turns and for runs, by clients that make names up."""
+    broken = call("area", width=2, height=3).replace('"height": 3}', '"height": 3,}')
+    one = begin(
+        SECRET,  # a turn
+        *(broken, call("lookup", word=SECRET)),  # a run, until its client is to act
+        *(call(SECRET), answer(SECRET)),
+    )
+    turn = {"messages": [{"role": "user", "content": SECRET}]}
+    await one.client.post("/v1/chat/completions", json=turn)
+    await one.client.post("/v1/chat/completions", json=turn | {"model": SECRET})
+    own = {"name": "lookup", "description": SECRET, "parameters": {"type": "object"}}
+    made = await ask(one, client_tools=[own])
+    given = {"call_id": made["pending"][0]["call_id"], "output": SECRET}
+    await one.client.post(f"/v1/runs/{made['id']}/tool_results", json=given)
+    assert (await rested(one, made["id"]))["status"] == "answered"
+    return one
+
+
+def test_turns_and_runs_are_counted_by_model_tool_and_end(begin: Any) -> None:
+    async def main() -> None:
+        found = await page(await used(begin))
+
+        def number(name: str, **labels: str) -> float:
+            return found[f"mlx_tools_{name}", tuple(sorted(labels.items()))]
+
+        assert number("requests_total", path="/v1/chat/completions") == 2
+        assert number("errors_total", code="model_not_found") == 1
+        assert number("runs_total", model="scripted", end="paused") == 1
+        assert number("runs_total", model="scripted", end="answered") == 1
+        assert number("calls_total", tool="area", result="ok") == 1
+        assert number("calls_total", tool="client", result="ok") == 1
+        assert number("repairs_total", repair="trailing_comma") == 1
+        assert number("mends_total", kind="name") == 1
+        assert number("turn_seconds_count", model="scripted") == 3
+        assert number("call_seconds_count", tool="area") == 1
+        assert number("call_seconds_bucket", tool="area", le="+Inf") == 1
+        assert number("active", of="turns") == number("waiting", of="runs") == 0
+
+    anyio.run(main)
+
+
+def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
+    async def main() -> None:
+        one = await used(begin)
+        error = ErrorInfo("unknown_tool", SECRET)
+        ended = {"preview": SECRET, "duration_ms": None, "output_size_chars": None}
+        unknown = events.ToolEnded(call="c1", name=SECRET, error=error, **ended)
+        one.meters.happened(unknown, 'a "name"\n\\', {})
+        one.meters.turn('a "name"\n\\', Usage(1), 0.2)
+        found = await page(one)
+        labels = {(key, value) for _, some in found for key, value in some}
+        assert SECRET not in json.dumps(sorted(labels))
+        assert "lookup" not in {value for _, value in labels}
+        assert {value for key, value in labels if key == "tool"} <= {
+            *("area", "keep", "read_artifact", "client", "unknown")
+        }
+        assert {value for key, value in labels if key == "model"} == {
+            *("default", "scripted", r"a \"name\"\n\\")
+        }
+
+    anyio.run(main)
+
+
+def test_who_bears_no_key_reads_no_metrics(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(answer("1"), key="secret")
+        transport = httpx.ASGITransport(one.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            assert (await client.get("/metrics")).status_code == 401
+            given = {"authorization": "Bearer secret"}
+            assert (await client.get("/metrics", headers=given)).status_code == 200
+            assert (
+                await client.get("/metrics", headers=given | {"host": "evil.example"})
+            ).status_code == 403
+
+    anyio.run(main)
+
+
+def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -> None:
+    async def main() -> None:
+        one = await used(begin)
+        text = (await one.client.get("/metrics")).text
+        declared = {
+            line.split()[2]: line.split()[3] for line in text.splitlines() if "TYPE" in line
+        }
+        labels: dict[str, set[str]] = {}
+        for name, some in samples(text):
+            labels.setdefault(name, set()).update(key for key, _ in some)
+        panels = json.loads(read_data("config/grafana.json"))["panels"]
+        asked = set()
+        for target in (target for panel in panels for target in panel["targets"]):
+            names = set(re.findall(r"mlx_tools_\w+", target["expr"]))
+            assert names, target
+            for name in names:
+                base = name.removesuffix("_bucket")
+                assert (declared[base] == "histogram") == (name != base)
+                wanted = {
+                    word
+                    for some in re.findall(r"by \(([^)]*)\)", target["expr"])
+                    for word in some.split(", ")
+                }
+                wanted |= set(re.findall(r"(\w+)!?=\"", target["expr"]))
+                assert wanted <= labels.get(name, wanted), target
+                asked.add(base)
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (
+                labels.get(max(names), set()) | wanted
+            )
+        assert asked == set(declared)
+
+    anyio.run(main)
