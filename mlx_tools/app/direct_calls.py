@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.wiring import session_store
+from mlx_tools.app.jobs import session_store
 from mlx_tools.controller import Approver, DirectCall, call_tool
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import OnProgress, Registry

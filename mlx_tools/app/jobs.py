@@ -1,4 +1,4 @@
-"""Jobs by the settings: where they are kept, and what a job is made with."""
+"""Sessions and jobs by the settings: where they are kept, and what a job is made with."""
 
 from __future__ import annotations
 
@@ -8,25 +8,35 @@ from typing import Any, Final
 from mlx_tools.app import config
 from mlx_tools.app.config import Configuration
 from mlx_tools.paths import state_dir
-from mlx_tools.store import RootName, TranscriptStore
-from mlx_tools.toolbox import Jobs, JobStore
+from mlx_tools.store import RootName, SessionStore, TranscriptStore
+from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
 from mlx_tools.transcript import Header
 
 _LASTING: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.cache")
 """The settings that a job keeps, where they were set to something when it was made."""
 
 
-def job_store() -> JobStore:
-    """The user's jobs; they are sealed with the key that approvals are."""
-    folder = state_dir()
-    return JobStore(folder / "schedule.sqlite", lambda: TranscriptStore(folder / "sessions").secret)
+def session_store(configuration: Configuration) -> SessionStore:
+    """Where sessions are kept."""
+    own = configuration.settings.artifacts
+    return TranscriptStore(
+        state_dir() / "sessions",
+        keep=own.keep_days * 86_400,
+        keep_all=own.keep == "always",
+        watched=configuration.watched,
+    )
+
+
+def job_store(store: SessionStore) -> JobStore:
+    """The jobs beside the sessions; they are sealed with the key that approvals are."""
+    return JobStore(store.tables(SCHEDULE), lambda: store.secret)
 
 
 def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
     """Return what ``schedule_task`` uses under these settings, or in a session that goes on:
     then its ``header`` says how the model is spoken to, and the limits."""
     return Jobs(
-        store=job_store(),
+        store=job_store(session_store(configuration)),
         standing=configuration.standing(),
         roots=roots_of(configuration),
         options=lasting(configuration) | (recorded(header) if header is not None else {}),

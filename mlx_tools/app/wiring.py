@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.jobs import jobs_of
+from mlx_tools.app.jobs import jobs_of, session_store
 from mlx_tools.app.settings import addresses
 from mlx_tools.backends import (
     Backend,
@@ -38,10 +38,10 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
-from mlx_tools.paths import data_dir, private_dir, state_dir
+from mlx_tools.paths import data_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
 from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
-from mlx_tools.store import RootName, TranscriptStore
+from mlx_tools.store import RootName
 from mlx_tools.toolbox import Jobs, WebOptions
 from mlx_tools.tools import (
     OFF,
@@ -197,17 +197,6 @@ def _tools_off(configuration: Configuration) -> UsageError:
     return UsageError(
         f"tools are turned off by {configuration.named_by('enabled')}",
         hint="set it to true, or ask without tools: --tool-choice none",
-    )
-
-
-def session_store(configuration: Configuration) -> TranscriptStore:
-    """Where sessions are kept."""
-    own = configuration.settings.artifacts
-    return TranscriptStore(
-        private_dir(state_dir()) / "sessions",
-        keep=own.keep_days * 86_400,
-        keep_all=own.keep == "always",
-        watched=configuration.watched,
     )
 
 

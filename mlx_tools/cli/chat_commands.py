@@ -32,7 +32,7 @@ from mlx_tools.cli.output import (
     steerable,
     to_json,
 )
-from mlx_tools.cli.sessions import session_folder, tell_undone, undo_steps
+from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk, folders
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec
@@ -471,9 +471,9 @@ def copy(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _undo(talk: Talk, _: str) -> None:
-    folder, present = session_folder(), talk.conversation.session
+    store, present = kept_sessions(), talk.conversation.session
     for session in reversed(talk.sessions):
-        with Undo(folder, session, own=present) as undoing:
+        with Undo(store, session, own=present) as undoing:
             if steps := undoing.steps(of_question=True):
                 hint = f"mlx-tools undo {session} --yes"
                 with talk.turns.keyboard():

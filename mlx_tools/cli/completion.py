@@ -38,9 +38,9 @@ def session_ids() -> list[str]:
 
 def job_ids() -> list[str]:
     """The ids of the jobs, in the order of `mlx-tools schedule list`."""
-    from mlx_tools.app import job_store
+    from mlx_tools.app import config, job_store, session_store
 
-    return [one.id for one in job_store().listing()]
+    return [one.id for one in job_store(session_store(config.load())).listing()]
 
 
 def profile_names() -> list[str]:

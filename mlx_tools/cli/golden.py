@@ -28,7 +28,6 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, counting, note, print_json, print_text, shown
-from mlx_tools.cli.sessions import session_folder
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
@@ -44,7 +43,6 @@ from mlx_tools.golden import (
     find_golden,
     make_golden,
     read_golden,
-    read_session,
     replay,
     replay_file,
     settled,
@@ -256,10 +254,10 @@ def record(
         raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
     run = options.run_options(options_given)
     if questions:
-        path = _asked(run, [inputs.as_question(question) for question in questions])
-    elif (path := Path(session)) and not path.is_file():
-        path = session_folder().path(session_folder().find(session))
-    kept = read_session(path)
+        session = _asked(run, [inputs.as_question(question) for question in questions])
+    store = session_store(run.configuration)
+    files = store.read(Path(session) if Path(session).is_file() else store.find(session))
+    kept = Golden.of(files.transcript)
     try:
         golden = make_golden(
             kept,
@@ -268,7 +266,7 @@ def record(
             about=about,
             expect=wanted,
             files=_files(kept.header),
-            artifact=session_store(run.configuration).artifacts(path.parent).get,
+            artifact=files.artifacts.get if files.artifacts is not None else lambda key: None,
         )
     except CannotSettle as error:
         for line in difference_lines(error.differences):
@@ -306,9 +304,8 @@ def _expected(text: str) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _asked(run: RunOptions, questions: Sequence[str]) -> Path:
-    """Asks questions in one session, until one waits for an approval, and returns the path of its
-    transcript."""
+def _asked(run: RunOptions, questions: Sequence[str]) -> str:
+    """Asks questions in one session, until one waits for an approval, and returns its id."""
 
     async def asking(conversation: Conversation) -> AsyncGenerator[Event]:
         for question in questions:
@@ -324,8 +321,7 @@ def _asked(run: RunOptions, questions: Sequence[str]) -> Path:
         asking,
         LiveView.here(answer=False),
     )
-    assert outcome.transcript is not None
-    return Path(outcome.transcript)
+    return outcome.session
 
 
 def _files(header: Header) -> ModelFiles | None:

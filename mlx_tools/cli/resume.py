@@ -12,7 +12,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from mlx_tools.app import (
@@ -31,7 +30,7 @@ from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
 from mlx_tools.cli.output import note
-from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import (
     ApprovalAnswer,
@@ -42,9 +41,9 @@ from mlx_tools.controller import (
     check_begun_here,
 )
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.gateway import kept_runs
+from mlx_tools.gateway import RunRows
 from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import RootName, load, standing_of
+from mlx_tools.store import RootName, standing_of
 from mlx_tools.transcript import Header, Record, UserRecord
 
 _GO_WITH: Final = frozenset(
@@ -59,10 +58,10 @@ the time being, and who approves."""
 
 @dataclass(frozen=True, slots=True)
 class KeptSession:
-    """A session to go on with: its transcript, how its model is reached, and what its policy is
-    narrowed by, where by anything."""
+    """A session to go on with: its id or its transcript's path, how its model is reached, and what
+    its policy is narrowed by, where by anything."""
 
-    path: Path
+    place: str
     records: Sequence[Record]
     header: Header
     run: RunOptions
@@ -92,7 +91,7 @@ class KeptSession:
 
     async def begin(self, controller: Controller) -> Conversation:
         """The session, open."""
-        return await controller.reopen(self.path, within=self.within)
+        return await controller.reopen(self.place, within=self.within)
 
 
 def going_on(session: str | None, last: bool, given: options.Options) -> KeptSession:
@@ -103,7 +102,7 @@ def going_on(session: str | None, last: bool, given: options.Options) -> KeptSes
     """
     if session is not None and last:
         raise UsageError("--continue goes without --session", hint="leave one of them out")
-    kept = _kept(_path_of(last_talk() if session is None else session), given)
+    kept = _kept(last_talk() if session is None else session, given)
     begun = _as_options(kept.header)
     for key, value in given.items():
         if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
@@ -136,10 +135,11 @@ def refuse_beside(**said: object) -> None:
 def last_talk() -> str:
     """The id of the conversation that was last written to: one of a person's, not of a job's, of a
     gateway's client or of a run within a call. Raises `UsageError` where there is none."""
-    folder, jobs, runs = session_folder(), job_store(), kept_runs()
-    for session in folder.by_use():
+    store = kept_sessions()
+    jobs, runs = job_store(store), RunRows(store)
+    for session in store.by_use():
         try:
-            records = folder.records(session)
+            records = store.records(session)
         except TranscriptError:
             note(f"{session} cannot be read, and is passed over: mlx-tools sessions show {session}")
             continue
@@ -189,7 +189,7 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     Shows what happens and returns the exit code of how it ended. One in which nothing waits is
     talked on in, at a terminal.
     """
-    kept = _kept(_path_of(given), {})
+    kept = _kept(given, {})
     if not isinstance(approvals, Mapping) and standing_of(kept.records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
@@ -210,29 +210,22 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
     return outcome.exit_code
 
 
-def _path_of(given: str) -> Path:
-    if os.sep in given:
-        return session_store(options.load({})).path_of(given)
-    folder = session_folder()
-    return folder.path(folder.find(given))
-
-
-def _kept(path: Path, given: options.Options) -> KeptSession:
+def _kept(session: str, given: options.Options) -> KeptSession:
     """A session, read without holding it, and how its header says to go on with it."""
-    if not path.is_file():
-        raise UsageError(f"there is no transcript {path}", hint="mlx-tools sessions list")
-    records = load(path)
+    store = kept_sessions()
+    place = session if os.sep in session else store.find(session)
+    records = store.read(place).transcript
     header = records[0] if records else None
     if not isinstance(header, Header):
-        raise TranscriptError(f"the transcript {path} holds nothing yet")
+        raise TranscriptError(f"the transcript of {place} holds nothing yet")
     if header.backend.get("kind") == NO_MODEL:
         raise UsageError(
             "nothing waits in the session: it is a call without a model", hint="call it again"
         )
     # before anything that it says is done, such as asking the server that it names
-    check_begun_here(records, session_store(options.load({})).secret)
+    check_begun_here(records, store.secret)
     run = options.run_options({**_as_options(header), **given})
-    return KeptSession(path, records, header, run, _within(run, given))
+    return KeptSession(place, records, header, run, _within(run, given))
 
 
 def _as_options(header: Header) -> options.Options:

@@ -30,7 +30,7 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
 from mlx_tools.cli.serve import program, tell_left
-from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.controller import Controller, NobodyThere
 from mlx_tools.errors import (
     EXIT_BACKEND,
@@ -82,7 +82,7 @@ def list_jobs(
     as_lines: options.AsJsonLines = False,
 ) -> None:
     """List the jobs, those that are due next first, and what came of them."""
-    store = job_store()
+    store = job_store(kept_sessions())
     settle(store, look)
     listing = store.listing()
     for listed in listing:
@@ -120,7 +120,7 @@ def add(
     configuration = options.load(options_given)
     registry_of(configuration)  # a name that no tool has must not wait until the job runs
     zone = zone_of(timezone).key if timezone is not None else local_zone()
-    store = job_store()
+    store = job_store(kept_sessions())
     job = store.add(
         Job(
             task=inputs.as_text(" ".join(task), "task"),
@@ -145,7 +145,7 @@ def add(
 @app.command()
 def remove(job: JobId) -> None:
     """Remove a job; the sessions of its runs stay."""
-    store = job_store()
+    store = job_store(kept_sessions())
     listed = store.find(job)
     store.remove(listed.id)
     complain(f"removed {listed.id}", kind="done")
@@ -168,7 +168,7 @@ def run(
     def tell(ended: Ended) -> None:
         _tell(ended, as_lines=as_lines)
 
-    with _terminable(), Runner(job_store(), run_job, look) as runner:
+    with _terminable(), Runner(job_store(kept_sessions()), run_job, look) as runner:
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
@@ -308,12 +308,12 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
 
 def look(session: str) -> Seen:
     """Return how the session of a run stands, by its transcript."""
-    folder = session_folder()
-    if session not in folder.ids():
+    store = kept_sessions()
+    if store.size(session) < 0:
         return Seen(state="missing")
-    listed = folder.listed(session)
+    listed = store.listed(session)
     try:
-        records = folder.records(session)
+        records = store.records(session)
     except TranscriptError as error:
         return Seen(state="damaged", reason=str(error))
     changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)

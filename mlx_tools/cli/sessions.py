@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mlx_tools.app import steps_of
+from mlx_tools.app import config, session_store, steps_of
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
@@ -31,8 +31,7 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
-from mlx_tools.paths import state_dir
-from mlx_tools.store import LAST, ListedSession, SessionFolder, Standing, to_json
+from mlx_tools.store import LAST, ListedSession, SessionStore, Standing, to_json
 from mlx_tools.toolbox import Undo, UndoStep, outermost, undoable
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
@@ -43,9 +42,9 @@ DEFAULT_LIMIT: Final = 50
 _DAY: Final = 86_400.0
 
 
-def session_folder() -> SessionFolder:
-    """The folder of the user's sessions."""
-    return SessionFolder(state_dir() / "sessions")
+def kept_sessions() -> SessionStore:
+    """Where the user's sessions are kept."""
+    return session_store(config.load())
 
 
 SessionId = Annotated[
@@ -60,10 +59,10 @@ def list_sessions(
     limit: Annotated[int, option("--limit N", "How many sessions at most.", min=1)] = DEFAULT_LIMIT,
 ) -> None:
     """List the sessions, the one first that was last written to."""
-    folder, now = session_folder(), _now()
-    ids = folder.by_use()
+    store, now = kept_sessions(), _now()
+    ids = store.by_use()
     for session in ids[:limit]:
-        listed = folder.listed(session)
+        listed = store.listed(session)
         if as_lines:
             print_json(_as_json(listed))
         else:
@@ -82,19 +81,19 @@ def show(
     ] = False,
 ) -> None:
     """Show what happened in a session."""
-    folder = session_folder()
-    session = folder.find(session)
-    records = folder.records(session)
+    store = kept_sessions()
+    session = store.find(session)
+    records = store.records(session)
     if as_lines:
         for record in records:
             print_json(to_json(record))
         return
-    listed = folder.listed(session)
+    listed = store.listed(session)
     try:
         lines = [*title(listed), *conversation(records), *waiting(listed.standing)]
     except (AttributeError, TypeError, ValueError):
         raise TranscriptError(
-            f"the transcript {listed.path} is damaged: a record holds what it should not",
+            f"the transcript of {session} is damaged: a record holds what it should not",
             hint=f"mlx-tools sessions show {session} --json prints it as it is",
         ) from None
     for colour, line in lines:
@@ -149,8 +148,8 @@ def delete(
     yes: Yes = False,
 ) -> int:
     """Remove these sessions, with all that they keep."""
-    folder = session_folder()
-    chosen = [folder.listed(session) for session in dict.fromkeys(map(folder.find, sessions))]
+    store = kept_sessions()
+    chosen = [store.listed(session) for session in dict.fromkeys(map(store.find, sessions))]
     for listed in chosen:
         state = listed.standing.state
         if state == "running":
@@ -160,7 +159,7 @@ def delete(
                 f"{listed.session} has not ended: {ending_of(listed.standing)}",
                 hint="--paused removes it all the same",
             )
-    return _remove(folder, chosen, whatever=paused, yes=yes, hint="--yes removes them")
+    return _remove(store, chosen, whatever=paused, yes=yes, hint="--yes removes them")
 
 
 @app.command()
@@ -179,11 +178,11 @@ def prune(
     yes: Yes = False,
 ) -> int:
     """Remove sessions that have ended."""
-    folder = session_folder()
+    store = kept_sessions()
     limit = None if older_than is None else time.time() - older_than * _DAY
     chosen = [  # one that a process is at never goes
         listed
-        for listed in map(folder.listed, folder.by_use()[keep:])
+        for listed in map(store.listed, store.by_use()[keep:])
         if (listed.standing.ended or (paused and listed.standing.state != "running"))
         and (limit is None or listed.updated < limit)
     ]
@@ -191,20 +190,20 @@ def prune(
         _tell(chosen, "would remove")
         return EXIT_OK
     hint = "--yes removes them, --dry-run lists them"
-    return _remove(folder, chosen, whatever=paused, yes=yes, hint=hint)
+    return _remove(store, chosen, whatever=paused, yes=yes, hint=hint)
 
 
 def _remove(
-    folder: SessionFolder, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool, hint: str
+    store: SessionStore, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool, hint: str
 ) -> int:
     """Remove these, where that is agreed to."""
     if chosen and not yes and not _remove_agreed(chosen, hint):
         note("nothing was removed")
         return EXIT_OK
-    folder.sweep()
+    store.sweep()
     removed = []
     for listed in chosen:
-        if folder.remove(listed.session, whatever=whatever):
+        if store.remove(listed.session, whatever=whatever):
             removed.append(listed)
         else:
             note(f"{listed.session} is in use, and stays")
@@ -257,10 +256,10 @@ _DO: Final = {
 @undo_app.command()
 def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -> int:
     """Undo the changes of a session that are still as it left them, the newest first."""
-    folder, given = session_folder(), session
-    session = folder.find(given)
-    session = outermost(folder, session) if given == LAST else session
-    with Undo(folder, session) as undoing:
+    store, given = kept_sessions(), session
+    session = store.find(given)
+    session = outermost(store, session) if given == LAST else session
+    with Undo(store, session) as undoing:
         steps = undoing.steps()
         ended = undo_steps(undoing, steps, yes=yes, hint="--yes undoes what can be undone")
     if ended is None:
@@ -273,7 +272,7 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
     else:
         tell_undone(ended)
         if not ended:
-            other = undoable(folder)
+            other = undoable(store)
             hint = f"; mlx-tools undo {other} would" if other is not None else ""
             note(f"the session {session} left nothing that can be undone{hint}")
     if refused:
@@ -383,7 +382,8 @@ def title(listed: ListedSession) -> Lines:
     reason = f" ({in_words(known.reason)})" if known.reason else ""
     yield "bold", f"session {listed.session}: {known.state}{reason}"
     yield "dim", f"made {in_words(known.created) or '-'}, model {in_words(known.model or '-')}"
-    yield "dim", f"transcript {in_words(str(listed.path))}"
+    if listed.path is not None:
+        yield "dim", f"transcript {in_words(str(listed.path))}"
 
 
 def conversation(records: Sequence[Record]) -> Lines:
@@ -441,5 +441,5 @@ def _as_json(listed: ListedSession) -> dict[str, Any]:
         "pending": [call.to_json() for call in known.pending],
         "in_doubt": list(known.in_doubt),
         "size_bytes": listed.size,
-        "transcript": str(listed.path),
+        "transcript": None if listed.path is None else str(listed.path),
     }

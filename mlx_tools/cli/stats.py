@@ -13,9 +13,9 @@ import typer
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import AsJson, option
 from mlx_tools.cli.output import counted, counting, note, print_json, print_text
-from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store import SessionFolder
+from mlx_tools.store import SessionStore
 from mlx_tools.transcript import Counters, Header, Record, UserRecord, count
 
 app = typer.Typer(add_completion=False)
@@ -37,9 +37,9 @@ def stats(
     as_json: AsJson = False,
 ) -> None:
     """Count the questions and calls of all sessions, by model and tool, and how they ended."""
-    folder = session_folder()
+    store = kept_sessions()
     begin = _moment(since, datetime.now(UTC)) if since else None
-    sessions, models, damaged = _counted_all(folder, begin)
+    sessions, models, damaged = _counted_all(store, begin)
     if as_json:
         print_json(
             {
@@ -75,19 +75,19 @@ def _moment(text: str, now: datetime) -> datetime:
 
 
 def _counted_all(
-    folder: SessionFolder, begin: datetime | None
+    store: SessionStore, begin: datetime | None
 ) -> tuple[int, dict[str, Counters], dict[str, str]]:
     """How many sessions there are, their counters by model, the busiest first, and why others
     cannot be read."""
-    ids, damaged, sessions = folder.ids(), dict[str, str](), 0
+    ids, damaged, sessions = store.ids(), dict[str, str](), 0
     found: dict[str, Counters] = {}
     with counting("reading sessions", len(ids)) as step:
         for session in ids:
             step()
-            if begin is not None and folder.updated(session) < begin.timestamp():
+            if begin is not None and store.updated(session) < begin.timestamp():
                 continue
             try:
-                records = folder.records(session)
+                records = store.records(session)
             except TranscriptError as error:
                 damaged[session] = str(error)
                 continue

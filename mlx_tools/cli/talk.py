@@ -22,7 +22,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.output import note
-from mlx_tools.cli.sessions import session_folder
+from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
@@ -143,7 +143,7 @@ class Talk:
         self.conversation.close()
         if self.conversation.folded.state is State.EMPTY:
             with suppress(TranscriptError):
-                session_folder().remove(self.conversation.session)
+                kept_sessions().remove(self.conversation.session)
 
     # --- questions ---
 

@@ -28,6 +28,7 @@ from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
 from mlx_tools.toolbox import (
+    SCHEDULE,
     Job,
     Jobs,
     JobStore,
@@ -200,7 +201,6 @@ class World:
         self._notes = folder / "notes"
         self._documents = folder / "documents"
         self._knowledge = folder / "knowledge.sqlite"
-        self._jobs = folder / "schedule.sqlite"
         self.sessions = TranscriptStore(folder / "sessions")
 
     def seed(self) -> None:
@@ -253,7 +253,7 @@ class World:
         )
 
     def _store(self) -> JobStore:
-        return JobStore(self._jobs, lambda: self.sessions.secret, self.now)
+        return JobStore(self.sessions.tables(SCHEDULE), lambda: self.sessions.secret, self.now)
 
 
 def _write(folder: Path, texts: Mapping[str, str]) -> None:

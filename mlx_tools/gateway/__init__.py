@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.gateway.run_rows import kept_runs
+    from mlx_tools.gateway.run_rows import RunRows
     from mlx_tools.gateway.serving import serve
 
 __getattr__, __dir__ = names_of(
     __name__,
-    {"run_rows": ("kept_runs",), "serving": ("serve",)},
+    {"run_rows": ("RunRows",), "serving": ("serve",)},
 )

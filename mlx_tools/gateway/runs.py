@@ -36,12 +36,11 @@ from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import AskedRun, read_run
 from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
-from mlx_tools.gateway.run_rows import RunRow, kept_runs
+from mlx_tools.gateway.run_rows import RunRow, RunRows
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import Speaker, as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import SessionFolder
 from mlx_tools.tools import Registry, Tool, ToolError, ToolResult
 from mlx_tools.transcript import (
     DecisionRecord,
@@ -141,8 +140,7 @@ class Runs:
         self._make_registry = make_registry or self._registry
         self._store = session_store(configuration)
         self._secret = self._store.secret
-        self._sessions = SessionFolder(self._store.folder)
-        self._rows = kept_runs(self._forget)
+        self._rows = RunRows(self._store, self._forget)
         self._live: dict[str, _Live] = {}
         self._followers: dict[str, set[Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
@@ -478,9 +476,9 @@ class Runs:
 
     async def _read(self, row: RunRow) -> Sequence[Record]:
         try:
-            return await anyio.to_thread.run_sync(self._sessions.records, row.id)
+            return await anyio.to_thread.run_sync(self._store.records, row.id)
         except TranscriptError as error:
-            if self._sessions.path(row.id).exists():
+            if self._store.size(row.id) >= 0:
                 raise ApiError(500, "transcript_damaged", error.message) from error
             raise ApiError(404, "not_found", f"the session of {row.id} was removed") from error
 
@@ -493,23 +491,21 @@ class Runs:
             cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
             return "cancelled" if cancelled else outcome.status
         try:
-            with self._sessions.held(row.id):
+            with self._store.held(row.id):
                 return "stopped"  # it broke off, before it was begun or its model is not served
         except TranscriptError:  # another process is at it
             return "running" if _asked(records) else "queued"
 
     def _size(self, row: RunRow) -> int:
-        with suppress(OSError):
-            return self._sessions.path(row.id).stat().st_size
-        return -1
+        return self._store.size(row.id)
 
     def _forget(self, run: str) -> bool:
         if run in self._live:
             return False
-        if not self._sessions.path(run).is_file():
+        if self._store.size(run) < 0:
             return True
         with suppress(TranscriptError):
-            return self._sessions.remove(run)
+            return self._store.remove(run)
         return False
 
     # --- with what ---

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         Golden,
         find_golden,
         read_golden,
-        read_session,
         to_text,
         write_golden,
     )
@@ -32,7 +31,7 @@ __getattr__, __dir__ = names_of(
         "checking": ("Column", "GoldenCheck", "Sample", "check_live", "replay_file"),
         "difference": ("ROOMS", "Difference", "Room", "difference_lines"),
         "expect": ("expectations", "outcomes_of"),
-        "file": ("Golden", "find_golden", "read_golden", "read_session", "to_text", "write_golden"),
+        "file": ("Golden", "find_golden", "read_golden", "to_text", "write_golden"),
         "record": ("CannotSettle", "make_golden", "settled"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),

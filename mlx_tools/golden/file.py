@@ -9,7 +9,7 @@ from typing import Final
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.paths import write_whole
-from mlx_tools.store import encode, load, parse
+from mlx_tools.store import encode, parse
 from mlx_tools.transcript import CarriedRecord, GoldenRecord, Header, Record, UserRecord
 
 SUFFIX: Final = ".jsonl"
@@ -67,11 +67,6 @@ def read_golden(path: Path) -> Golden:
         raise TranscriptError(f"{path} cannot be read: {error.strerror}") from None
     except TranscriptError as error:
         raise TranscriptError(f"{path}: {error.message}", hint=error.hint) from None
-
-
-def read_session(path: Path) -> Golden:
-    """A session's transcript, to make a golden one of; a line that a crash cut off is left out."""
-    return Golden.of(load(path), path)
 
 
 def to_text(golden: Golden) -> str:

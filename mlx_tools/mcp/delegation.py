@@ -118,8 +118,8 @@ class Delegation:
         """
         records = self._records(session)
         if answers is None and rests(records):
-            path = session_store(self.configuration).path_of(session)
-            return outcome_of(records, transcript=str(path))
+            path = session_store(self.configuration).read(session).path
+            return outcome_of(records, transcript=path)
         header = records[0]
         assert isinstance(header, Header)
         work = DelegatedRun(user="", profile=header.backend.get("profile", ""))

@@ -7,8 +7,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from mlx_tools.lazy import names_of
 from mlx_tools.paths import read_data
-from mlx_tools.store.artifacts import UNDO_FOLDER, ArtifactStore, Change, UndoStore
+from mlx_tools.store.access_list import fingerprints
+from mlx_tools.store.artifacts import ArtifactStore, Change, UndoStore
 from mlx_tools.store.changes import (
     ABSENT,
     MAX_KEPT_BYTES,
@@ -32,12 +34,23 @@ from mlx_tools.store.roots import (
     private_part,
     supported,
 )
-from mlx_tools.store.session_list import LAST, ListedSession, SessionFolder, Standing, standing_of
-from mlx_tools.store.session_store import MemoryStore, SessionFiles, TranscriptStore, fingerprints
+from mlx_tools.store.session_folder import TranscriptStore
+from mlx_tools.store.session_list import LAST, ListedSession, Standing, standing_of
+from mlx_tools.store.session_store import MemoryStore, SessionFiles, SessionStore
 from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, parse, to_json
 
 if TYPE_CHECKING:
     from mlx_tools.prompt import PromptWords
+    from mlx_tools.store.sqlite import DAMAGED, FileFormat, SqliteFile, passes
+    from mlx_tools.store.tables import Presence, SqliteTables, Statements, Tables
+
+__getattr__, __dir__ = names_of(
+    __name__,
+    {
+        "sqlite": ("DAMAGED", "FileFormat", "SqliteFile", "passes"),
+        "tables": ("Presence", "SqliteTables", "Statements", "Tables"),
+    },
+)
 
 
 @functools.cache

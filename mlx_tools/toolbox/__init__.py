@@ -37,11 +37,10 @@ if TYPE_CHECKING:
         RunEnd,
         Seen,
     )
-    from mlx_tools.toolbox.schedule.job_store import JobStore, utc_now
+    from mlx_tools.toolbox.schedule.job_store import SCHEDULE, JobStore, utc_now
     from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.sqlite import FileFormat, SqliteFile
     from mlx_tools.toolbox.urls import (
         Target,
         UrlRefused,
@@ -69,12 +68,11 @@ __getattr__, __dir__ = names_of(
         "note_tools": ("notes_create", "notes_search"),
         "notes": ("Notes",),
         "restore": ("Undo", "UndoStep", "outermost", "undoable"),
-        "schedule.job": (*("OPEN", "Job", "JobRun", "Listed", "RunEnd", "Seen"),),
-        "schedule.job_store": ("JobStore", "utc_now"),
+        "schedule.job": ("OPEN", "Job", "JobRun", "Listed", "RunEnd", "Seen"),
+        "schedule.job_store": ("SCHEDULE", "JobStore", "utc_now"),
         "schedule.runner": ("Ended", "Runner", "settle"),
         "schedule.when": ("parse_when",),
         "schedule_task": ("Jobs",),
-        "sqlite": ("FileFormat", "SqliteFile"),
         "urls": ("Target", "UrlRefused", "is_public", "read_domain", "read_local", "read_url"),
         "web_fetch": ("Fetcher",),
         "web_tools": ("WebOptions",),

@@ -19,14 +19,13 @@ from typing import Any, Final, Literal
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import (
     ABSENT,
-    UNDO_FOLDER,
     Absent,
     Change,
     Place,
     Refused,
     Root,
     RootName,
-    SessionFolder,
+    SessionStore,
     UndoStore,
     Unfit,
     open_present,
@@ -77,17 +76,17 @@ class Undo:
     ``own`` is a session that this process is at. Raises `TranscriptError` where another one is.
     """
 
-    def __init__(self, folder: SessionFolder, session: str, own: str = "") -> None:
-        self._folder = folder
+    def __init__(self, store: SessionStore, session: str, own: str = "") -> None:
+        self._store = store
         self._session = session
         self._own = own
-        self._stores = {one: _store(folder, one) for one in _within(folder, session)}
+        self._stores = {one: _undo_of(store, one) for one in _within(store, session)}
         self._held = contextlib.ExitStack()
 
     def __enter__(self) -> Undo:
         with contextlib.ExitStack() as held:
             for session in self._stores.keys() - {self._own}:
-                held.enter_context(self._folder.held(session))
+                held.enter_context(self._store.held(session))
             self._held = held.pop_all()
         return self
 
@@ -130,7 +129,7 @@ class Undo:
     def _asked(self) -> Iterator[float]:
         """When the questions of the session were asked."""
         with contextlib.suppress(TranscriptError, ValueError):
-            for record in self._folder.records(self._session):
+            for record in self._store.records(self._session):
                 if isinstance(record, UserRecord) and record.at:
                     yield datetime.fromisoformat(record.at).timestamp()
 
@@ -151,13 +150,13 @@ class Undo:
         return replace(step, status="undone")
 
 
-def outermost(folder: SessionFolder, session: str) -> str:
+def outermost(store: SessionStore, session: str) -> str:
     """The session whose call the run of this one stands within, however deep; else this one."""
-    known = set(folder.ids())
+    known = set(store.ids())
     while session in known:
         known.remove(session)
         try:
-            header = next(iter(folder.records(session)), None)
+            header = next(iter(store.records(session)), None)
         except TranscriptError:
             break
         parent = header.parent.partition("/")[0] if isinstance(header, Header) else ""
@@ -165,19 +164,19 @@ def outermost(folder: SessionFolder, session: str) -> str:
     return session
 
 
-def undoable(folder: SessionFolder) -> str | None:
+def undoable(store: SessionStore) -> str | None:
     """The newest session that has something kept, None where none has."""
-    return next((one for one in folder.ids() if not _store(folder, one).empty), None)
+    return next((one for one in store.ids() if not _undo_of(store, one).empty), None)
 
 
-def _store(folder: SessionFolder, session: str) -> UndoStore:
+def _undo_of(store: SessionStore, session: str) -> UndoStore:
     """The copies of a session, however old: what has expired was removed when a session began."""
-    return UndoStore(folder.path(session).parent / UNDO_FOLDER, keep=inf)
+    return store.undo(session, keep=inf)
 
 
-def _within(folder: SessionFolder, session: str) -> list[str]:
+def _within(store: SessionStore, session: str) -> list[str]:
     """The session, and those of the runs within its calls."""
-    known, found, waiting = set(folder.ids()), [], [session]
+    known, found, waiting = set(store.ids()), [], [session]
     while waiting:
         one = waiting.pop()
         if one not in known:
@@ -185,7 +184,7 @@ def _within(folder: SessionFolder, session: str) -> list[str]:
         known.remove(one)
         found.append(one)
         with contextlib.suppress(TranscriptError):  # what it kept can be undone all the same
-            records = folder.records(one)
+            records = store.records(one)
             waiting += [record.session for record in records if isinstance(record, NestedRecord)]
     return found
 

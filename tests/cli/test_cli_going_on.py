@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mlx_tools.app import job_store
-from mlx_tools.gateway.run_rows import RunRow, kept_runs
+from mlx_tools.gateway.run_rows import RunRow, RunRows
+from mlx_tools.store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
@@ -72,11 +73,12 @@ def test_what_is_no_conversation_of_a_persons_is_passed_over(
     job = asked(run, server)
     clients = asked(run, server)
     broken = asked(run, server)
-    kept_runs().add(RunRow(clients["session"], "owner", {}), None)
+    store = TranscriptStore(Path(clients["transcript"]).parents[1])
+    RunRows(store).add(RunRow(clients["session"], "owner", {}), None)
     run("tools", "call", "calculator", '{"expression": "1+1"}')
     lines = Path(broken["transcript"]).read_text().splitlines()
     Path(broken["transcript"]).write_text("\n".join([lines[0], "{", *lines[2:]]) + "\n")
-    with job_store()._opened(write=True) as db:
+    with job_store(store).tables.transaction(write=True) as db:
         db.execute(
             "INSERT INTO runs (job, due, attempt, started, status, session) "
             "VALUES ('j', 0, 1, 0, 'answered', ?)",

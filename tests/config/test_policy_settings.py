@@ -15,7 +15,7 @@ from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Layer
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec
 from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded
-from mlx_tools.store.session_store import fingerprints
+from mlx_tools.store.access_list import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
 
 ALL_SET = """

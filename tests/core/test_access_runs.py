@@ -23,7 +23,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import BackendUnreachable
-from mlx_tools.store.session_store import fingerprints
+from mlx_tools.store.access_list import fingerprints
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry

@@ -18,7 +18,7 @@ from mlx_tools.store.artifacts import (
     ArtifactStore,
     Sweeper,
 )
-from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.session_folder import TranscriptStore
 
 DAY = 86_400.0
 

@@ -12,8 +12,8 @@ import pytest
 from mlx_tools import Controller, Policy, builtin_tools
 from mlx_tools.messages import MUTATING
 from mlx_tools.testing import ScriptedBackend, answer, call
-from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
+from tests.schedule.kept_jobs import jobs_in
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "write", "path": "there.txt", "content": "other"}),
@@ -50,7 +50,7 @@ def test_a_dry_run_leaves_files_and_network_alone(
     root.mkdir()
     (root / "there.txt").write_text("there")
     before = tree(root)
-    jobs = Jobs(store=JobStore(root / "schedule.sqlite", b"secret"))
+    jobs = Jobs(store=jobs_in(root / "schedule.sqlite", b"secret"))
     registry = builtin_tools([f"{root}:rw"], notes=root / "notes", jobs=jobs)
     backend = ScriptedBackend(call(name, **arguments), answer())
     controller = Controller(backend, registry, Policy(allow=["*"], dry_run=True))

@@ -13,13 +13,14 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Controller, Policy, TranscriptStore, tool
+from mlx_tools import Controller, Policy, tool
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, BackendBroken, StorageError
 from mlx_tools.policy import Limits
+from mlx_tools.store.access_list import Access, Used
 from mlx_tools.store.artifacts import ArtifactStore
-from mlx_tools.store.session_list import SessionFolder
-from mlx_tools.store.session_store import Access, SessionFiles, Used
+from mlx_tools.store.session_folder import TranscriptStore
+from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import TranscriptFile, load
 from mlx_tools.testing import answer, call
 from mlx_tools.tools import Tool, ToolContext
@@ -198,7 +199,7 @@ def check_end(folder: Path, outcome: Outcome, doubtful: set[str]) -> None:
         ran = (folder / name).read_text().count("once") if (folder / name).exists() else 0
         assert ran <= 1
         assert ran == 1 or name in doubtful
-    listed = SessionFolder(folder / "sessions")
+    listed = TranscriptStore(folder / "sessions")
     states = {listed.listed(name).standing.state for name in listed.ids()}
     assert states <= {"answered", "empty", "interrupted"}  # the latter, where it never was asked
 

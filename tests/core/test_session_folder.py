@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store.session_list import SessionFolder, standing_of
-from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.session_folder import TranscriptStore
+from mlx_tools.store.session_list import standing_of
 from mlx_tools.store.transcript import TranscriptFile, encode
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
@@ -127,7 +127,7 @@ def test_a_session_that_a_store_made_is_found(tmp_path: Path) -> None:
     store = TranscriptStore(tmp_path)
     assert len(store.secret) == 32  # it stands beside the sessions
     files = store.create()
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     assert folder.ids() == [files.session]
     files.transcript.append(header())
     files.transcript.append(ASKED)
@@ -140,8 +140,8 @@ def test_a_session_that_a_store_made_is_found(tmp_path: Path) -> None:
 
 def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
     write(tmp_path, "s1", header(), ASKED)
-    folder = SessionFolder(tmp_path)
-    with folder._opened("s1"):
+    folder = TranscriptStore(tmp_path)
+    with folder._file("s1"):
         folder.listed("s1")
         with TranscriptFile(folder.path("s1")) as transcript:  # it can be locked
             assert [record.type for record in transcript] == ["header", "user"]
@@ -158,7 +158,7 @@ def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
 def test_a_damaged_transcript_is_a_row(tmp_path: Path, data: bytes) -> None:
     write(tmp_path, "bad", tail=data)
     write(tmp_path, "good", header(), ASKED, AnswerRecord(turn=1, content="a"))
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     states = {i: folder.listed(i).standing for i in folder.ids()}
     assert (states["bad"].state, states["good"].state) == ("damaged", "answered")
     assert states["bad"].reason and not states["bad"].ended
@@ -172,7 +172,7 @@ def test_what_stands_in_a_transcripts_place_is_damage_and_stops_nobody(tmp_path:
     os.mkfifo(tmp_path / "pipe" / "transcript.jsonl")
     (tmp_path / "folder" / "transcript.jsonl").mkdir()
     (tmp_path / "link" / "transcript.jsonl").symlink_to("/etc/hostname")
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     assert {folder.listed(i).standing.state for i in folder.ids()} == {"damaged"}
 
 
@@ -183,15 +183,15 @@ def test_only_real_folders_with_an_ids_name_are_sessions(tmp_path: Path) -> None
     for name in (".hidden", "a b", "ä", "x" * 101, ".removed-s2"):
         (tmp_path / name).mkdir()
     (tmp_path / "secret").write_text("key")
-    assert SessionFolder(tmp_path).ids() == ["s1", "elsewhere"]
-    assert SessionFolder(tmp_path / "missing").ids() == []
+    assert TranscriptStore(tmp_path).ids() == ["s1", "elsewhere"]
+    assert TranscriptStore(tmp_path / "missing").ids() == []
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> SessionFolder:
+def three(tmp_path: Path) -> TranscriptStore:
     for name in ("20260101-000000-aa", "20260102-000000-ab", "20260102-000000-cd"):
         write(tmp_path, name, header())
-    return SessionFolder(tmp_path)
+    return TranscriptStore(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def three(tmp_path: Path) -> SessionFolder:
     ],
 )
 def test_an_id_may_be_its_beginning_or_last(
-    three: SessionFolder, given_id: str, found: str
+    three: TranscriptStore, given_id: str, found: str
 ) -> None:
     assert three.find(given_id) == found
 
@@ -213,7 +213,7 @@ def test_an_id_may_be_its_beginning_or_last(
     "given_id",
     ["", ".", "..", "../x", "/etc", "2026", "20260102", "x", "*", "\0", "last/..", "a" * 9999],
 )
-def test_an_id_that_means_none_or_several_is_refused(three: SessionFolder, given_id: str) -> None:
+def test_an_id_that_means_none_or_several_is_refused(three: TranscriptStore, given_id: str) -> None:
     with pytest.raises(UsageError):
         three.find(given_id)
 
@@ -227,7 +227,7 @@ def test_an_ended_session_is_removed_with_all_it_holds(tmp_path: Path) -> None:
     place = write(tmp_path, "s1", *ENDED)
     (place / "artifacts").mkdir()
     (place / "artifacts" / ("0" * 32)).write_text("long")
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     assert folder.listed("s1").size > 4
     assert folder.remove("s1") and list(tmp_path.iterdir()) == []
 
@@ -249,14 +249,14 @@ def test_what_has_not_ended_is_removed_only_where_that_is_said(
     tmp_path: Path, records: Sequence[Record]
 ) -> None:
     write(tmp_path, "s1", *records)
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     assert not folder.remove("s1") and folder.ids() == ["s1"]
     assert folder.remove("s1", whatever=True) and folder.ids() == []
 
 
 def test_a_session_that_a_process_is_at_is_never_removed(tmp_path: Path) -> None:
     write(tmp_path, "s1", *ENDED)
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     with TranscriptFile(folder.path("s1")) as transcript:
         assert not folder.remove("s1") and not folder.remove("s1", whatever=True)
         transcript.append(ASKED)
@@ -269,7 +269,7 @@ def test_a_damaged_session_can_be_removed_where_that_is_said(
 ) -> None:
     (tmp_path / "s1").mkdir()
     make(tmp_path / "s1")
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     assert not folder.remove("s1") and folder.remove("s1", whatever=True)
     assert folder.ids() == []
 
@@ -280,13 +280,13 @@ def test_a_link_in_a_session_is_removed_and_not_followed(tmp_path: Path) -> None
     (keep / "file").write_text("mine")
     place = write(tmp_path / "sessions", "s1", *ENDED)
     (place / "artifacts").symlink_to(keep)
-    assert SessionFolder(tmp_path / "sessions").remove("s1")
+    assert TranscriptStore(tmp_path / "sessions").remove("s1")
     assert (keep / "file").read_text() == "mine"
 
 
 def test_what_a_removal_left_behind_is_swept(tmp_path: Path) -> None:
     write(tmp_path, ".removed-s1", *ENDED)
-    folder = SessionFolder(tmp_path)
+    folder = TranscriptStore(tmp_path)
     assert folder.ids() == []
     folder.sweep()
     assert list(tmp_path.iterdir()) == []

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Limits, Outcome, Policy, Source, Sources, tool
-from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext

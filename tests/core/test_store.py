@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.errors import StorageError, TranscriptError
+from mlx_tools.store.access_list import Used
 from mlx_tools.store.artifacts import ArtifactStore
-from mlx_tools.store.session_store import TranscriptStore, Used
+from mlx_tools.store.session_folder import TranscriptStore
 from tests.core.full_disk import file_size_limit
 
 

@@ -19,8 +19,8 @@ from mlx_tools.errors import TranscriptError
 from mlx_tools.policy import Policy
 from mlx_tools.store.artifacts import UNDO_FOLDER, Change, Sweeper, UndoStore
 from mlx_tools.store.changes import MAX_KEPT_BYTES
-from mlx_tools.store.session_list import SessionFolder
-from mlx_tools.store.session_store import SessionFiles, TranscriptStore
+from mlx_tools.store.session_folder import TranscriptStore
+from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
 from mlx_tools.tools import ToolContext, ToolResult, execute
 from mlx_tools.transcript.records import Header, NestedRecord, UserRecord
@@ -61,8 +61,8 @@ class Place:
         return self.call("create_file", path=path, content=content, **more)
 
     @property
-    def folder(self) -> SessionFolder:
-        return SessionFolder(self.store.folder)
+    def folder(self) -> TranscriptStore:
+        return TranscriptStore(self.store.folder)
 
     def undo(self, session: str = "") -> list[UndoStep]:
         with Undo(self.folder, session or self.files.session) as undoing:
@@ -318,9 +318,9 @@ def test_two_processes_do_not_undo_the_same(place: Place) -> None:
     place.write("a.txt", "two\n")
     code = (
         "import sys, pathlib\n"
-        "from mlx_tools.store.session_list import SessionFolder\n"
+        "from mlx_tools.store.session_folder import TranscriptStore\n"
         "from mlx_tools.toolbox.restore import Undo\n"
-        "folder = SessionFolder(pathlib.Path(sys.argv[1]))\n"
+        "folder = TranscriptStore(pathlib.Path(sys.argv[1]))\n"
         "try:\n    Undo(folder, sys.argv[2]).__enter__()\n"
         "except Exception as error:\n    print(error)\n"
     )

@@ -25,7 +25,7 @@ from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import load_words
+from mlx_tools.store import TranscriptStore, load_words
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry
 
@@ -193,3 +193,9 @@ async def rested(one: Any, run: str) -> dict[str, Any]:
 
 def deciding(begin: Any, *scripts: Any) -> Any:
     return begin(*scripts, file='[gateway]\napprovals = "client"\n')
+
+
+def transcript_of(one: Any, run: str) -> Path:
+    """The file of a run's transcript."""
+    assert isinstance(one.runs._store, TranscriptStore)
+    return one.runs._store.path(run)

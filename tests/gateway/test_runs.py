@@ -14,7 +14,7 @@ import pytest
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.testing import ScriptedBackend, answer, call
-from tests.gateway.conftest import ask, deciding, queued, rested
+from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of
 
 LOOKUP = {
     "name": "lookup",
@@ -318,7 +318,7 @@ def test_tools_and_limits_narrow_what_the_server_was_started_with(begin: Any) ->
     async def main() -> None:
         one = begin(answer("no"))
         made = await ask(one, tools=["area"], limits={"max_iterations": 900, "max_tokens": 99})
-        header = one.runs._sessions.records(made["id"])[0]
+        header = one.runs._store.records(made["id"])[0]
         assert [tool["name"] for tool in header.tools] == ["area"]
         assert (header.limits["max_iterations"], header.limits["max_tokens"]) == (4, 99)
 
@@ -570,7 +570,7 @@ def test_a_run_whose_session_is_gone_or_damaged_is_told_and_hides_no_other(
     async def main() -> None:
         one = begin(answer("a"), answer("b"))
         gone, stays = await ask(one), await ask(one)
-        path = one.runs._sessions.path(gone["id"])
+        path = transcript_of(one, gone["id"])
         if damage is None:
             shutil.rmtree(path.parent)
         else:
@@ -592,6 +592,6 @@ def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: Any) -
         last = await ask(one)
         kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]
         assert kept == [last["id"], waits["id"]]
-        assert not one.runs._sessions.path(ended["id"]).exists()
+        assert not transcript_of(one, ended["id"]).exists()
 
     anyio.run(main)

@@ -15,7 +15,7 @@ import pytest
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.store.session_store import Access, fingerprints
+from mlx_tools.store.access_list import Access, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))
 SAVE = ToolSpec("save", effects=frozenset({"write"}))

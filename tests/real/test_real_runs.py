@@ -23,7 +23,7 @@ from mlx_tools import (
 from mlx_tools.backends import find_chat_format, read_model_files
 from mlx_tools.backends.capabilities import probe_chat_format
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.session_store import TranscriptStore
+from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord
 

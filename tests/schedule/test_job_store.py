@@ -25,6 +25,7 @@ from mlx_tools.toolbox import Job, JobRun, JobStore
 from mlx_tools.toolbox.schedule.job_store import KEPT_RUNS, MAX_JOBS
 from mlx_tools.toolbox.schedule.when import When
 from tests.examples import FEW
+from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 HOURLY = When("UTC", cron="0 * * * *")
@@ -56,7 +57,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def store(tmp_path: Path, clock: Clock) -> JobStore:
-    return JobStore(tmp_path / "state" / "schedule.sqlite", b"secret", clock)
+    return jobs_in(tmp_path / "state" / "schedule.sqlite", b"secret", clock)
 
 
 def take(store: JobStore, clock: Clock, status: Any = "answered", **time: float) -> JobRun:
@@ -69,7 +70,7 @@ def take(store: JobStore, clock: Clock, status: Any = "answered", **time: float)
 
 
 def change(store: JobStore, statement: str, *values: Any) -> None:
-    with sqlite3.connect(store.path) as db:
+    with sqlite3.connect(file_of(store)) as db:
         db.execute(statement, values)
     db.close()
 
@@ -89,18 +90,18 @@ def test_what_was_added_is_listed_as_it_was(store: JobStore, clock: Clock) -> No
 
 
 def test_the_file_is_its_owners_alone_and_is_made_with_the_first_job(store: JobStore) -> None:
-    assert store.listing() == [] and store.next_try(NOON) is None and not store.path.exists()
-    assert store.claim(NOON, "r") is None and not store.path.exists()
+    assert store.listing() == [] and store.next_try(NOON) is None and not file_of(store).exists()
+    assert store.claim(NOON, "r") is None and not file_of(store).exists()
     before = os.umask(0)
     try:
         store.add(a_job())
     finally:
         os.umask(before)
-    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(store.path.parent.stat().st_mode) == 0o700
-    store.path.chmod(0o644)
+    assert stat.S_IMODE(file_of(store).stat().st_mode) == 0o600
+    assert stat.S_IMODE(file_of(store).parent.stat().st_mode) == 0o700
+    file_of(store).chmod(0o644)
     store.listing()
-    assert stat.S_IMODE(store.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file_of(store).stat().st_mode) == 0o600
 
 
 def test_a_job_is_found_by_the_beginning_of_its_id_and_removed_once(store: JobStore) -> None:
@@ -197,7 +198,7 @@ def test_a_key_that_cannot_be_read_makes_no_job_a_damaged_one(store: JobStore) -
             raise TranscriptError("the key cannot be read") from None
 
     with pytest.raises(ScheduleError, match="the key cannot be read") as caught:
-        JobStore(store.path, unread).listing()
+        jobs_in(file_of(store), unread).listing()
     assert caught.value.passing
 
 
@@ -209,7 +210,7 @@ def test_a_job_cannot_take_anothers_place_nor_come_with_another_key(
     assert [one.state for one in store.listing()] == ["damaged"]
     change(store, "UPDATE jobs SET id = ?", job.id)
     assert [one.state for one in store.listing()] == ["scheduled"]
-    other = JobStore(store.path, b"other", clock)
+    other = jobs_in(file_of(store), b"other", clock)
     assert [one.state for one in other.listing()] == ["damaged"]
 
 
@@ -257,7 +258,7 @@ def test_a_file_that_is_no_schedule_is_an_error_that_says_what_helps(
     store: JobStore, trouble: Callable[[Path], None]
 ) -> None:
     store.add(a_job())
-    trouble(store.path)
+    trouble(file_of(store))
     for use in (store.listing, lambda: store.next_try(NOON), lambda: store.add(a_job())):
         with pytest.raises(ScheduleError, match="cannot be used") as caught:
             use()
@@ -350,7 +351,7 @@ def test_no_time_is_claimed_twice_however_the_clock_moves(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int]
 ) -> None:
     clock = Clock()
-    store = JobStore(tmp_path_factory.mktemp("s") / "schedule.sqlite", b"k", clock)
+    store = jobs_in(tmp_path_factory.mktemp("s") / "schedule.sqlite", b"k", clock)
     store.add(a_job())
     dues = []
     for step in steps:

@@ -13,9 +13,10 @@ import pytest
 
 from mlx_tools.errors import BackendUnreachable, MlxToolsError, ScheduleError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox import Ended, Job, JobStore, Listed, RunEnd, Runner, Seen, settle
-from mlx_tools.toolbox.schedule.runner import is_alive
+from mlx_tools.store.tables import is_present
+from mlx_tools.toolbox import Ended, Job, Listed, RunEnd, Runner, Seen, settle
 from mlx_tools.toolbox.schedule.when import When
+from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
@@ -26,7 +27,7 @@ class World:
 
     def __init__(self, path: Path) -> None:
         self.now = NOON
-        self.store = JobStore(path, b"secret", lambda: self.now)
+        self.store = jobs_in(path, b"secret", lambda: self.now)
         self.sessions: dict[str, Seen] = {}
         self.ran: list[str] = []
         self.acts: Callable[[Job, Callable[[str], None]], RunEnd] = self.answers
@@ -307,16 +308,16 @@ def ends_after(most: int) -> Callable[[int], None]:
 
 def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:
     world.add()
-    with sqlite3.connect(world.store.path) as db:
+    with sqlite3.connect(file_of(world.store)) as db:
         db.execute("UPDATE jobs SET seal = 'x'")
     db.close()
     assert stays(world, ends_after(4), [], 3600)[0] == [30.0] * 4 and world.ran == []
 
 
 def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> None:
-    world.store = JobStore(world.store.path, b"secret", lambda: world.now, wait=0)
+    world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
     world.add(when=When("UTC", at=NOON + timedelta(seconds=1)))
-    other = sqlite3.connect(world.store.path, isolation_level=None)
+    other = sqlite3.connect(file_of(world.store), isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")
     told: list[Ended] = []
 
@@ -333,7 +334,7 @@ def test_a_runner_that_stays_outlives_a_store_that_is_locked(world: World) -> No
 
 
 def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world: World) -> None:
-    world.store = JobStore(world.store.path, b"secret", lambda: world.now, wait=0)
+    world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
     world.add(when=When("UTC", cron="* * * * *"))
     world.now += timedelta(minutes=1)
     others: list[sqlite3.Connection] = []
@@ -342,7 +343,7 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
         began(f"s{len(world.ran)}")
         world.sessions[f"s{len(world.ran)}"] = Seen(state="answered")
         if len(world.ran) == 1:
-            others.append(sqlite3.connect(world.store.path, isolation_level=None))
+            others.append(sqlite3.connect(file_of(world.store), isolation_level=None))
             others[0].execute("BEGIN EXCLUSIVE")
         return ANSWERED
 
@@ -360,7 +361,7 @@ def test_a_run_whose_end_could_not_be_written_down_is_found_by_its_session(world
 
 
 def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> None:
-    world.store = JobStore(world.store.path, b"secret", lambda: world.now, wait=0)
+    world.store = jobs_in(file_of(world.store), b"secret", lambda: world.now, wait=0)
     world.add()
     world.now += timedelta(hours=1)
 
@@ -369,21 +370,21 @@ def test_a_runner_that_is_ended_while_the_store_is_locked_ends(world: World) -> 
         other.execute("BEGIN EXCLUSIVE")
         raise Killed
 
-    other = sqlite3.connect(world.store.path, isolation_level=None)
+    other = sqlite3.connect(file_of(world.store), isolation_level=None)
     world.acts = acts
     assert stays(world, lambda count: None, []) == ([], [])
     other.close()
 
 
 def test_a_runner_that_cannot_be_looked_at_is_not_taken_for_dead(tmp_path: Path) -> None:
-    assert not is_alive(tmp_path, "0" * 32)
+    assert not is_present(tmp_path, "0" * 32)
     (tmp_path / ("0" * 32)).symlink_to("elsewhere")
-    assert is_alive(tmp_path, "0" * 32)
+    assert is_present(tmp_path, "0" * 32)
 
 
 def test_a_store_that_no_waiting_mends_ends_a_runner_that_stays(world: World) -> None:
     world.add()
-    world.store.path.write_bytes(b"no database at all" * 100)
+    file_of(world.store).write_bytes(b"no database at all" * 100)
 
     async def main() -> None:
         with Runner(world.store, world.start, world.look, now=lambda: world.now) as runner:

@@ -20,12 +20,12 @@ from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs
 from mlx_tools.tools import Offer, Registry, Tool, tool
 from mlx_tools.tools.registry import OWN_TOOLS, installed
 from mlx_tools.tools.tool import of_plugin, preview_of
 from scripts.stretch import ROOT
+from tests.schedule.kept_jobs import jobs_in
 
 
 @tool(effects={"read"})
@@ -136,7 +136,7 @@ def test_the_built_in_tools_without_a_folder() -> None:
 
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
-    store = JobStore(tmp_path / "schedule.sqlite", b"secret")
+    store = jobs_in(tmp_path / "schedule.sqlite")
     registry = builtin_tools([str(tmp_path)], notes=tmp_path / "notes", jobs=Jobs(store=store))
     late = {"run_command", "web_search", *KNOWLEDGE}  # where there is no sandbox, or not the extra
     assert set(EVERY) - late <= set(registry.specs())

@@ -16,9 +16,9 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox import JobStore
 from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
 from mlx_tools.tools import ToolContext, ToolResult, execute, preview_of
+from tests.schedule.kept_jobs import file_of, jobs_in
 
 START = datetime(2026, 3, 4, 23, 30, tzinfo=UTC)
 POLICY = Policy(allow=["schedule_task", "clock"], deny=["notes_*"])
@@ -29,7 +29,7 @@ class Desk:
 
     def __init__(self, path: Path) -> None:
         self.now = START
-        self.store = JobStore(path, b"secret", lambda: self.now)
+        self.store = jobs_in(path, b"secret", lambda: self.now)
         jobs = Jobs(
             store=self.store,
             zone=lambda: "Europe/Berlin",
@@ -77,7 +77,7 @@ def test_what_is_shown_before_approval_is_the_task_and_its_times(desk: Desk) -> 
     assert [line for line in shown.text.split("\n") if line.startswith("due: ")] == [
         f"due: 2026-03-{day:02} 08:30:00 (Europe/Berlin)" for day in (5, 6, 9)
     ]
-    assert not desk.store.path.exists()
+    assert not file_of(desk.store).exists()
 
 
 def test_what_is_shown_says_what_the_job_may_do(desk: Desk) -> None:

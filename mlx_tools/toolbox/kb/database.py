@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import KnowledgeBaseError
+from mlx_tools.store import DAMAGED, FileFormat, SqliteFile
 from mlx_tools.toolbox.kb.documents import Document
 from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
 from mlx_tools.toolbox.kb.query import indexed
-from mlx_tools.toolbox.sqlite import DAMAGED, FileFormat, SqliteFile
 
 _INDEXES: Final = {
     "passage_words": ("heading", "text"),

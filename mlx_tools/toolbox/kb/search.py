@@ -19,10 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from mlx_tools.store import DAMAGED
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.passages import WITHIN
 from mlx_tools.toolbox.kb.query import FEW, TermMatcher, WantedTerm, query_of
-from mlx_tools.toolbox.sqlite import DAMAGED
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0

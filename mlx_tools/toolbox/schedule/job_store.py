@@ -1,30 +1,25 @@
-"""Jobs and their runs in SQLite: one file, readable by its owner alone. Times are kept as seconds
-since 1970.
+"""Jobs and their runs, in tables beside the sessions. Times are kept as seconds since 1970.
 
 A run is claimed in one transaction that also plans the job's next time, so that two runners never
-take the same, and no time is run twice. A job is sealed with a key that is kept outside the file:
+take the same, and no time is run twice. A job is sealed with a key that is kept outside the tables:
 one that somebody else wrote or widened is shown as damaged and never runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import hmac
 import math
-import os
 import secrets
-import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
+from mlx_tools.store import FileFormat, Statements, Tables, passes
 from mlx_tools.toolbox.schedule.job import OPEN, Job, JobRun, JobState, Listed, RunStatus
 from mlx_tools.toolbox.schedule.when import LAST_YEAR
-from mlx_tools.toolbox.sqlite import FileFormat, SqliteFile, passes
 
 MAX_JOBS: Final = 1_000
 KEPT_RUNS: Final = 100
@@ -36,9 +31,6 @@ KEEP_DONE: Final = timedelta(days=30)
 MAX_ATTEMPTS: Final = 3
 RETRY_AFTER: Final = timedelta(minutes=5)
 """How often, and how long after, a run is tried again that could not be begun."""
-
-WAIT: Final = 10.0
-"""Seconds for which one process waits for another that writes."""
 
 _SCHEMA: Final = """
 CREATE TABLE jobs (
@@ -52,7 +44,7 @@ CREATE TABLE runs (
   runner TEXT NOT NULL DEFAULT '', UNIQUE (job, due, attempt)
 );
 """
-_FORMAT: Final = FileFormat("schedule", ScheduleError, 0x6D6C786A, 1, _SCHEMA)
+SCHEDULE: Final = FileFormat("schedule", ScheduleError, 0x6D6C786A, 1, _SCHEMA, "schedule.sqlite")
 _OPEN_RUNS: Final = f"SELECT * FROM runs WHERE status IN {OPEN}"  # noqa: S608 (constants)
 
 
@@ -62,24 +54,19 @@ def utc_now() -> datetime:
 
 
 class JobStore:
-    """The jobs in the file ``path``, which is made with the first.
+    """The jobs in ``tables``, which are of the format `SCHEDULE`.
 
-    ``secret`` is the key that jobs are sealed with, or what gives it; ``wait`` is how many seconds
-    another process that writes is waited for. Methods raise `ScheduleError` where the file cannot
-    be used. All times are in UTC.
+    ``secret`` is the key that jobs are sealed with, or what gives it. Methods raise `ScheduleError`
+    where the tables cannot be used. All times are in UTC.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        tables: Tables,
         secret: bytes | Callable[[], bytes],
         now: Callable[[], datetime] = utc_now,
-        wait: float = WAIT,
     ) -> None:
-        self.path = Path(path)
-        self.owners = self.path.with_name(f"{self.path.name}.runners")
-        """The folder of the runners' locks."""
-        self._wait = wait
+        self.tables = tables
         self._secret = secret
         self._now = now
 
@@ -94,7 +81,7 @@ class JobStore:
             raise UsageError(f"{job.said[:100]!r} is past, or never comes")
         created = job.created or now.isoformat(timespec="seconds")
         made = replace(job, id=secrets.token_hex(4), created=created)
-        with self._opened(write=True) as db:
+        with self.tables.transaction(write=True) as db:
             db.execute(
                 "DELETE FROM jobs WHERE next_due IS NULL AND planned_at < ?"
                 " AND id NOT IN (SELECT job FROM runs WHERE ended IS NULL)",
@@ -114,7 +101,7 @@ class JobStore:
     def remove(self, job: str) -> None:
         """Forgets a job and its runs; their sessions stay. Raises `UsageError` where there is
         none."""
-        with self._opened(write=True) as db:
+        with self.tables.transaction(write=True) as db:
             db.execute("DELETE FROM runs WHERE job = ?", (job,))
             if not db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
@@ -134,18 +121,18 @@ class JobStore:
 
     def listing(self) -> list[Listed]:
         """All jobs: those that are due next first, those that are done last."""
-        with self._opened() as db:
+        with self.tables.transaction() as db:
             query = "SELECT * FROM jobs ORDER BY next_due IS NULL, next_due, id"
             jobs = db.execute(query).fetchall()
             runs: dict[str, list[JobRun]] = {}
-            for row in db.execute("SELECT * FROM runs ORDER BY id DESC"):
+            for row in db.execute("SELECT * FROM runs ORDER BY id DESC").fetchall():
                 runs.setdefault(row["job"], []).append(_run(row))
             return [self._listed(row, runs.get(row["id"], [])) for row in jobs]
 
     def next_try(self, after: datetime) -> datetime | None:
         """When there is something to run that is not due at ``after`` yet, None where there is
         nothing. What was due then and was not taken, as a damaged job, is not waited for."""
-        with self._opened() as db:
+        with self.tables.transaction() as db:
             query = "SELECT min(try_at) FROM jobs WHERE try_at > ?"
             return _time(db.execute(query, (_seconds(after),)).fetchone()[0])
 
@@ -156,7 +143,7 @@ class JobStore:
 
         Returns the job and its run; None where nothing is due.
         """
-        with self._opened(write=os.path.lexists(self.path)) as db:
+        with self.tables.transaction(write=self.tables.made) as db:
             self._replan(db, now)
             query = "SELECT * FROM jobs WHERE try_at <= ? ORDER BY try_at, id"
             for row in db.execute(query, (_seconds(now),)).fetchall():
@@ -167,8 +154,8 @@ class JobStore:
                 if db.execute(f"{_OPEN_RUNS} AND job = ?", (job.id,)).fetchone():
                     continue  # it waits for a person, or is at work: this time is left out
                 run = db.execute(
-                    "INSERT OR IGNORE INTO runs (job, due, attempt, started, status, runner)"
-                    " VALUES (?, ?, ?, ?, 'running', ?) RETURNING *",
+                    "INSERT INTO runs (job, due, attempt, started, status, runner)"
+                    " VALUES (?, ?, ?, ?, 'running', ?) ON CONFLICT DO NOTHING RETURNING *",
                     (job.id, _seconds(due), int(row["attempt"]), _seconds(now), runner),
                 ).fetchone()
                 if run is None:
@@ -183,13 +170,13 @@ class JobStore:
 
     def began(self, run: JobRun, session: str) -> None:
         """Writes down in which session a run takes place, before anything happens in it."""
-        with self._opened(write=True) as db:
+        with self.tables.transaction(write=True) as db:
             db.execute("UPDATE runs SET session = ? WHERE id = ?", (session, run.id))
 
     def settle(self, run: JobRun, status: RunStatus, reason: str = "") -> None:
         """Writes down how a run stands. One that is not over keeps its job from running again."""
         ended = None if status in OPEN else _seconds(self._now())
-        with self._opened(write=True) as db:
+        with self.tables.transaction(write=True) as db:
             query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
             db.execute(query, (status, reason[:500], ended, run.id))
 
@@ -199,7 +186,7 @@ class JobStore:
         if run.attempt >= MAX_ATTEMPTS:
             return False
         at = _seconds(self._now() + after)
-        with self._opened(write=True) as db:
+        with self.tables.transaction(write=True) as db:
             planned = db.execute(
                 "UPDATE jobs SET next_due = ?, try_at = ?, attempt = ?"
                 " WHERE id = ? AND (try_at IS NULL OR try_at > ?)",
@@ -209,18 +196,18 @@ class JobStore:
 
     def is_of_a_run(self, session: str) -> bool:
         """Return whether a job's run happened in this session."""
-        with self._opened() as db:
+        with self.tables.transaction() as db:
             found = db.execute("SELECT 1 FROM runs WHERE session = ?", (session,)).fetchone()
         return found is not None
 
     def open_runs(self) -> list[JobRun]:
         """The runs that are not over, the oldest first."""
-        with self._opened() as db:
-            return [_run(row) for row in db.execute(f"{_OPEN_RUNS} ORDER BY id")]
+        with self.tables.transaction() as db:
+            return [_run(row) for row in db.execute(f"{_OPEN_RUNS} ORDER BY id").fetchall()]
 
     # --- within ---
 
-    def _plan_next(self, db: sqlite3.Connection, job: Job, now: datetime) -> None:
+    def _plan_next(self, db: Statements, job: Job, now: datetime) -> None:
         due = job.when.next_after(now)
         at = None if due is None else _seconds(due)
         db.execute(
@@ -228,7 +215,7 @@ class JobStore:
             (at, at, _seconds(now), job.id),
         )
 
-    def _replan(self, db: sqlite3.Connection, now: datetime) -> None:
+    def _replan(self, db: Statements, now: datetime) -> None:
         """Plans jobs anew that were planned at a time that is yet to come: the clock was set back,
         and what was planned by the wrong one may be years away."""
         query = "SELECT * FROM jobs WHERE next_due IS NOT NULL AND planned_at > ?"
@@ -240,7 +227,7 @@ class JobStore:
                 plan = "UPDATE jobs SET try_at = next_due, planned_at = ? WHERE id = ?"
                 db.execute(plan, (_seconds(now), job.id))
 
-    def _listed(self, row: sqlite3.Row, runs: list[JobRun]) -> Listed:
+    def _listed(self, row: Any, runs: list[JobRun]) -> Listed:
         job = self._believed(row)
         if job is None:
             return Listed(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
@@ -250,7 +237,7 @@ class JobStore:
             state = waiting[0]
         return Listed(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
-    def _believed(self, row: sqlite3.Row) -> Job | None:
+    def _believed(self, row: Any) -> Job | None:
         """The job of a row, None where it is not as it was sealed, or means nothing today."""
         text = str(row["definition"])
         if not hmac.compare_digest(self._seal(text).encode(), str(row["seal"]).encode()):
@@ -271,15 +258,6 @@ class JobStore:
             raise raised from None
         return hmac.new(key, b"job:" + definition.encode(), hashlib.sha256).hexdigest()
 
-    @contextlib.contextmanager
-    def _opened(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
-        """The file in a transaction; where there is none and nothing is written, an empty one."""
-        path = self.path if write or os.path.lexists(self.path) else None
-        with SqliteFile(path, _FORMAT, wait=self._wait) as file, file.guarded():
-            file.sql.row_factory = sqlite3.Row
-            with file.transaction(write=write) as db:
-                yield db
-
 
 def _seconds(time: datetime) -> int:
     """Seconds since 1970; a part of one counts as gone: nothing is early."""
@@ -296,6 +274,6 @@ def _time(stored: int | None) -> datetime | None:
     return found
 
 
-def _run(row: sqlite3.Row) -> JobRun:
+def _run(row: Any) -> JobRun:
     known: dict[str, Any] = dict(row)
     return JobRun(**known | {name: _time(known[name]) for name in ("due", "started", "ended")})

@@ -9,23 +9,17 @@ run again until a person has gone on with the session, or removed it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
-import re
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 import anyio
 
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
-from mlx_tools.paths import private_dir
+from mlx_tools.store import Presence
 from mlx_tools.toolbox.schedule.job import Job, JobRun, RunEnd, RunStatus, Seen
 from mlx_tools.toolbox.schedule.job_store import JobStore, utc_now
-from mlx_tools.toolbox.sqlite import passes
 
 POLL: Final = 30.0
 """Seconds after which a runner that stays looks again: jobs come, and clocks are set."""
@@ -56,56 +50,6 @@ class Ended:
     exit_code: int = EXIT_OK
 
 
-# --- which runner is alive ----------------------------------------------------------------------
-
-_TOKEN: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_FLAGS: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-
-
-class RunnerLock:
-    """Says that a runner is alive: a lock on a file of its own below ``folder``, which the system
-    takes away when its process ends, however it ends."""
-
-    def __init__(self, folder: Path) -> None:
-        self.token = secrets.token_hex(16)
-        self._path = private_dir(folder) / self.token
-        try:
-            self._fd = os.open(self._path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
-        except OSError as error:
-            raised = ScheduleError(f"{self._path} cannot be made: {error.strerror}")
-            raised.passing = passes(error)
-            raise raised from None
-
-    def close(self) -> None:
-        """Lets the lock go."""
-        with contextlib.suppress(OSError):
-            self._path.unlink()
-        with contextlib.suppress(OSError):
-            os.close(self._fd)
-
-
-def is_alive(folder: Path, token: str) -> bool:
-    """Whether the runner of this token still holds its lock."""
-    if not _TOKEN.fullmatch(token):
-        return False
-    try:
-        fd = os.open(folder / token, _FLAGS)
-    except FileNotFoundError:
-        return False
-    except OSError:  # too many open files, say: nobody's end is to be read out of that
-        return True
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(fd)
-    with contextlib.suppress(OSError):
-        (folder / token).unlink()  # its process is gone
-    return False
-
-
 # --- running ------------------------------------------------------------------------------------
 
 
@@ -118,7 +62,7 @@ class Runner:
     look: Look
     now: Callable[[], datetime] = field(default=utc_now, kw_only=True)
     sleep: Callable[[float], Awaitable[None]] = field(default=anyio.sleep, kw_only=True)
-    _lock: RunnerLock | None = field(default=None, init=False)
+    _present: Presence | None = field(default=None, init=False)
 
     def __enter__(self) -> Runner:
         return self
@@ -127,10 +71,10 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the lock that says that this runner is alive."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        """Takes back the sign that this runner is alive."""
+        if self._present is not None:
+            self._present.close()
+            self._present = None
 
     async def run_due(self, tell: Callable[[Ended], None] = lambda ended: None) -> list[Ended]:
         """Runs everything that is due now, each job at most once, and returns how that went.
@@ -138,10 +82,10 @@ class Runner:
         ``tell`` is called as each run ends.
         """
         settle(self.store, self.look)
-        if self._lock is None:
-            self._lock = RunnerLock(self.store.owners)
+        if self._present is None:
+            self._present = self.store.tables.presence()
         now, ended = self.now(), []
-        while (claimed := self.store.claim(now, self._lock.token)) is not None:
+        while (claimed := self.store.claim(now, self._present.token)) is not None:
             ended.append(await self._run(*claimed, tell))
         return ended
 
@@ -210,7 +154,7 @@ class Runner:
 def settle(store: JobStore, look: Look) -> None:
     """Brings runs up to date that are not over: what has become of their sessions."""
     for run in store.open_runs():
-        if run.status != "running" or not is_alive(store.owners, run.runner):
+        if run.status != "running" or not store.tables.present(run.runner):
             _settle(store, look, run)
 
 

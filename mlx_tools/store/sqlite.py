@@ -45,13 +45,15 @@ _PASSING_NUMBERS: Final = frozenset(
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     """What a kind of file is called, which error is raised of it, the number by which it is known,
-    its version, and the statements that make its tables, each at the end of a line."""
+    its version, and the statements that make its tables, each at the end of a line. ``file`` is its
+    name in a store's folder, where it belongs to one (`SessionStore.tables`)."""
 
     name: str
     error: type[MlxToolsError]
     application: int
     version: int
     schema: str
+    file: str = ""
 
 
 def passes(error: BaseException | None) -> bool:

@@ -1,0 +1,189 @@
+"""What the runs of a session began with, and which approvals are used up."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.errors import StorageError
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import Decision
+from mlx_tools.store.artifacts import drafted
+from mlx_tools.store.transcript import write_all
+
+ACCESS_FILE: Final = "access.json"
+_ACCESS_VERSION: Final = 1
+MAX_ACCESS_BYTES: Final = 4_000_000
+
+
+@dataclass(eq=False)
+class Access:
+    """The access list of the runs of one session: what a run began with.
+
+    A run writes down the policy, the tools and the configuration that it began with. Before each
+    call the list is read back, and held to what is so now. A list that is not there, cannot be read
+    or says anything else lets no call run: it can take access away, and never give it.
+
+    ``path`` is a file that only its owner can read or write, None for nowhere. It is a kill switch:
+    whoever deletes it stops the run from calling anything more. What is read there must be, byte
+    for byte, what this run wrote. A run that was killed leaves its list; the next one of the
+    session writes a new one. ``watched`` are the places of configuration files, each with what was
+    there when the configuration was read (`fingerprints`).
+    """
+
+    path: Path | None = None
+    watched: Mapping[str, str] = field(default_factory=dict)
+    _tools: Mapping[str, str] | None = field(default=None, init=False)
+    _written: bytes = field(default=b"", init=False)
+
+    def begin(self, session: str, policy_hash: str, specs: Iterable[ToolSpec]) -> None:
+        """Write the list of a run that begins. Raises `StorageError` where it cannot be."""
+        self._tools = None
+        tools = {spec.name: spec.digest() for spec in specs}
+        if self.path is not None:
+            listed = {
+                "version": _ACCESS_VERSION,
+                "session": session,
+                "policy": policy_hash,
+                "tools": tools,
+                "configuration": dict(self.watched),
+            }
+            self._written = json.dumps(listed, sort_keys=True).encode()
+            try:
+                with drafted(beside(self.path), self._written) as draft:
+                    draft.replace(self.path)
+            except OSError as error:
+                raise StorageError(
+                    f"the access list {self.path} cannot be written: {error.strerror}",
+                    hint="check the folder's permissions and free space",
+                ) from None
+        self._tools = tools
+
+    def check(self, spec: ToolSpec) -> Decision | None:
+        """The reason why a call of this tool may not run now, None where it may. Raises nothing."""
+        reason = self._refusal(spec)
+        return Decision("deny", "access_list", reason, "not_allowed") if reason else None
+
+    def _refusal(self, spec: ToolSpec) -> str:
+        if self._tools is None:
+            return "there is no access list: no run has begun, or it has ended"
+        if self.path is not None and (fault := self._fault(self.path)):
+            return fault
+        if spec.name not in self._tools:
+            return f"{spec.name} was no tool of this run when it began"
+        if self._tools[spec.name] != spec.digest():
+            return f"{spec.name} has changed since the run began"
+        for place, was in sorted(self.watched.items()):
+            if _fingerprint(place) != was:
+                return f"the configuration has changed since the run began: {place}"
+        return ""
+
+    def _fault(self, path: Path) -> str:
+        try:
+            intact = _content(path, owned=True) == self._written
+        except FileNotFoundError:
+            return "the access list of this run is gone"
+        except BlockingIOError:
+            return "the access list of this run is locked"
+        except PermissionError as error:
+            return f"the access list of this run cannot be trusted: {error.strerror}"
+        except OSError as error:
+            return f"the access list of this run cannot be read: {error.strerror}"
+        return "" if intact else "the access list is not the one that this run wrote"
+
+    def end(self) -> None:
+        """End the run: nothing may be called any more."""
+        self._tools = None
+        if self.path is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+
+
+def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
+    """The state of each place now: a hash of the file's content, or a word where there is none."""
+    return {os.fspath(place): _fingerprint(place) for place in places}
+
+
+def _fingerprint(place: str | os.PathLike[str]) -> str:
+    try:
+        data = _content(place)
+    except FileNotFoundError:
+        return "absent"
+    except OSError:
+        return "unreadable"
+    return hashlib.sha256(data).hexdigest() if len(data) < MAX_ACCESS_BYTES else "too large"
+
+
+def _content(path: str | os.PathLike[str], *, owned: bool = False) -> bytes:
+    """The content of a regular file, as far as `MAX_ACCESS_BYTES`; nothing is waited for.
+
+    Raises OSError; of one that must be ours alone (``owned``) PermissionError where others own it
+    or may write to it, BlockingIOError where it is locked.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if owned else 0)
+    file = os.open(path, flags)
+    try:
+        info = os.fstat(file)
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError(0, "it is no regular file")
+        if owned:
+            if info.st_uid != os.geteuid():
+                raise PermissionError(0, "somebody else owns it")
+            if info.st_mode & 0o022:
+                raise PermissionError(0, "others may write to it")
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if info.st_size > MAX_ACCESS_BYTES:
+                raise OSError(0, "it is too large")
+        return os.read(file, MAX_ACCESS_BYTES)
+    finally:
+        os.close(file)
+
+
+def beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+
+
+@dataclass(eq=False)
+class Used:
+    """The approvals that calls have started with, by their digests: each counts once, whatever is
+    taken away from a transcript. ``path`` None keeps them in memory."""
+
+    path: Path | None = None
+    _known: set[str] = field(default_factory=set, init=False)
+
+    def take(self, digest: str) -> bool:
+        """Use an approval up; False where it was used before. Raises `StorageError` where that
+        cannot be written down: then it is not used up."""
+        if self.path is None:
+            taken = digest not in self._known
+            self._known.add(digest)
+            return taken
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                known = file.read()
+                if digest.encode() in known.split():
+                    return False
+                end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
+                try:
+                    write_all(file.fileno(), end + f"{digest}\n".encode())
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(len(known))
+                    raise
+        except OSError as error:
+            raise StorageError(
+                f"{self.path} cannot be written: {error.strerror}",
+                hint="nothing was run; free some space and start again",
+            ) from None
+        return True

@@ -1,0 +1,320 @@
+"""Sessions in a folder: each a folder of its own, with its transcript, its artifacts and the access
+list of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
+from mlx_tools.store.access_list import ACCESS_FILE, Access, Used, beside
+from mlx_tools.store.artifacts import (
+    ARTIFACTS,
+    KEEP_SECONDS,
+    MAX_BYTES,
+    UNDO_FOLDER,
+    ArtifactStore,
+    Sweeper,
+    UndoStore,
+    drafted,
+)
+from mlx_tools.store.session_list import ListedSession, Standing, standing_of
+from mlx_tools.store.session_store import SessionFiles, SessionStore, new_session_id
+from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, load, parse
+from mlx_tools.transcript import Header, Record
+
+if TYPE_CHECKING:
+    from mlx_tools.store.sqlite import FileFormat
+    from mlx_tools.store.tables import Tables
+
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
+_REMOVED: Final = ".removed-"
+
+
+class TranscriptStore(SessionStore):
+    """A folder of sessions, readable by its owner alone.
+
+    ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
+    With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
+    beside a tool that failed. ``watched`` are the places of configuration files and what was there
+    when they were read (`fingerprints`): once one changes, no run calls anything more. Raises
+    `UsageError` where one of them cannot be.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        keep: float = KEEP_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        keep_all: bool = False,
+        watched: Mapping[str, str] | None = None,
+    ) -> None:
+        if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
+            raise wrong_argument("the folder of a store", folder, "give its path")
+        if not isinstance(keep, int | float):
+            raise wrong_argument("keep", keep, "give a number of seconds")
+        if not isinstance(max_bytes, int) or max_bytes < 0:
+            raise wrong_argument("max_bytes", max_bytes, "give a number of bytes, from 0")
+        self.folder = Path(folder)
+        self.place = str(self.folder)
+        self.keep = keep
+        self.watched = dict(watched or {})
+        self.max_bytes = max_bytes
+        self.keep_all = keep_all
+        self._sweeper = Sweeper(self.folder, keep)
+
+    def create(self) -> SessionFiles:
+        session = new_session_id()
+        self._sweeper.sweep()
+        folder = self.folder / session
+        try:
+            self._make()
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise StorageError(
+                f"no session can be kept in {self.folder}: {error.strerror}",
+                hint="check the folder's permissions and free space",
+            ) from None
+        return self._files(session, folder, TranscriptFile(folder / NAME))
+
+    def _make(self) -> None:
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def open(self, session: str | os.PathLike[str]) -> SessionFiles:
+        path = self._path_of_one(session)
+        return self._opened(path, TranscriptFile(path, create=False))
+
+    def read(self, session: str | os.PathLike[str]) -> SessionFiles:
+        path = self._path_of_one(session)
+        transcript = Transcript(load(path))
+        transcript.path = path
+        return self._opened(path, transcript)
+
+    def _path_of_one(self, session: str | os.PathLike[str]) -> Path:
+        path = self.path_of(session)
+        if not path.is_file():
+            raise UsageError(
+                f"there is no session {os.fspath(session)!r}", hint="mlx-tools sessions list"
+            )
+        return path
+
+    def _opened(self, path: Path, transcript: Transcript) -> SessionFiles:
+        header = transcript[0] if transcript else None
+        name = header.session if isinstance(header, Header) else path.parent.name
+        return self._files(name, path.parent, transcript)
+
+    def _files(self, session: str, folder: Path, transcript: Transcript) -> SessionFiles:
+        return SessionFiles(
+            session,
+            transcript,
+            self.artifacts(folder),
+            Access(folder / ACCESS_FILE, self.watched),
+            Used(self.folder / "used"),
+            UndoStore(folder / UNDO_FOLDER, keep=self.keep),
+        )
+
+    def artifacts(self, folder: Path) -> ArtifactStore:
+        """The place for outputs of the session in ``folder`` are kept. What is put there sweeps all
+        sessions too, now and then: artifacts expire also where a program runs for days."""
+        return ArtifactStore(
+            folder / ARTIFACTS,
+            keep=self.keep,
+            max_bytes=self.max_bytes,
+            keep_all=self.keep_all,
+            sweep=self._sweeper.sweep_if_due,
+        )
+
+    def path_of(self, session: str | os.PathLike[str]) -> Path:
+        """The path of a transcript, be it there or not. An id never leads out of the store;
+        a path is taken as it is. Raises `UsageError` for what is neither."""
+        text = os.fspath(session)
+        if isinstance(session, str) and _ID.fullmatch(text):
+            return self.folder / text / NAME
+        if isinstance(session, os.PathLike) or os.sep in text:
+            path = Path(text).expanduser()
+            return path / NAME if path.is_dir() else path
+        raise UsageError(
+            f"{text!r} is no session", hint="give its id, or the path of its transcript"
+        )
+
+    @property
+    def secret(self) -> bytes:
+        path = self.folder / "secret"
+        try:
+            self._make()
+            if not path.exists():
+                with (
+                    contextlib.suppress(FileExistsError),
+                    drafted(beside(path), secrets.token_bytes(32)) as draft,
+                ):
+                    path.hardlink_to(draft)
+            return path.read_bytes()
+        except OSError as error:
+            raise StorageError(
+                f"the key of approvals, {path}, cannot be read or made: {error.strerror}"
+            ) from None
+
+    # --- looking ---
+
+    def ids(self) -> list[str]:
+        try:
+            with os.scandir(self.folder) as entries:
+                found = [
+                    entry.name
+                    for entry in entries
+                    if _ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                ]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise TranscriptError(
+                f"the sessions in {self.folder} cannot be listed: {error.strerror}"
+            ) from None
+        return sorted(found, reverse=True)
+
+    def by_use(self) -> list[str]:
+        return sorted(self.ids(), key=lambda i: (_last_write(self.path(i)), i), reverse=True)
+
+    def path(self, session: str) -> Path:
+        """The path of a transcript, by an id that `find` or `ids` gave."""
+        return self.folder / session / NAME
+
+    def size(self, session: str) -> int:
+        with contextlib.suppress(OSError):
+            return self.path(session).stat(follow_symlinks=False).st_size
+        return -1
+
+    def updated(self, session: str) -> float:
+        return _last_write(self.path(session)) / 1e9
+
+    def undo(self, session: str, *, keep: float) -> UndoStore:
+        return UndoStore(self.folder / session / UNDO_FOLDER, keep=keep)
+
+    def tables(self, form: FileFormat) -> Tables:
+        from mlx_tools.store.tables import SqliteTables
+
+        return SqliteTables(self.folder.parent / form.file, form)
+
+    def records(self, session: str) -> list[Record]:
+        with self._file(session) as file:
+            return _records(file)
+
+    def listed(self, session: str) -> ListedSession:
+        path = self.path(session)
+        updated, size = 0.0, _size(path.parent)
+        try:
+            with self._file(session) as file:
+                updated = os.fstat(file).st_mtime
+                running = not _locked(file, fcntl.LOCK_SH)
+                if not running:
+                    fcntl.flock(file, fcntl.LOCK_UN)  # at once: who wants to go on must not wait
+                standing = standing_of(_records(file))
+        except TranscriptError as error:
+            standing, running = Standing(state="damaged", reason=str(error)), False
+        if running:
+            standing = replace(standing, state="running", reason="")
+        return ListedSession(
+            session=session, path=path, standing=standing, updated=updated, size=size
+        )
+
+    def remove(self, session: str, *, whatever: bool = False) -> bool:
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(self._file(session))
+                if not _locked(file, fcntl.LOCK_EX):
+                    return False
+                ended = standing_of(_records(file)).ended
+            except TranscriptError:
+                ended = False
+            if not (ended or whatever):
+                return False
+            grave = self.folder / f"{_REMOVED}{session}"
+            try:
+                # under another name first: what is half removed is no session
+                (self.folder / session).rename(grave)
+            except FileNotFoundError:  # another process was quicker
+                return False
+            except OSError as error:
+                raise TranscriptError(
+                    f"the session {session} cannot be removed: {error.strerror}"
+                ) from None
+            shutil.rmtree(grave, ignore_errors=True)
+            if grave.exists():
+                raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
+        return True
+
+    @contextlib.contextmanager
+    def held(self, session: str) -> Iterator[None]:
+        with self._file(session) as file:
+            if not _locked(file, fcntl.LOCK_EX):
+                raise TranscriptError(
+                    f"the session {session} is in use by another process", hint="wait for it to end"
+                )
+            yield
+
+    def sweep(self) -> None:
+        with contextlib.suppress(OSError):
+            for grave in self.folder.glob(f"{_REMOVED}*"):
+                shutil.rmtree(grave, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _file(self, session: str) -> Iterator[int]:
+        path = self.path(session)
+        # not blocked by a pipe that stands in its place
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            file = os.open(path, flags)
+        except OSError as error:
+            raise TranscriptError(
+                f"the transcript {path} cannot be opened: {error.strerror}"
+            ) from None
+        try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise TranscriptError(f"the transcript {path} is no file")
+            yield file
+        finally:
+            os.close(file)
+
+
+def _last_write(transcript: Path) -> int:
+    """The time when a session was last written to, 0 where that cannot be had."""
+    with contextlib.suppress(OSError):
+        return transcript.stat(follow_symlinks=False).st_mtime_ns
+    return 0
+
+
+def _locked(file: int, kind: int) -> bool:
+    """Takes the lock where no other process has it; returns whether it did."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _records(file: int) -> list[Record]:
+    try:
+        with os.fdopen(os.dup(file), "rb") as reader:
+            return parse(reader.read())[0]
+    except OSError as error:
+        raise TranscriptError(f"the transcript cannot be read: {error.strerror}") from None
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for base, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(f"{base}{os.sep}{name}").st_size
+    return total

@@ -1,0 +1,24 @@
+"""Jobs in a file, as tests make them and look into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from mlx_tools.store import SqliteTables
+from mlx_tools.toolbox import SCHEDULE, JobStore, utc_now
+
+
+def jobs_in(
+    path: Path,
+    secret: bytes | Callable[[], bytes] = b"secret",
+    now: Callable[[], datetime] = utc_now,
+    wait: float = 10.0,
+) -> JobStore:
+    return JobStore(SqliteTables(path, SCHEDULE, wait), secret, now)
+
+
+def file_of(store: JobStore) -> Path:
+    assert isinstance(store.tables, SqliteTables)
+    return store.tables.path
