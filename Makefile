@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 PYTEST_ARGS ?=
+# All extras but vision and speech (docs/dependencies.md).
+LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain dev
 QUESTION ?= What is 17 * 23?
 
 # Tests start the command some hundred times: compiled anew each time, it takes twice as long.
@@ -50,7 +52,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/counts.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
-	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 --all-extras \
+	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 $(LOCKED:%=--extra %) \
 	  --custom-compile-command "make lock" --quiet $(LOCK_ARGS) --output-file requirements.lock
 
 clean: ## Remove .venv and what tools left behind

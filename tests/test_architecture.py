@@ -148,7 +148,7 @@ def test_every_foreign_import_is_a_declared_dependency() -> None:
     extras = project["optional-dependencies"]
     named = (
         *("anthropic", "gateway", "keychain", "mcp", "mlx", "ollama", "openapi", "pdf"),
-        *("pytest", "telemetry", "web"),
+        *("pytest", "speech", "telemetry", "vision", "web"),
     )
     texts = [*project["dependencies"], *(text for extra in named for text in extras[extra])]
     declared: set[str] = {canonicalize_name(Requirement(text).name) for text in texts}
@@ -157,7 +157,7 @@ def test_every_foreign_import_is_a_declared_dependency() -> None:
 
     def offering(top: str) -> Iterator[str]:
         """The packages that hold a module: those that are installed, else those named like it."""
-        alike = [name for name in declared if name.split("-")[0] == top]
+        alike = [name for name in declared if top in (name.split("-")[0], name.replace("-", "_"))]
         return map(canonicalize_name, providers.get(top, alike))
 
     missing = {

@@ -13,6 +13,9 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
+LEFT_OUT = {"vision", "speech"}
+"""Extras of a gigabyte, which nothing else needs."""
+
 MAC = {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"}
 OLD_MAC = MAC | {"platform_machine": "x86_64"}
 LINUX = {"sys_platform": "linux", "platform_system": "Linux", "platform_machine": "x86_64"}
@@ -40,12 +43,12 @@ def locked(platform: dict[str, str], python: str = "3.11") -> dict[str, Requirem
 
 
 def declared(platform: dict[str, str]) -> list[Requirement]:
-    """What pyproject.toml asks for on a platform, all extras included."""
+    """What pyproject.toml asks for on a platform, with every extra that the lock serves."""
     texts = [*PROJECT["dependencies"]]
-    for extra in PROJECT["optional-dependencies"].values():
-        texts += extra
-    requirements = [Requirement(text) for text in texts]
-    return [r for r in requirements if r.marker is None or r.marker.evaluate(platform)]
+    for extra, requirements in PROJECT["optional-dependencies"].items():
+        texts += requirements if extra not in LEFT_OUT else ()
+    found = [Requirement(text) for text in texts]
+    return [r for r in found if r.marker is None or r.marker.evaluate(platform)]
 
 
 def test_every_line_is_one_exact_version_and_no_address() -> None:
@@ -64,6 +67,12 @@ def test_the_lock_satisfies_every_declared_bound(platform: dict[str, str], pytho
         pinned = versions[canonicalize_name(requirement.name)]
         version = str(pinned.specifier).removeprefix("==")
         assert requirement.specifier.contains(version), f"{requirement}: make lock"
+
+
+def test_the_lock_is_made_of_all_other_extras() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (named,) = re.findall(r"^LOCKED := (.*)$", makefile, re.MULTILINE)
+    assert set(named.split()) == set(PROJECT["optional-dependencies"]) - LEFT_OUT
 
 
 def test_each_platform_gets_its_own_build_of_mlx() -> None:

@@ -270,6 +270,11 @@ class WebSettings(Section):
         "Hosts of this machine or its network that fetch_url may ask besides, each with its port",
         check=LOCAL_HOSTS,
     )
+    searxng: str | None = setting(
+        "never",
+        "The address of a SearXNG, which web_search asks in place of other engines",
+        check=Checked("an address such as http://127.0.0.1:8888", parse_address),
+    )
 
 
 class ToolSettings(Section):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL
     from mlx_tools.backends.models.files import ModelFiles, read_model_files
-    from mlx_tools.backends.models.hub import ListedModel
+    from mlx_tools.backends.models.hub import ListedModel, cached_snapshots
     from mlx_tools.backends.models.listing import (
         ModelMissing,
         find_model,
@@ -107,7 +107,7 @@ __getattr__, __dir__ = names_of(
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),
         "models.embedded": ("DEFAULT_MODEL",),
         "models.files": ("ModelFiles", "read_model_files"),
-        "models.hub": ("ListedModel",),
+        "models.hub": ("ListedModel", "cached_snapshots"),
         "models.listing": (
             "ModelMissing",
             "find_model",

@@ -72,11 +72,18 @@ def tools(
     from mlx_tools.toolbox.file_access import create_file, file_access
     from mlx_tools.toolbox.format_xml import format_xml
     from mlx_tools.toolbox.knowledge import Knowledge
+    from mlx_tools.toolbox.media import (
+        describe_image,
+        no_speech,
+        no_vision,
+        transcribe_audio,
+        translate,
+    )
     from mlx_tools.toolbox.note_tools import notes_create, notes_search
     from mlx_tools.toolbox.notes import NO_FOLDER, Notes
     from mlx_tools.toolbox.run_command import run_command, unusable
     from mlx_tools.toolbox.schedule_task import schedule_task
-    from mlx_tools.toolbox.web_tools import WebOptions, fetch_url, missing, web_search
+    from mlx_tools.toolbox.web_tools import WebOptions, fetch_url
 
     names = [_root(root) for root in require_items("roots", roots, "give a list of folders")]
     opened = [Root(name) for name in names] if supported() else []
@@ -102,7 +109,10 @@ def tools(
         _off(notes_create(notes), no_notes),
         _off(notes_search(notes), no_notes),
         fetch_url(web.fetcher(), web.seconds),
-        _off(web_search(engines=web.engines, seconds=web.seconds), missing),
+        web.search(),
+        translate(),
+        _off(describe_image(opened), lambda: no_files or no_vision()),
+        _off(transcribe_audio(opened), lambda: no_files or no_speech()),
     ]
 
 

@@ -71,7 +71,7 @@ class _Files:
 
     def read(self, path: str) -> str:
         """A text file, whole up to `MAX_BYTES`. Raises ToolError."""
-        fd = self._open(path, Root.open_file)
+        fd = open_below(self._roots, path)
         try:
             size = os.fstat(fd).st_size
             content = up_to(fd, MAX_BYTES + 1)
@@ -88,7 +88,7 @@ class _Files:
         """The entries of a folder in order, one a line. Raises ToolError."""
         if len(self._roots) > 1 and path in ("", ".", "./"):
             return "\n".join(f"{root.path}/" for root in self._roots)
-        fd = self._open(path, Root.open_folder)
+        fd = open_below(self._roots, path, Root.open_folder)
         try:
             with os.scandir(fd) as found:
                 entries = itertools.islice(found, MAX_SCANNED + 1)
@@ -103,21 +103,24 @@ class _Files:
             first[MAX_ENTRIES:] = [self._notices["more"].format(kept=MAX_ENTRIES)]
         return "\n".join(first)
 
-    def _open(self, path: str, how: Callable[[Root, Sequence[str]], int]) -> int:
-        """A descriptor in the first root that has something at the path."""
-        fault: Exception | None = None
-        for root in self._roots:
-            try:
-                parts = root.parts(path)
-                if parts is not None:
-                    return how(root, parts)
-            except Refused as error:
-                raise ToolError(str(error), code="not_allowed") from None
-            except (Unfit, Absent) as error:  # another root may have it
-                fault = error if fault is None or isinstance(fault, Absent) else fault
-        if fault is not None:
-            raise ToolError(str(fault))
-        raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
+
+def open_below(
+    roots: Sequence[Root], path: str, how: Callable[[Root, Sequence[str]], int] = Root.open_file
+) -> int:
+    """A descriptor in the first root that has something at the path. Raises ToolError."""
+    fault: Exception | None = None
+    for root in roots:
+        try:
+            parts = root.parts(path)
+            if parts is not None:
+                return how(root, parts)
+        except Refused as error:
+            raise ToolError(str(error), code="not_allowed") from None
+        except (Unfit, Absent) as error:  # another root may have it
+            fault = error if fault is None or isinstance(fault, Absent) else fault
+    if fault is not None:
+        raise ToolError(str(fault))
+    raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
 
 
 def _entry_line(entry: os.DirEntry[str]) -> str:

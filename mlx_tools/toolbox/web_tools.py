@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib.util
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,7 +37,8 @@ class WebOptions:
     """``seconds`` is what one page or search may take; ``max_bytes`` how much of a page is read,
     before and after unpacking. Pages are fetched from ``domains`` alone, with all below them, where
     there are any, and never from ``blocked_domains``; of this machine and its neighbours from
-    ``local_hosts`` alone, each with its port. ``engines`` are asked by searches, in turn.
+    ``local_hosts`` alone, each with its port. ``engines`` are asked by searches, in turn; in their
+    place the SearXNG at the address ``searxng``, where there is one.
     """
 
     seconds: float = 20.0
@@ -45,6 +47,7 @@ class WebOptions:
     blocked_domains: tuple[str, ...] = ()
     local_hosts: tuple[str, ...] = ()
     engines: tuple[str, ...] = DEFAULT_ENGINES
+    searxng: str | None = None
 
     def fetcher(self) -> Fetcher:
         """A fetcher of pages under these options. Raises UsageError for what is no domain, or no
@@ -57,6 +60,14 @@ class WebOptions:
             ),
             max_bytes=self.max_bytes,
         )
+
+    def search(self) -> Tool:
+        """``web_search`` under these options, disabled where it cannot be."""
+        own = None if self.searxng is None else functools.partial(ask_searxng, self.searxng)
+        tool = web_search(own, self.engines, self.seconds)
+        if own is None:
+            tool.unusable = missing
+        return tool
 
 
 def _read(
@@ -145,6 +156,8 @@ _CPU_SECONDS: Final = 10
 _MEMORY_MB: Final = 4000
 """Reserved rather than used: the library starts threads."""
 _ENGINE_SECONDS: Final = 8.0
+_MAX_ANSWER: Final = 5_000_000
+_NO_JSON: Final = "the SearXNG does not answer in JSON: add json to search.formats in settings.yml"
 _SLOW: Final = "too slow"
 _FAULTS: Final = {
     "DNSError": "not online, or the name cannot be looked up",
@@ -201,6 +214,41 @@ async def ask_engines(
         listed = (f"{', '.join(failed)}: {why}" for why, failed in faults.items())
         raise ToolError(f"no search engine answered: {'; '.join(listed)}")
     return []
+
+
+async def ask_searxng(
+    address: str, query: str, most: int, seconds: float
+) -> list[Mapping[str, Any]]:
+    """The hits of the SearXNG at this address, by the interface that gives JSON."""
+    import httpx
+
+    url = f"{address.rstrip('/')}/search"
+    asked = {"q": query, "format": "json"}
+    try:
+        async with (
+            httpx.AsyncClient(trust_env=False, timeout=seconds) as client,
+            client.stream("GET", url, params=asked) as response,
+        ):
+            if response.status_code == httpx.codes.FORBIDDEN:
+                raise ToolError(_NO_JSON)
+            response.raise_for_status()
+            body = bytearray()
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > _MAX_ANSWER:
+                    raise ToolError("the SearXNG's answer is too long")
+        hits = json.loads(body)["results"]
+    except httpx.HTTPStatusError as error:
+        raise ToolError(f"the SearXNG answered {error.response.status_code}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        told = clean(str(error), 200) or type(error).__name__
+        raise ToolError(f"the SearXNG at {address} cannot be asked: {told}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise ToolError(_NO_JSON) from None
+    if not isinstance(hits, list):
+        raise ToolError(_NO_JSON)
+    found = [hit for hit in hits if isinstance(hit, dict)]
+    return [{**hit, "text": hit.get("content")} for hit in found[:most]]
 
 
 def sources_of(found: Iterable[Mapping[str, Any]], most: int) -> tuple[Source, ...]:

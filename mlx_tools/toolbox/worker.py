@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -68,16 +69,17 @@ def run_script(
 
 
 async def ask_script(
-    script: str, package: str, question: dict[str, Any], bounds: Bounds
+    script: str, package: str, question: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The answer of a script; ``package`` is the foreign one that it needs.
+    """The answer of a script; ``package`` is the foreign one that it needs, ``files`` are open
+    files that it has too, under the same numbers.
 
     The process is ended at once when nobody waits for it any more. Raises WorkerFailed, and
     ToolError where no process can be started or the package is missing.
     """
     command = _command(script, package)
     try:
-        child = await asyncio.create_subprocess_exec(*command, **_SHUT_OFF)
+        child = await asyncio.create_subprocess_exec(*command, pass_fds=files, **_SHUT_OFF)
     except OSError as error:
         raise ToolError(f"no process can be started to read it: {error.strerror}") from None
     try:

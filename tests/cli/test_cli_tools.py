@@ -50,6 +50,7 @@ def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
         *("calculator", "clock", "file_access", "create_file", "format_xml", "tool_search"),
         *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
         *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
+        *("translate", "describe_image", "transcribe_audio"),
     ]
 
 

@@ -48,9 +48,10 @@ SPECS = (
 def test_openai_and_anthropic() -> None:
     openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
     assert [entry["function"]["name"] for entry in openai] == [
-        *("a", "calculator", "clock", "create_file", "fetch_url", "file_access", "format_xml"),
-        *("list_corpora", "notes_create", "notes_search", "query_knowledge_base", "read_artifact"),
-        *("run_command", "schedule_task", "tool_search", "tree_walk", "web_search"),
+        *("a", "calculator", "clock", "create_file", "describe_image", "fetch_url", "file_access"),
+        *("format_xml", "list_corpora", "notes_create", "notes_search", "query_knowledge_base"),
+        *("read_artifact", "run_command", "schedule_task", "tool_search", "transcribe_audio"),
+        *("translate", "tree_walk", "web_search"),
     ]
     assert {entry["type"] for entry in openai} == {"function"}
     for one, other in zip(openai, anthropic, strict=True):

@@ -43,7 +43,10 @@ EVERY = [
     *("calculator", "clock", "file_access", "create_file", "format_xml", "tool_search"),
     *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
     *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
+    *("translate", "describe_image", "transcribe_audio"),
 ]
+EXTRA = {"web_search", "describe_image", "transcribe_audio"}
+"""An extra decides about these."""
 OUTSIDE = {"type": "object", "properties": {"a": {"$ref": "https://example.org"}}}
 KNOWLEDGE = {"query_knowledge_base", "list_corpora"}
 """Disabled as long as nothing was added."""
@@ -53,13 +56,16 @@ EFFECTS = {
     "run_command": {"read", "write", "execute"},
     **{name: {"read", "network"} for name in ("fetch_url", "web_search")},
 }
-USABLE = ["calculator", "clock", "format_xml", "tool_search", "read_artifact", "fetch_url"]
-"""Without a folder. Whether there is web_search is for the extra to say."""
+USABLE = [
+    *("calculator", "clock", "format_xml", "tool_search", "read_artifact", "fetch_url"),
+    "translate",
+]
+"""Without a folder, but for what extras decide about."""
 
 
 def usable(registry: Registry) -> list[str]:
-    """The enabled tools, but for the one that an extra decides about."""
-    return [name for name in registry.specs() if name != "web_search"]
+    """The enabled tools, but for those that an extra decides about."""
+    return [name for name in registry.specs() if name not in EXTRA]
 
 
 def made(name: str) -> Tool:
@@ -138,7 +144,7 @@ def test_the_built_in_tools_without_a_folder() -> None:
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
     store = jobs_in(tmp_path / "schedule.sqlite")
     registry = builtin_tools([str(tmp_path)], notes=tmp_path / "notes", jobs=Jobs(store=store))
-    late = {"run_command", "web_search", *KNOWLEDGE}  # where there is no sandbox, or not the extra
+    late = {"run_command", *EXTRA, *KNOWLEDGE}  # where there is no sandbox, or not the extra
     assert set(EVERY) - late <= set(registry.specs())
     assert set(registry.disabled) <= late
 

@@ -15,9 +15,17 @@ import pytest
 from mlx_tools import Controller, Policy, Registry
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
-from mlx_tools.toolbox.web_tools import ENGINES, Search, ask_engines, sources_of, web_search
+from mlx_tools.toolbox.web_tools import (
+    ENGINES,
+    Search,
+    WebOptions,
+    ask_engines,
+    sources_of,
+    web_search,
+)
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
 from mlx_tools.tools import ToolError, ToolResult, execute
+from tests.tools.web_server import Handle, says, site
 
 HITS = [
     {"url": "https://a.org/x", "title": "First", "text": "one two"},
@@ -238,3 +246,38 @@ assert "disabled" in registry.lacks("web_search", Policy(allow=["*"]))
 def test_without_the_extra_the_tool_is_disabled_and_names_it() -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+FOUND = json.dumps(
+    {"results": [{"url": "https://a.org/x", "title": "A", "content": "one"}, "odd", {"url": 1}]}
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (says(FOUND, "application/json"), ["https://a.org/x A one"]),
+        (says('{"results": 3}', "application/json"), "does not answer in JSON"),
+        (says("<html>", "text/html"), "does not answer in JSON"),
+        (says("[" * 100_000), "does not answer in JSON"),
+        (lambda asked: asked.answer("", status="403 Forbidden"), "add json to search.formats"),
+        (lambda asked: asked.answer("", status="500 Oh"), "answered 500"),
+        (lambda asked: asked.answer("x" * 6_000_000), "too long"),
+        (lambda asked: asked.lead_to("http://127.0.0.1:1/"), "answered 302"),
+        (lambda asked: asked.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"), "cannot be"),
+    ],
+)
+def test_ones_own_searxng_is_asked_in_place_of_the_engines(
+    answer: Handle, said: str | list[str]
+) -> None:
+    with site(answer) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        tool = WebOptions(searxng=address).search()
+        assert tool.unusable is None or tool.unusable() is None
+        result = asyncio.run(execute(tool, {"query": "tea & time"}, timeout=20))
+        assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]
+    if isinstance(said, list):
+        assert result.sources is not None
+        assert [f"{s.location} {s.title} {s.text}" for s in result.sources.found] == said
+    else:
+        assert said in str(result.error)

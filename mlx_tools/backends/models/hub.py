@@ -70,6 +70,13 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
     return sorted(rows, key=lambda row: row.name)
 
 
+def cached_snapshots(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[str, Path]]:
+    """What the cache holds of each repository, by name, whether it is a whole model or not."""
+    for folder in sorted(hub_cache_dir(environ).glob("models--*--*")):
+        if (snapshot := next(_snapshots(folder), None)) is not None:
+            yield "/".join(folder.name.split("--")[1:3]), snapshot
+
+
 def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The folder of the model ``owner/name``, a `REPOSITORY`, if the cache holds all of it."""
     return _whole(hub_cache_dir(environ) / f"models--{name.replace('/', '--')}")
