@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Approver,
         NobodyThere,
         check_begun_here,
+        check_header,
     )
     from mlx_tools.controller.completer import Completer, Written, misfits, natively, request_for
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
@@ -39,6 +40,7 @@ __getattr__, __dir__ = names_of(
             "Approver",
             "NobodyThere",
             "check_begun_here",
+            "check_header",
         ),
         "completer": ("Completer", "Written", "misfits", "natively", "request_for"),
         "controller": ("Controller", "RunSettings", "check_output_schema"),

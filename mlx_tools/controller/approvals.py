@@ -521,7 +521,11 @@ def check_begun_here(records: Sequence[Record], secret: bytes) -> None:
     was not begun with this secret: its policy might be anybody's."""
     if not any(isinstance(record, UserRecord) for record in records):
         raise NoQuestion("the session has no question yet", hint="ask one in a new session")
-    header = records[0]
+    check_header(records[0], secret)
+
+
+def check_header(header: Record, secret: bytes) -> None:
+    """Raises `TranscriptError` where this is no header that was written with this secret."""
     if not isinstance(header, Header) or not same(
         seal(secret, "header", to_json(header)), header.seal
     ):

@@ -96,6 +96,24 @@ class ContinueBody(_Strict):
     question: Question
 
 
+@dataclass(frozen=True, slots=True)
+class RunAct:
+    """What is to be done about a run that rests: ``ask`` it a question, ``decide`` about a call,
+    ``give`` it the result of one, ``look`` again at what waits. ``records`` is how many its
+    transcript had when that was posted."""
+
+    type: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    records: int = 0
+
+    def to_json(self) -> JsonObject:
+        return {"type": self.type, "body": dict(self.body), "records": self.records}
+
+    @classmethod
+    def from_json(cls, value: JsonObject) -> RunAct:
+        return cls(value["type"], value["body"], value["records"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:
     """A run as a client asks for it. ``history`` is what was said before the question; ``tools``

@@ -1,4 +1,5 @@
-"""Whose run is which: who asked for it, with what body and under which key against doing it twice.
+"""Whose run is which: who asked for it, with what body and under which key against doing it twice;
+what is still to be done about it; and what other servers are still to be told.
 
 Where a run stands is in its transcript alone, in the session that has the run's id.
 """
@@ -13,48 +14,86 @@ from typing import Any, Final
 
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.store import FileFormat, SessionStore, Statements
 
 KEPT: Final = 10_000
 """Runs that are kept; of more the oldest that have ended are forgotten."""
 
 _AT_ONCE: Final = 20
-"""Runs that are forgotten at most when one is added."""
+"""Rows that are forgotten, or claimed, at most in one go."""
 
 _SCHEMA: Final = """
 CREATE TABLE runs (
   number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
-  body TEXT NOT NULL, key TEXT, cancelled INTEGER NOT NULL DEFAULT 0, UNIQUE (owner, key)
+  body TEXT NOT NULL, key TEXT, cancelled INTEGER NOT NULL DEFAULT 0, act TEXT,
+  refused TEXT NOT NULL DEFAULT '', UNIQUE (owner, key)
+);
+CREATE TABLE hooks (
+  mark TEXT PRIMARY KEY, url TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL,
+  tries INTEGER NOT NULL DEFAULT 0, due DOUBLE PRECISION NOT NULL
 )
 """
-_FORMAT: Final = FileFormat("file of runs", StorageError, 0x6D6C7872, 1, _SCHEMA, "runs.sqlite")
-_ROWS: Final = "SELECT id, owner, body, cancelled FROM runs"
+_SINCE_1: Final = (
+    "ALTER TABLE runs ADD COLUMN act TEXT;\n"
+    "ALTER TABLE runs ADD COLUMN refused TEXT NOT NULL DEFAULT '';\n"
+    + _SCHEMA[_SCHEMA.index("CREATE TABLE hooks") :]
+)
+_FORMAT: Final = FileFormat(
+    "file of runs", StorageError, 0x6D6C7872, 2, _SCHEMA, "runs.sqlite", {1: _SINCE_1}
+)
+_SELECT: Final = "SELECT id, owner, body, cancelled, act, refused FROM runs "
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
     """A run: its id, which is its session's, by what its client is known, and what that asked for.
-    ``cancelled``: before it was asked anything."""
+
+    ``act`` is what is still to be done about it, None where it rests; ``refused`` why the last one
+    was not. ``cancelled``: no more is wanted of what is to be done.
+    """
 
     id: str
     owner: str
     body: dict[str, Any]
     cancelled: bool = False
+    act: RunAct | None = None
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """What another server is to be told. ``mark`` is the same each time that this is told,
+    ``tries`` how often that was tried."""
+
+    mark: str
+    url: str
+    kind: str
+    data: dict[str, Any]
+    tries: int = 0
+
+
+def _nobody(db: Statements, run: str) -> None:
+    """The gateway itself does what is asked of its runs."""
 
 
 class RunRows:
-    """The runs that clients of gateways asked for, beside the sessions of ``store``. ``forget``
-    removes the session of a run, and returns whether it could: it has ended. Methods raise
-    `StorageError` where they cannot be kept or read."""
+    """The runs that clients of gateways asked for, beside the sessions of ``store``.
+
+    ``forget`` removes the session of a run, and returns whether it could: it has ended. ``queue``
+    has a run taken up by whoever does what is asked of runs, where that is another process. Methods
+    raise `StorageError` where they cannot be kept or read.
+    """
 
     def __init__(
         self,
         store: SessionStore,
         forget: Callable[[str], bool] = lambda run: False,
+        queue: Callable[[Statements, str], None] = _nobody,
         kept: int = KEPT,
     ) -> None:
         self._tables = store.tables(_FORMAT)
-        self._forget, self._kept = forget, kept
+        self.forget, self._queue, self._kept = forget, queue, kept
 
     def add(self, row: RunRow, key: str | None) -> bool:
         """Keep a run; False where its client has asked for one under this key before. Raises
@@ -65,13 +104,19 @@ class RunRows:
             (count,) = db.execute("SELECT count(*) FROM runs").fetchone()
             if count >= self._kept and not self._make_room(db):
                 raise ApiError(429, "rate_limit_exceeded", f"{count} runs have not ended")
-            values = (row.id, row.owner, json.dumps(row.body), _digest(key))
-            db.execute("INSERT INTO runs (id, owner, body, key) VALUES (?, ?, ?, ?)", values)
-        return True
+            added = db.execute(
+                "INSERT INTO runs (id, owner, body, key, act) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT DO NOTHING",
+                (row.id, row.owner, json.dumps(row.body), _digest(key), _said(row.act)),
+            ).rowcount
+            if added and row.act is not None:
+                self._queue(db, row.id)
+        return bool(added)
 
     def _make_room(self, db: Statements) -> bool:
-        found = db.execute("SELECT id FROM runs ORDER BY number LIMIT ?", (_AT_ONCE,)).fetchall()
-        gone = [one for (one,) in found if self._forget(one)]
+        query = "SELECT id FROM runs WHERE act IS NULL ORDER BY number LIMIT ?"
+        found = db.execute(query, (_AT_ONCE,)).fetchall()
+        gone = [one for (one,) in found if self.forget(one)]
         for one in gone:
             db.execute("DELETE FROM runs WHERE id = ?", (one,))
         return bool(gone)
@@ -79,14 +124,17 @@ class RunRows:
     def get(self, owner: str | None, run: str) -> RunRow:
         """A client's run, or with None anybody's. Raises `ApiError` where there is none with this
         id."""
-        query, values = f"{_ROWS} WHERE id = ?", [run]
-        if owner is not None:
-            query, values = f"{query} AND owner = ?", [run, owner]
-        with self._tables.transaction() as db:
-            found = db.execute(query, values).fetchone()
-        if found is None:
+        row = self.named(run)
+        if row is None or owner not in (None, row.owner):
             raise ApiError(404, "not_found", f"there is no run {run[:100]!r}, or none any more")
-        return _row(found)
+        return row
+
+    def named(self, run: str) -> RunRow | None:
+        """The run of this id, whosever it is."""
+        with self._tables.transaction() as db:
+            query = _SELECT + "WHERE id = ?"
+            found = db.execute(query, (run,)).fetchone()
+        return _row(found) if found else None
 
     def under(self, owner: str, key: str) -> RunRow | None:
         """The run that a client has asked for under this key."""
@@ -97,29 +145,86 @@ class RunRows:
     def page(self, owner: str, limit: int, after: str | None) -> list[RunRow]:
         """A client's runs, the last first: those before the run ``after``. Raises `ApiError` where
         there is no such run."""
-        query, values = f"{_ROWS} WHERE owner = ?", [owner]
         if after is not None:
             self.get(owner, after)
-            query += " AND number < (SELECT number FROM runs WHERE id = ?)"
-            values.append(after)
+        before = "" if after is None else "AND number < (SELECT number FROM runs WHERE id = ?) "
+        query = f"{_SELECT}WHERE owner = ? {before}ORDER BY number DESC LIMIT ?"
+        values = (owner, limit) if after is None else (owner, after, limit)
         with self._tables.transaction() as db:
-            query += " ORDER BY number DESC LIMIT ?"
-            found = db.execute(query, (*values, limit)).fetchall()
-        return list(map(_row, found))
+            return list(map(_row, db.execute(query, values).fetchall()))
+
+    def open_runs(self) -> list[RunRow]:
+        """The runs of which something is still to be done, the oldest first."""
+        if not self._tables.made:
+            return []
+        with self._tables.transaction() as db:
+            query = _SELECT + "WHERE act IS NOT NULL ORDER BY number"
+            return list(map(_row, db.execute(query).fetchall()))
+
+    def post(self, run: str, act: RunAct) -> bool:
+        """Keep what is to be done about a run that rests; False where it does not."""
+        with self._tables.transaction(write=True) as db:
+            query = "UPDATE runs SET act = ?, refused = '', cancelled = 0 WHERE id = ?"
+            rested = db.execute(f"{query} AND act IS NULL", (_said(act), run)).rowcount
+            if rested:
+                self._queue(db, run)
+        return bool(rested)
+
+    def rest(self, run: str, hook: Hook | None = None, *, now: float, refused: str = "") -> None:
+        """Keep that a run rests, and what is to be told of that."""
+        with self._tables.transaction(write=True) as db:
+            query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ?"
+            db.execute(query, (refused, run))
+            if hook is not None:
+                db.execute(
+                    "INSERT INTO hooks (mark, url, kind, data, due) VALUES (?, ?, ?, ?, ?)"
+                    " ON CONFLICT DO NOTHING",
+                    (hook.mark, hook.url, hook.kind, json.dumps(hook.data), now),
+                )
 
     def cancel(self, run: str) -> None:
-        """Keep that a run was cancelled before it was asked anything."""
+        """Keep that no more is wanted of what is to be done about a run."""
         with self._tables.transaction(write=True) as db:
             db.execute("UPDATE runs SET cancelled = 1 WHERE id = ?", (run,))
 
     def holds(self, session: str) -> bool:
         """Return whether a session is that of a run."""
+        return self._tables.made and self.named(session) is not None
+
+    # --- what is to be told ---
+
+    def owed(self, now: float, until: float) -> list[Hook]:
+        """Some of what is to be told now, and is nobody else's to tell before ``until``; times are
+        in seconds since 1970."""
+        with self._tables.transaction(write=True) as db:
+            found = db.execute(
+                "UPDATE hooks SET due = ? WHERE due <= ? AND mark IN"
+                " (SELECT mark FROM hooks WHERE due <= ? ORDER BY due LIMIT ?)"
+                " RETURNING mark, url, kind, data, tries",
+                (until, now, now, _AT_ONCE),
+            ).fetchall()
+        return [Hook(mark, url, kind, json.loads(data), n) for mark, url, kind, data, n in found]
+
+    def told(self, hook: Hook, again: float | None = None) -> None:
+        """Keep that something was told, or when that is to be tried ``again``."""
+        with self._tables.transaction(write=True) as db:
+            if again is None:
+                db.execute("DELETE FROM hooks WHERE mark = ?", (hook.mark,))
+            else:
+                query = "UPDATE hooks SET due = ?, tries = ? WHERE mark = ?"
+                db.execute(query, (again, hook.tries + 1, hook.mark))
+
+    def next_due(self) -> float | None:
+        """When something is to be told next; None where nothing is."""
+        if not self._tables.made:
+            return None
         with self._tables.transaction() as db:
-            return db.execute("SELECT 1 FROM runs WHERE id = ?", (session,)).fetchone() is not None
+            due: float | None = db.execute("SELECT min(due) FROM hooks").fetchone()[0]
+        return due
 
 
 def _under(db: Statements, owner: str, key: str) -> Any:
-    query = f"{_ROWS} WHERE owner = ? AND key = ?"
+    query = _SELECT + "WHERE owner = ? AND key = ?"
     return db.execute(query, (owner, _digest(key))).fetchone()
 
 
@@ -127,6 +232,11 @@ def _digest(key: str | None) -> str | None:
     return None if key is None else hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
+def _said(act: RunAct | None) -> str | None:
+    return None if act is None else json.dumps(act.to_json())
+
+
 def _row(found: Any) -> RunRow:
-    run, owner, body, cancelled = found
-    return RunRow(run, owner, json.loads(body), bool(cancelled))
+    run, owner, body, cancelled, act, refused = found
+    done = RunAct.from_json(json.loads(act)) if act else None
+    return RunRow(run, owner, json.loads(body), bool(cancelled), done, refused)

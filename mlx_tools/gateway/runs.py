@@ -2,8 +2,8 @@
 
 A run is a session of the store that `ask` uses, and where it stands is read from its transcript. It
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
-held here. One that broke off with its process is brought to rest when somebody looks at it, and is
-never gone on with by itself.
+held here. One that broke off with its process is brought to rest when the next one starts, or when
+somebody looks at it, and is never gone on with by itself.
 """
 
 from __future__ import annotations
@@ -11,48 +11,38 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
 
-from mlx_tools.app import Configuration, jobs_of, registry_of, session_store
-from mlx_tools.controller import (
-    AlwaysApprove,
-    ApprovalAnswer,
-    ApprovalRequest,
-    Approver,
-    Controller,
-    Conversation,
-    NobodyThere,
-)
-from mlx_tools.errors import BackendError, MlxToolsError, StorageError, TranscriptError, UsageError
+from mlx_tools.app import Configuration
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
+from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.run_body import AskedRun, read_run
+from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
 from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
-from mlx_tools.gateway.run_rows import RunRow, RunRows
+from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway.run_work import Models, RunWork, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
-from mlx_tools.gateway.turn import Speaker, as_api_error
+from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
-from mlx_tools.policy import Policy, restriction
-from mlx_tools.tools import Registry, Tool, ToolError, ToolResult
+from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     DecisionRecord,
     Event,
     Header,
-    Outcome,
     PauseRecord,
     Record,
     ResumedRecord,
     Stopped,
     Unfinished,
-    UserRecord,
     at_rest,
     outcome_of,
     pending_calls,
@@ -65,14 +55,8 @@ PATIENCE: Final = 10.0
 LOOK: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
 
-Go = Callable[[Callable[[Event], None]], Awaitable[Outcome]]
 JsonObject = dict[str, Any]
-
-
-class Models(Protocol):
-    """What runs ask of the models that are served."""
-
-    async def speaker(self, name: str) -> Speaker: ...
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -85,7 +69,7 @@ class _Live:
     began: int
     tools: Mapping[str, str]
     status: str = "queued"
-    refused: UsageError | None = None
+    refused: str = ""
     taken: anyio.Event = field(default_factory=anyio.Event)
     rested: anyio.Event = field(default_factory=anyio.Event)
     task: asyncio.Task[None] | None = None
@@ -97,19 +81,6 @@ class _Live:
     @property
     def model(self) -> str:
         return self.conversation.folded.header.model or DEFAULT
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnToolsWait:
-    """Decides as another approver does, save about a client's own tools: their calls wait."""
-
-    inner: Approver
-    own: frozenset[str]
-
-    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        answers = await self.inner.decide(requests)
-        pairs = zip(requests, answers, strict=True)
-        return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
 
 
 class Runs:
@@ -133,14 +104,13 @@ class Runs:
         meters: Meters | None = None,
         make_registry: Callable[[Header | None], Registry] | None = None,
     ) -> None:
-        self._configuration, self._models = configuration, models
-        self.admission, self._most, self._note = admission, most, note
-        self._webhooks = webhooks or Webhooks()
+        self.admission, self._most = admission, most
         self._meters = meters or Meters()
-        self._make_registry = make_registry or self._registry
-        self._store = session_store(configuration)
+        self._work = RunWork(configuration, models, note, webhooks or Webhooks(), make_registry)
+        self._configuration = configuration
+        self._store, self._rows = self._work.store, self._work.rows
+        self._rows.forget = self._forget
         self._secret = self._store.secret
-        self._rows = RunRows(self._store, self._forget)
         self._live: dict[str, _Live] = {}
         self._followers: dict[str, set[Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
@@ -151,6 +121,13 @@ class Runs:
         """By what the runs of whoever bears this key are known."""
         return hmac.new(self._secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
+    async def open(self) -> None:
+        """Bring to rest what broke off with the process before, and go on telling what is owed."""
+        for row in await _kept(self._rows.open_runs):
+            with suppress(MlxToolsError):  # it is told to whoever looks at the run
+                await self._records(row)
+        self._work.webhooks.wake(self._rows)
+
     # --- what clients ask for ---
 
     async def create(self, owner: str, body: JsonObject, key: str | None) -> tuple[RunRow, bool]:
@@ -160,29 +137,28 @@ class Runs:
         if asked.webhook is not None and self._configuration.settings.policy.local_only:
             problem = "webhook: nothing leaves this machine (policy.local_only)"
             raise ApiError(400, "invalid_value", problem, param="webhook")
-        self._webhooks.check(asked.webhook)
+        self._work.webhooks.check(asked.webhook)
         async with self._creating:
-            if key is not None and (there := self._rows.under(owner, key)) is not None:
+            if key is not None and (there := await _kept(self._rows.under, owner, key)) is not None:
                 return _same(there, body), False
             self._check_room()
-            speaker = await self._models.speaker(asked.model)
             try:
-                controller = self._controller(speaker, asked)
-                conversation = await controller.conversation(history=asked.history)
+                conversation = await self._work.begin(asked)
             except StorageError:
                 raise
             except MlxToolsError as error:
                 raise as_api_error(error) from error
-            row, added = RunRow(conversation.session, owner, body), False
+            act = RunAct("ask", {"question": asked.question})
+            row, added = RunRow(conversation.session, owner, body, act=act), False
             try:
-                added = self._rows.add(row, key)
+                added = await _kept(self._rows.add, row, key)
             finally:
                 if not added:
                     conversation.close()
                     self._forget(row.id)
-            if not added and (there := self._rows.under(owner, key or "")) is not None:
+            if not added and (there := await _kept(self._rows.under, owner, key or "")) is not None:
                 return _same(there, body), False  # another gateway was quicker
-            self._begin(row, conversation, partial(_ask, conversation, asked.question))
+            self._begin(row, conversation, act)
         return row, True
 
     def find(self, owner: str | None, run: str) -> RunRow:
@@ -199,9 +175,13 @@ class Runs:
         if (live := self._live.get(row.id)) is not None:
             return _view(row, live.records, live.status)
         records = await self._records(row)
-        if not _asked(records):  # it may have been cancelled since
-            row = self._rows.get(row.owner, row.id)
+        row = self.find(row.owner, row.id)  # it may have been cancelled since
         return _view(row, records, self._status(row, records))
+
+    async def records(self, row: RunRow) -> Sequence[Record]:
+        """The records of a run. Raises `ApiError`."""
+        live = self._live.get(row.id)
+        return await self._records(row) if live is None else live.records
 
     async def waiting(self, row: RunRow) -> list[tuple[ApprovalRequest, bool]]:
         """The calls of a run that wait for a person, as they would run now, and whether each is
@@ -219,7 +199,7 @@ class Runs:
         """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
         `ApiError`."""
         async with self._acting(row):
-            await self._go_on(row, lambda c: c.resume)
+            await self._go_on(row, RunAct("look"), await self._rested(row))
 
     async def decide(
         self, row: RunRow, call: str, answer: ApprovalAnswer, *, by_person: bool = False
@@ -234,30 +214,27 @@ class Runs:
             )
             raise ApiError(403, "approval_needs_a_person", problem)
         async with self._acting(row):
-            name = await self._waiting(row, call)
+            name, records = await self._waiting(row, call)
             if answer.approved and name in read_run(row.body).own_names:
                 raise _conflict(f"{name} is a tool of the client's own: send its result")
-            await self._go_on(row, lambda c: partial(c.resume, {call: answer}))
+            await self._go_on(row, RunAct("decide", {"call": call, **asdict(answer)}), records)
 
-    async def records(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run. Raises `ApiError`."""
-        live = self._live.get(row.id)
-        return await self._records(row) if live is None else live.records
-
-    async def give(self, row: RunRow, call: str, result: ToolResult) -> None:
+    async def give(self, row: RunRow, given: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
+        given.result()
         async with self._acting(row):
-            name = await self._waiting(row, call)
+            name, records = await self._waiting(row, given.call_id)
             if name not in read_run(row.body).own_names:
                 raise _conflict(f"{name} is a tool of the server: it makes its calls itself")
-            await self._go_on(row, lambda c: partial(c.resume, results={call: result}))
+            await self._go_on(row, RunAct("give", given.model_dump(exclude_unset=True)), records)
 
     async def ask(self, row: RunRow, question: str) -> None:
         """Put another question to a run that has ended. Raises `ApiError`."""
         async with self._acting(row):
-            if self._status(row, await self._rested(row)) == "paused":
+            records = await self._rested(row)
+            if standing_of_run(row, records) == "paused":
                 raise _conflict("the run waits: decide about its calls first, or cancel it")
-            await self._go_on(row, lambda c: partial(_ask, c, question))
+            await self._go_on(row, RunAct("ask", {"question": question}), records)
 
     async def cancel(self, row: RunRow) -> None:
         """Stop a run, and see to it that no more comes of it. One that has ended stays as it is.
@@ -272,18 +249,19 @@ class Runs:
             status = self._status(row, records)
             if status in ("queued", "running"):
                 raise _conflict("another process is at the run")
-            if not _asked(records):
-                self._rows.cancel(row.id)
-            if status != "paused":
-                return
-            conversation = await self._reopen(row, records)
-            try:
-                conversation.cancelled = True
-                await conversation.settle()
-            finally:
-                conversation.close()
-        self._tell(row, len(conversation.files.transcript))
-        self._hook(row, conversation.files.transcript)
+            if not was_asked(records):
+                await _kept(self._rows.cancel, row.id)
+            if status == "paused":
+                conversation = await self._reopen(row, records)
+                try:
+                    conversation.cancelled = True
+                    await conversation.settle()
+                finally:
+                    conversation.close()
+                records = conversation.files.transcript
+            if status == "paused" or live is not None:
+                await self._work.put_to_rest(replace(row, cancelled=True), records)
+        self._tell(row, len(records))
 
     async def follow(
         self, row: RunRow, after: int, *, ends: bool
@@ -342,7 +320,7 @@ class Runs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._webhooks.aclose()
+        await self._work.webhooks.aclose()
 
     # --- at work ---
 
@@ -355,31 +333,24 @@ class Runs:
             message = f"{len(self._live)} runs are at work or wait for that: try again later"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
 
-    def _begin(self, row: RunRow, conversation: Conversation, go: Go) -> _Live:
+    def _begin(self, row: RunRow, conversation: Conversation, act: RunAct) -> _Live:
         tools = {name: name for name in conversation.folded.specs}
         tools |= dict.fromkeys(read_run(row.body).own_names, CLIENTS)
         live = _Live(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
-        live.task = asyncio.create_task(self._work(row, live, go))
+        live.task = asyncio.create_task(self._do(row, live, act))
         live.task.add_done_callback(lambda _: self._rest(row, live))  # also of one never begun
         return live
 
-    async def _work(self, row: RunRow, live: _Live, go: Go) -> None:
+    async def _do(self, row: RunRow, live: _Live, act: RunAct) -> None:
         """Have a run go on until it comes to rest, whoever looks on."""
-        try:
-            async with self.admission.slot(row.owner):
-                live.status = "running"
-                await go(partial(self._happens, row, live))
-        except UsageError as error:
-            live.refused = error
-            with suppress(MlxToolsError):
-                await live.conversation.settle()  # what was taken back may have begun
-        except BackendError:
-            return  # the transcript says so
-        except Exception as error:
-            self._note(f"run {row.id} ended with {type(error).__name__}")
-        finally:
-            await live.conversation.registry.aclose()
+        async with self.admission.slot(row.owner):
+            live.status = "running"
+            with suppress(StorageError):  # what broke off there is found so by whoever looks
+                emit = partial(self._happens, row, live)
+                live.refused = await self._work.do(live.conversation, act, emit)
+                if live.refused or rests(live.records):
+                    await self._work.put_to_rest(row, live.records, live.refused)
 
     def _rest(self, row: RunRow, live: _Live) -> None:
         del self._live[row.id]
@@ -389,7 +360,6 @@ class Runs:
         self._tell(row, len(live.records))
         if len(live.records) > live.began:
             self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
-            self._hook(row, live.records)
 
     def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
         if not live.taken.is_set():
@@ -403,34 +373,35 @@ class Runs:
         for follower in self._followers.get(row.id, ()):
             follower.tell(upto, event)
 
-    def _hook(self, row: RunRow, records: Sequence[Record]) -> None:
-        """Tell the client's server how the run stands."""
-        if (url := row.body.get("webhook")) is not None and rests(records):
-            status = self._status(row, records)
-            kind = "run.paused" if status == "paused" else "run.done"
-            data = {"id": row.id, "status": status}
-            self._webhooks.tell(url, f"{row.id}.{len(records)}", kind, data)
-
-    async def _go_on(self, row: RunRow, make: Callable[[Conversation], Callable[..., Any]]) -> None:
+    async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
         """Have a run that rests go on, and wait until what it goes on with is written down. Raises
         `ApiError` where that is refused."""
         self._check_room()
-        conversation = await self._reopen(row, await self._rested(row))
-        go = make(conversation)
-        live = self._begin(row, conversation, lambda emit: go(emit=emit))
+        act = replace(act, records=len(records))
+        conversation = await self._reopen(row, records)
+        posted = False
+        try:
+            posted = await _kept(self._rows.post, row.id, act)
+        finally:
+            if not posted:
+                conversation.close()
+        if not posted:
+            raise _conflict("the run is at work")
+        live = self._begin(replace(row, act=act, cancelled=False), conversation, act)
         with anyio.move_on_after(PATIENCE):
             await live.taken.wait()
-        if live.refused is not None:
-            raise _conflict(str(live.refused))
+        if live.refused:
+            raise _conflict(live.refused)
 
-    async def _waiting(self, row: RunRow, call: str) -> str:
-        """The tool of a call that waits. Raises `ApiError` where none does."""
+    async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
+        """The tool of a call that waits, and the run's records. Raises `ApiError` where none
+        does."""
         records = await self._rested(row)
         last = at_rest(records) if rests(records) else None
         pending = pending_calls(records, last) if isinstance(last, PauseRecord) else ()
         for one in pending:
             if one.call_id == call:
-                return one.name
+                return one.name, records
         waits = ", ".join(one.call_id for one in pending) or "none"
         raise _conflict(f"{call[:100]} is not a call that waits (waiting: {waits})")
 
@@ -445,11 +416,8 @@ class Runs:
         return records
 
     async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
-        asked = read_run(row.body)
-        header = next(record for record in records if isinstance(record, Header))
         try:
-            speaker = await self._models.speaker(asked.model)
-            return await self._controller(speaker, asked, header).reopen(row.id)
+            return await self._work.open(row, records)
         except TranscriptError as error:
             raise _conflict(str(error)) from error
         except MlxToolsError as error:
@@ -459,42 +427,43 @@ class Runs:
 
     async def _records(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that is not at work here; one that broke off is brought to rest."""
-        records = await self._read(row)
-        if rests(records) or not _asked(records):
+        records = await self._work.read(row)
+        if rests(records) and row.act is None:
             return records
         async with self._settling:
-            if row.id in self._live or rests(records := await self._read(row)):
+            now = await _kept(self._rows.named, row.id)
+            records = await self._work.read(row)
+            if row.id in self._live or now is None or (rests(records) and now.act is None):
                 return records
             with suppress(ApiError):  # another process is at it, or its model is not served
-                conversation = await self._reopen(row, records)
-                try:
-                    await conversation.settle()
-                finally:
-                    conversation.close()
-                return await self._read(row)
+                records = await self._settle(now, records)
         return records
 
-    async def _read(self, row: RunRow) -> Sequence[Record]:
+    async def _settle(self, row: RunRow, records: Sequence[Record]) -> Sequence[Record]:
+        """Bring a run to rest that broke off. Raises `ApiError` where another process is at it."""
+        if not was_asked(records):
+            with suppress(TranscriptError), self._store.held(row.id):
+                await self._work.put_to_rest(row, records)
+            return records
+        conversation = await self._reopen(row, records)
         try:
-            return await anyio.to_thread.run_sync(self._store.records, row.id)
-        except TranscriptError as error:
-            if self._store.size(row.id) >= 0:
-                raise ApiError(500, "transcript_damaged", error.message) from error
-            raise ApiError(404, "not_found", f"the session of {row.id} was removed") from error
+            await conversation.settle()
+            records = [*conversation.files.transcript]
+            if row.act is not None:
+                await self._work.put_to_rest(row, records)
+        finally:
+            conversation.close()
+        return records
 
     def _status(self, row: RunRow, records: Sequence[Record]) -> str:
         """How a run stands that is not at work here."""
-        if row.cancelled:
-            return "cancelled"
-        if rests(records):
-            outcome = outcome_of(records)
-            cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
-            return "cancelled" if cancelled else outcome.status
+        if row.cancelled or rests(records):
+            return standing_of_run(row, records)
         try:
             with self._store.held(row.id):
                 return "stopped"  # it broke off, before it was begun or its model is not served
         except TranscriptError:  # another process is at it
-            return "running" if _asked(records) else "queued"
+            return "running" if was_asked(records) else "queued"
 
     def _size(self, row: RunRow) -> int:
         return self._store.size(row.id)
@@ -508,65 +477,13 @@ class Runs:
             return self._store.remove(run)
         return False
 
-    # --- with what ---
-
-    def _registry(self, header: Header | None) -> Registry:
-        return registry_of(self._configuration, jobs_of(self._configuration, header))
-
-    def _controller(
-        self, speaker: Speaker, asked: AskedRun, header: Header | None = None
-    ) -> Controller:
-        """What a run goes by: the server's policy and limits, narrowed as its client says, and the
-        client's own tools besides. Raises `MlxToolsError`."""
-        configuration, own = self._configuration, asked.own_names
-        registry, policy = self._make_registry(header), configuration.policy()
-        named = [registry.named(name) for name in asked.tools or ()]
-        for name in named if header is None else ():
-            if (why := registry.lacks(name, policy)) is not None:
-                raise ApiError(400, "invalid_value", f"tools: {name}: {why}", param="tools")
-        for spec in asked.own:
-            registry.add(Tool(spec, _made_elsewhere))
-        policy = _admitting(policy, own)
-        if asked.tools is not None:
-            policy = policy.narrowed_by(restriction((*named, *own)))
-        elif asked.preset is not None:
-            policy = policy.narrowed_by(restriction(tuple(own), preset=asked.preset))
-        always = configuration.settings.policy.approve == "always"
-        return Controller(
-            speaker.backend,
-            registry,
-            policy,
-            limits=asked.limits_within(configuration.limits()),
-            settings=replace(speaker.settings, output_schema=asked.schema),
-            store=self._store,
-            approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
-            standing=_admitting(configuration.standing(), own),
-        )
-
 
 _ENDED: Final = ("answered", "stopped", "cancelled")
 
 
-def _ask(
-    conversation: Conversation, question: str, emit: Callable[[Event], None]
-) -> Awaitable[Any]:
-    return conversation.run(question, emit=emit)
-
-
-def _made_elsewhere(arguments: Mapping[str, Any]) -> str:
-    raise ToolError("its client makes this call, and sends the result")
-
-
-def _admitting(policy: Policy, own: frozenset[str]) -> Policy:
-    """The same with a client's own tools, of which no call goes on before its result is there."""
-    if not own:
-        return policy
-    names = tuple(sorted(own))
-    first, *others = (
-        replace(part, narrowing=(), allow=(*part.allow, *names), ask=(*part.ask, *names))
-        for part in policy.parts
-    )
-    return replace(first, narrowing=tuple(others))
+async def _kept(does: Callable[..., T], *arguments: Any) -> T:
+    """What is read or written of the rows, in a thread: it may have to wait."""
+    return await anyio.to_thread.run_sync(does, *arguments)
 
 
 def _same(there: RunRow, body: JsonObject) -> RunRow:
@@ -580,10 +497,6 @@ def _conflict(problem: str) -> ApiError:
     return ApiError(409, "conflict", problem)
 
 
-def _asked(records: Sequence[Record]) -> bool:
-    return any(isinstance(one, UserRecord) for one in records)
-
-
 def _end_of(records: Sequence[Record]) -> str:
     """In a word how a run came to rest: why, where it stopped."""
     if not rests(records):
@@ -593,7 +506,7 @@ def _end_of(records: Sequence[Record]) -> str:
 
 
 def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
-    asked = _asked(records)
+    asked = was_asked(records)
     outcome = outcome_of(records, so_far=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
     if status in _ENDED and not rests(records):

@@ -98,8 +98,7 @@ async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) ->
             decided = read(ApprovalBody, body)
             await runs.decide(row, decided.call_id, decided.answer())
         case "tool_results":
-            given = read(ResultBody, body)
-            await runs.give(row, given.call_id, given.result())
+            await runs.give(row, read(ResultBody, body))
         case "continue":
             await runs.ask(row, read(ContinueBody, body).question)
         case _:

@@ -86,6 +86,8 @@ def application(gateway: Gateway, door: Door) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        if gateway.runs is not None:
+            await gateway.runs.open()
         try:
             yield
         finally:

@@ -1,5 +1,6 @@
 """Tells other servers that a run waits or is done: signed as Standard Webhooks specifies it, and
-nowhere but where the user's settings allow."""
+nowhere but where the user's settings allow. What is owed stands in rows until it is told: the end
+of a process takes none of it."""
 
 from __future__ import annotations
 
@@ -13,22 +14,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
+from mlx_tools.errors import StorageError
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_rows import Hook, RunRows
 from mlx_tools.toolbox import Fetcher, Target, UrlRefused, is_public, read_url
 from mlx_tools.tools import ToolError
 
-DELAYS: Final = (0.0, 5.0, 30.0, 180.0)
-"""Seconds before each time that it is tried to tell one thing."""
+DELAYS: Final = (5.0, 30.0, 180.0)
+"""Seconds before each time that it is tried again to tell one thing."""
 
 SECONDS: Final = 20.0
 """How long telling it once may take."""
-
-_MOST: Final = 1_000
-"""Things that are being told at the same time."""
 
 
 @dataclass
@@ -39,7 +39,8 @@ class Webhooks:
     origins: tuple[str, ...] = ()
     key: bytes = b""
     now: Callable[[], float] = time.time
-    _telling: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _telling: asyncio.Task[None] | None = field(default=None, init=False)
+    _news: anyio.Event = field(default_factory=anyio.Event, init=False)
 
     def check(self, url: str | None) -> None:
         """Raise `ApiError` for an address that is told nothing."""
@@ -56,29 +57,53 @@ class Webhooks:
         allowed = map(read_url, self.origins)
         return {one.authority for one in allowed if one.scheme == scheme}
 
-    def tell(self, url: str | None, mark: str, kind: str, data: dict[str, Any]) -> None:
-        """Tell it, soon; what cannot be told in a few minutes is given up. ``mark`` is the same
-        each time that this is told."""
-        if url is None or len(self._telling) >= _MOST:
-            return
-        task = asyncio.create_task(self._tell(url, mark, kind, data))
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+    def wake(self, rows: RunRows) -> None:
+        """See to it that all is told that is owed, by a task that ends once nothing is."""
+        self._news.set()
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.create_task(self._tell_all(rows))
 
-    async def _tell(self, url: str, mark: str, kind: str, data: dict[str, Any]) -> None:
-        at = datetime.fromtimestamp(self.now(), UTC).isoformat(timespec="seconds")
-        body = json.dumps({"type": kind, "timestamp": at, "data": data}).encode()
-        for delay in DELAYS:
-            await anyio.sleep(delay)
+    async def _tell_all(self, rows: RunRows) -> None:
+        failed = False
+        while True:
+            self._news = anyio.Event()
             try:
-                self.check(url)
-                with anyio.fail_after(SECONDS):
-                    if await self._post(read_url(url), body, mark) // 100 == 2:
-                        return
-            except (ToolError, TimeoutError):
-                continue
-            except (UrlRefused, ApiError):
-                return
+                due = await anyio.to_thread.run_sync(rows.next_due)
+                if due is None:
+                    return
+                if due <= self.now():
+                    await self._tell_some(rows)
+                    continue
+                failed = False
+            except StorageError:
+                if failed:  # what is owed is there the next time
+                    return
+                due, failed = self.now() + SECONDS, True
+            with anyio.move_on_after(due - self.now()):
+                await self._news.wait()
+
+    async def _tell_some(self, rows: RunRows) -> None:
+        now = self.now()
+        owed = await anyio.to_thread.run_sync(rows.owed, now, now + 2 * SECONDS)
+        async with anyio.create_task_group() as tasks:
+            for hook in owed:
+                tasks.start_soon(self._tell, rows, hook)
+
+    async def _tell(self, rows: RunRows, hook: Hook) -> None:
+        at = datetime.fromtimestamp(self.now(), UTC).isoformat(timespec="seconds")
+        body = json.dumps({"type": hook.kind, "timestamp": at, "data": hook.data}).encode()
+        again = None
+        try:
+            self.check(hook.url)
+            with anyio.fail_after(SECONDS):
+                told = await self._post(read_url(hook.url), body, hook.mark) // 100 == 2
+        except (ToolError, TimeoutError):
+            told = False
+        except (UrlRefused, ApiError):
+            told = True  # it may not be told (any more)
+        if not told and hook.tries < len(DELAYS):
+            again = self.now() + DELAYS[hook.tries]
+        await anyio.to_thread.run_sync(rows.told, hook, again)
 
     async def _post(self, target: Target, body: bytes, mark: str) -> int:
         address = target.address  # written as one, so the user named just this
@@ -89,11 +114,10 @@ class Webhooks:
         return await fetcher.post(target, body, signed(self.key, mark, int(self.now()), body))
 
     async def aclose(self) -> None:
-        """Give up what is being told."""
-        telling = [*self._telling]
-        for task in telling:
-            task.cancel()
-        await asyncio.gather(*telling, return_exceptions=True)
+        """Tell no more; what is owed stays so."""
+        if self._telling is not None:
+            self._telling.cancel()
+            await asyncio.gather(self._telling, return_exceptions=True)
 
 
 def signed(key: bytes, mark: str, at: int, body: bytes) -> dict[str, str]:

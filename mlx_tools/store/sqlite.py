@@ -8,8 +8,8 @@ import errno
 import os
 import sqlite3
 import stat
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -46,7 +46,8 @@ _PASSING_NUMBERS: Final = frozenset(
 class FileFormat:
     """What a kind of file is called, which error is raised of it, the number by which it is known,
     its version, and the statements that make its tables, each at the end of a line. ``file`` is its
-    name in a store's folder, where it belongs to one (`SessionStore.tables`)."""
+    name in a store's folder, where it belongs to one (`SessionStore.tables`); ``since`` are the
+    statements that make it of an older version, by that."""
 
     name: str
     error: type[MlxToolsError]
@@ -54,6 +55,7 @@ class FileFormat:
     version: int
     schema: str
     file: str = ""
+    since: Mapping[int, str] = field(default_factory=dict)
 
 
 def passes(error: BaseException | None) -> bool:
@@ -93,20 +95,28 @@ class SqliteFile:
         if self.one("PRAGMA application_id")[0] == 0:  # new, or whoever began it was killed
             with self.transaction(write=True):
                 if self.one("SELECT count(*) FROM sqlite_master")[0] == 0:  # nobody was quicker
-                    for statement in form.schema.split(";\n"):
-                        self.sql.execute(statement)
+                    self._make(form.schema)
                     self.sql.execute(f"PRAGMA application_id={form.application}")
-                    self.sql.execute(f"PRAGMA user_version={form.version}")
         if self.one("PRAGMA application_id")[0] != form.application:
             raise self._error(
                 f"it is no {form.name} of this version", "move it away, and begin anew"
             )
+        if self.one("PRAGMA user_version")[0] in form.since:
+            with self.transaction(write=True):
+                was = self.one("PRAGMA user_version")[0]
+                if was in form.since:  # nobody was quicker
+                    self._make(form.since[was])
         version = self.one("PRAGMA user_version")[0]
         if version != form.version:
             raise self._error(
                 f"it has the format {version}; this program reads {form.version}",
                 "use the version of mlx-tools that wrote it, or move it away, and begin anew",
             )
+
+    def _make(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self.sql.execute(statement)
+        self.sql.execute(f"PRAGMA user_version={self._form.version}")
 
     def close(self) -> None:
         """Closes the file. Closing twice is allowed."""

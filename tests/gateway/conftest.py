@@ -165,7 +165,13 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=KEY
         )
-        shared = {"runs": runs, "meters": meters, "backend": backend, "tools": tools}
+        shared = {
+            "runs": runs,
+            "models": models,
+            "meters": meters,
+            "backend": backend,
+            "tools": tools,
+        }
         return SimpleNamespace(client=client, app=app, **shared)
 
     return made
@@ -199,3 +205,15 @@ def transcript_of(one: Any, run: str) -> Path:
     """The file of a run's transcript."""
     assert isinstance(one.runs._store, TranscriptStore)
     return one.runs._store.path(run)
+
+
+def waiting(event: anyio.Event, text: str) -> Any:
+    """A completion that comes when something has happened."""
+
+    class Slow(ScriptedBackend):
+        async def complete(self, request: Any) -> Any:
+            await event.wait()
+            async for chunk in super().complete(request):
+                yield chunk
+
+    return Slow(text)

@@ -6,9 +6,11 @@ import base64
 import hashlib
 import hmac
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -19,7 +21,7 @@ from starlette.websockets import WebSocketDisconnect
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.testing import answer, call
-from tests.gateway.conftest import KEY, ask, deciding, rested
+from tests.gateway.conftest import KEY, ask, deciding, rested, waiting
 
 KEEP = call("keep", text="a")
 
@@ -138,6 +140,10 @@ class Hooked:
         self.origin = f"http://127.0.0.1:{self._server.server_address[1]}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, body in self.posts]
+
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
@@ -156,14 +162,14 @@ SECRET = bytes(range(32))
 def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(begin: Any, hooked: Any) -> None:
     async def main() -> None:
         one = deciding(begin, KEEP, answer("done"))
-        one.runs._webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_700_000_000.5)
+        one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_700_000_000.5)
         made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
         await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
         said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
         await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
         await rested(one, made["id"])
         await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-        found = [json.loads(body) for _, body in hooked.posts]
+        found = [*map(json.loads, hooked.bodies)]
         assert [(one["type"], one["data"]["status"]) for one in found] == [
             ("run.paused", "paused"),
             ("run.done", "answered"),
@@ -177,6 +183,33 @@ def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(begin: Any, ho
             assert sent["webhook-timestamp"] == "1700000000"
         assert len({headers["webhook-id"] for headers, _ in hooked.posts}) == 2
         await one.runs.aclose()
+
+    anyio.run(main)
+
+
+def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke_off(
+    begin: Any, hooked: Any, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP)
+        one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_000.0)
+        hooked.statuses.append(500)
+        waits = await ask(one, webhook=f"{hooked.origin}/")
+        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+        one.models.one.backend = waiting(anyio.Event(), "never")
+        body = {"question": "y", "webhook": f"{hooked.origin}/"}
+        broken = (await one.client.post("/v1/runs", json=body)).json()
+        await anyio.wait_all_tasks_blocked()
+        shutil.copytree(tmp_path / "state", tmp_path / "killed")
+        await one.runs.aclose()
+        two = begin(state="killed")
+        two.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 2_000.0)
+        await two.runs.open()
+        for _ in range(2):
+            await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+        told = {(one["type"], one["data"]["id"]) for one in map(json.loads, hooked.bodies[1:])}
+        assert told == {("run.paused", waits["id"]), ("run.done", broken["id"])}
+        await two.runs.aclose()
 
     anyio.run(main)
 

@@ -13,8 +13,8 @@ import pytest
 
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.testing import ScriptedBackend, answer, call
-from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of
+from mlx_tools.testing import answer, call
+from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of, waiting
 
 LOOKUP = {
     "name": "lookup",
@@ -420,25 +420,13 @@ def test_a_list_goes_on_behind_a_run(begin: Any) -> None:
     anyio.run(main)
 
 
-def waiting(event: anyio.Event, text: str) -> Any:
-    """A completion that comes when something has happened."""
-
-    class Slow(ScriptedBackend):
-        async def complete(self, request: Any) -> Any:
-            await event.wait()
-            async for chunk in super().complete(request):
-                yield chunk
-
-    return Slow(text)
-
-
 def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(begin: Any) -> None:
     async def main() -> None:
         one = begin(KEEP, KEEP, KEEP)
         paused = await ask(one)
         one.tools.hold = anyio.sleep_forever
         slow = waiting(anyio.Event(), "never")
-        one.runs._models.one.backend = slow
+        one.models.one.backend = slow
         made = [await queued(one) for _ in range(3)]
         ids = [*(run["id"] for run in reversed(made)), paused["id"]]
         assert made[-1]["status"] == "queued"
@@ -454,7 +442,7 @@ def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(begin:
 def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: Any) -> None:
     async def main() -> None:
         one = begin(most=2)
-        one.runs._models.one.backend = waiting(anyio.Event(), "never")
+        one.models.one.backend = waiting(anyio.Event(), "never")
         codes = []
         for _ in range(3):
             codes.append((await one.client.post("/v1/runs", json={"question": "x"})).status_code)
@@ -467,7 +455,7 @@ def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: Any) -> 
 def test_a_run_goes_on_when_its_client_leaves(begin: Any) -> None:
     async def main() -> None:
         one, come = begin(), anyio.Event()
-        one.runs._models.one.backend = waiting(come, answer("late"))
+        one.models.one.backend = waiting(come, answer("late"))
         run = (await one.client.post("/v1/runs", json={"question": "x"})).json()["id"]
         with anyio.move_on_after(0.05):
             await events(one, run)
@@ -513,7 +501,7 @@ def test_what_was_asked_of_the_model_when_the_server_was_killed_is_found_as_inte
 ) -> None:
     async def main() -> None:
         one = begin()
-        one.runs._models.one.backend = waiting(anyio.Event(), "never")
+        one.models.one.backend = waiting(anyio.Event(), "never")
         made = [await queued(one) for _ in range(3)]
         await anyio.wait_all_tasks_blocked()
         shutil.copytree(tmp_path / "state", tmp_path / "killed")

@@ -1,0 +1,273 @@
+"""What is done about a run: with which model, tools and policy, in which session.
+
+What is asked of a run may have been begun by a process that is gone: it is done once all the same.
+What the transcript holds of it decides; a call that can change things, was started and has no known
+end is never made again by that, but asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol
+
+import anyio
+
+from mlx_tools.app import Configuration, jobs_of, registry_of, session_store
+from mlx_tools.controller import (
+    AlwaysApprove,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Approver,
+    Controller,
+    Conversation,
+    NobodyThere,
+    check_header,
+)
+from mlx_tools.errors import BackendError, MlxToolsError, StorageError, TranscriptError, UsageError
+from mlx_tools.gateway.body import read
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
+from mlx_tools.gateway.run_rows import Hook, RunRow, RunRows
+from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.policy import Policy, restriction
+from mlx_tools.store import SessionFiles, SessionStore
+from mlx_tools.tools import Registry, Tool, ToolError
+from mlx_tools.transcript import (
+    ApprovalRecord,
+    Event,
+    Header,
+    ObservationRecord,
+    Record,
+    Stopped,
+    UserRecord,
+    outcome_of,
+    rests,
+)
+
+
+class Models(Protocol):
+    """What runs ask of the models that are served."""
+
+    async def speaker(self, name: str) -> Speaker: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnToolsWait:
+    """Decides as another approver does, save about a client's own tools: their calls wait."""
+
+    inner: Approver
+    own: frozenset[str]
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        answers = await self.inner.decide(requests)
+        pairs = zip(requests, answers, strict=True)
+        return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A store whose next new session is one that is there, of which nothing was asked yet."""
+
+    inner: SessionStore
+    session: str
+
+    @property
+    def secret(self) -> bytes:
+        return self.inner.secret
+
+    def create(self) -> SessionFiles:
+        files = self.inner.open(self.session)
+        try:
+            for header in files.transcript[:1]:
+                check_header(header, self.secret)
+        except BaseException:
+            files.transcript.close()
+            raise
+        return files
+
+
+class RunWork:
+    """Opens the sessions of runs, under one configuration, does in them what is asked, and keeps
+    what came of that in ``rows``.
+
+    ``make_registry`` makes the tools that exist, for a new session or one with this header;
+    ``note`` is told what went wrong that no client hears of.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        models: Models,
+        note: Callable[[str], None],
+        webhooks: Webhooks,
+        make_registry: Callable[[Header | None], Registry] | None = None,
+    ) -> None:
+        self.configuration, self._models = configuration, models
+        self._note, self.webhooks = note, webhooks
+        self._make_registry = make_registry or self._registry
+        self.store = session_store(configuration)
+        self.rows = RunRows(self.store)
+
+    async def begin(self, asked: AskedRun) -> Conversation:
+        """A new session. Raises `MlxToolsError`."""
+        speaker = await self._models.speaker(asked.model)
+        controller = self._controller(speaker, asked, self.store)
+        return await controller.conversation(history=asked.history)
+
+    async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
+        """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
+        asked = read_run(row.body)
+        speaker = await self._models.speaker(asked.model)
+        if not was_asked(records):
+            controller = self._controller(speaker, asked, _Begun(self.store, row.id))
+            return await controller.conversation(history=asked.history)
+        header = next(record for record in records if isinstance(record, Header))
+        return await self._controller(speaker, asked, self.store, header).reopen(row.id)
+
+    async def do(
+        self, conversation: Conversation, act: RunAct, emit: Callable[[Event], None]
+    ) -> str:
+        """Do what was asked of a run, until it comes to rest; return why not, where it is refused.
+        Raises `StorageError`."""
+        refused = ""
+        try:
+            await perform(conversation, act, emit)
+        except UsageError as error:
+            refused = str(error)
+            with suppress(MlxToolsError):
+                await conversation.settle()  # what was taken back may have begun
+        except StorageError:
+            raise
+        except BackendError:
+            pass  # the transcript says so
+        except Exception as error:
+            self._note(f"run {conversation.session} ended with {type(error).__name__}")
+        finally:
+            await conversation.registry.aclose()
+        return refused
+
+    async def read(self, row: RunRow) -> Sequence[Record]:
+        """The records of a run, as they stand. Raises `ApiError`."""
+        try:
+            return await anyio.to_thread.run_sync(self.store.records, row.id)
+        except TranscriptError as error:
+            if self.store.size(row.id) >= 0:
+                raise ApiError(500, "transcript_damaged", error.message) from error
+            raise ApiError(404, "not_found", f"the session of {row.id} was removed") from error
+
+    async def put_to_rest(self, row: RunRow, records: Sequence[Record], refused: str = "") -> None:
+        """Keep that nothing more is to be done about a run, and have its client's server told."""
+        hook, url = None, row.body.get("webhook")
+        if url is not None and (row.act is None or len(records) > row.act.records):
+            status = standing_of_run(row, records)
+            kind = "run.paused" if status == "paused" else "run.done"
+            data = {"id": row.id, "status": status}
+            hook = Hook(f"{row.id}.{len(records)}", url, kind, data)
+        rest = partial(self.rows.rest, now=self.webhooks.now(), refused=refused)
+        await anyio.to_thread.run_sync(rest, row.id, hook)
+        if hook is not None:
+            self.webhooks.wake(self.rows)
+
+    def _registry(self, header: Header | None) -> Registry:
+        return registry_of(self.configuration, jobs_of(self.configuration, header))
+
+    def _controller(
+        self,
+        speaker: Speaker,
+        asked: AskedRun,
+        store: SessionStore | _Begun,
+        header: Header | None = None,
+    ) -> Controller:
+        """What a run goes by: the server's policy and limits, narrowed as its client says, and the
+        client's own tools besides. Raises `MlxToolsError`."""
+        configuration, own = self.configuration, asked.own_names
+        registry, policy = self._make_registry(header), configuration.policy()
+        named = [registry.named(name) for name in asked.tools or ()]
+        for name in named if header is None else ():
+            if (why := registry.lacks(name, policy)) is not None:
+                raise ApiError(400, "invalid_value", f"tools: {name}: {why}", param="tools")
+        for spec in asked.own:
+            registry.add(Tool(spec, _made_elsewhere))
+        policy = _admitting(policy, own)
+        if asked.tools is not None:
+            policy = policy.narrowed_by(restriction((*named, *own)))
+        elif asked.preset is not None:
+            policy = policy.narrowed_by(restriction(tuple(own), preset=asked.preset))
+        always = configuration.settings.policy.approve == "always"
+        return Controller(
+            speaker.backend,
+            registry,
+            policy,
+            limits=asked.limits_within(configuration.limits()),
+            settings=replace(speaker.settings, output_schema=asked.schema),
+            store=store,
+            approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
+            standing=_admitting(configuration.standing(), own),
+        )
+
+
+async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event], None]) -> None:
+    """Do what was asked of a run, until it comes to rest; what a process began that is gone is
+    gone on with. Raises `UsageError` where it is refused, and what runs raise."""
+    records = conversation.files.transcript
+    since, body = records[act.records :], act.body
+    match act.type:
+        case "ask" if not was_asked(since):
+            await conversation.run(body["question"], emit=emit)
+            return
+        case "decide" if not any(_decides(one, body["call"]) for one in since):
+            answer = ApprovalAnswer(**{k: v for k, v in body.items() if k != "call"})
+            await conversation.resume({body["call"]: answer}, emit)
+            return
+        case "give":
+            given = read(ResultBody, body)
+            if not any(_ends(one, given.call_id) for one in since):
+                await conversation.resume(results={given.call_id: given.result()}, emit=emit)
+                return
+        case "look" if not since:
+            await conversation.resume(emit=emit)
+            return
+    if not rests(records):
+        await conversation.resume(emit=emit)
+
+
+def _decides(record: Record, call: str) -> bool:
+    return isinstance(record, ApprovalRecord) and record.call == call
+
+
+def _ends(record: Record, call: str) -> bool:
+    return isinstance(record, ObservationRecord) and record.call == call
+
+
+def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:
+    """How a run stands that nobody is at."""
+    if rests(records):
+        outcome = outcome_of(records)
+        cancelled = isinstance(outcome, Stopped) and outcome.reason == "cancelled"
+        return "cancelled" if cancelled else outcome.status
+    return "cancelled" if row.cancelled else "stopped"
+
+
+def was_asked(records: Sequence[Record]) -> bool:
+    """Return whether there is a question among the records."""
+    return any(isinstance(one, UserRecord) for one in records)
+
+
+def _made_elsewhere(arguments: Mapping[str, Any]) -> str:
+    raise ToolError("its client makes this call, and sends the result")
+
+
+def _admitting(policy: Policy, own: frozenset[str]) -> Policy:
+    """The same with a client's own tools, of which no call goes on before its result is there."""
+    if not own:
+        return policy
+    names = tuple(sorted(own))
+    first, *others = (
+        replace(part, narrowing=(), allow=(*part.allow, *names), ask=(*part.ask, *names))
+        for part in policy.parts
+    )
+    return replace(first, narrowing=tuple(others))
