@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.app.statistics import Share, difference, mcnemar
+from mlx_tools.app.statistics import Share, mcnemar
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "call_quality"
@@ -33,6 +34,30 @@ KEPT = (
 )
 LANGUAGES = {"en": "English", "de": "German", "fr": "French", "es": "Spanish"}
 Row = Mapping[str, Any]
+
+
+def difference(
+    both: int, only_first: int, only_second: int, neither: int
+) -> tuple[float, tuple[float, float]]:
+    """Return by how much the first of two shares is larger, and the 95 % interval of that
+    (Newcombe 1998, method 10). Counted are the items on which both are right, one alone, neither;
+    there must be one."""
+    total = both + only_first + only_second + neither
+    first, second = Share(both + only_first, total), Share(both + only_second, total)
+    one, other = first.hits / total, second.hits / total
+    (low_one, high_one), (low_other, high_other) = first.interval, second.interval
+    spread = first.hits * (total - first.hits) * second.hits * (total - second.hits)
+    cross: float = both * neither - only_first * only_second
+    if cross > 0:
+        cross = max(cross - total / 2, 0)
+    phi = cross / math.sqrt(spread) if spread else 0.0
+
+    def reach(down: float, up: float) -> float:
+        return math.sqrt(max(0.0, down**2 - 2 * phi * down * up + up**2))
+
+    value = one - other
+    low = value - reach(one - low_one, high_other - other)
+    return value, (low, value + reach(other - low_other, high_one - one))
 
 
 # --- what is kept -------------------------------------------------------------------------------

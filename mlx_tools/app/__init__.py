@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.markup import LOOK, Html, seen, templates
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
-    from mlx_tools.app.statistics import Mean, Share, fisher, mcnemar, weighted_mean
+    from mlx_tools.app.statistics import Share, mcnemar
     from mlx_tools.app.steps import ReportStep, spelled, steps_of
     from mlx_tools.app.toml_edit import as_toml, with_value
     from mlx_tools.app.wiring import (
@@ -60,7 +60,7 @@ __getattr__, __dir__ = names_of(
         "markup": ("LOOK", "Html", "seen", "templates"),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("signing_key",),
-        "statistics": ("Mean", "Share", "fisher", "mcnemar", "weighted_mean"),
+        "statistics": ("Share", "mcnemar"),
         "steps": ("ReportStep", "spelled", "steps_of"),
         "toml_edit": ("as_toml", "with_value"),
         "wiring": (

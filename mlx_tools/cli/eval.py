@@ -221,6 +221,6 @@ async def _measured(
 def _tell(head: Mapping[str, Any], results: Sequence[Result], *, as_json: bool) -> None:
     summary = summarise(results)
     if as_json:
-        print_json(dict(head) | summary.to_json())
+        print_json(dict(head) | {"rows": [row.to_json() for row in summary]})
     else:
         print_text(table(summary))

@@ -1,32 +1,14 @@
-"""What results come to: a row for each category and strategy, averages, paired comparisons."""
+"""What results come to: a row for each category and strategy."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import combinations
-from typing import Any, Final
+from typing import Any
 
-from mlx_tools.app import Mean, Share, mcnemar, weighted_mean
+from mlx_tools.app import Share
 from mlx_tools.evaluate.results import Result
-
-AVERAGES: Final[Mapping[str, Mapping[str, float]]] = {
-    "non_live": dict.fromkeys(("simple_python", "multiple", "parallel", "parallel_multiple"), 1.0),
-    "live": {
-        "live_simple": 258,
-        "live_multiple": 1053,
-        "live_parallel": 16,
-        "live_parallel_multiple": 24,
-    },
-    "no_call": dict.fromkeys(("irrelevance", "live_irrelevance"), 1.0),
-}
-"""BFCL's averages of categories, with its weights (``eval_checker/eval_runner_helper.py``).
-
-The non-live one is the mean of four (BFCL's first is itself a mean, with Java's and JavaScript's);
-the live one weighs each category by its number of questions, here of all there are, so that a
-sample weighs the same.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,59 +33,12 @@ class SummaryRow:
         return asdict(self) | shares | number
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """Two strategies on the same items: on how many only one of them was right."""
-
-    category: str
-    first: str
-    second: str
-    only_first: int
-    only_second: int
-
-    @property
-    def p(self) -> float:
-        """How likely so uneven a split is where both are equally good: McNemar's exact test."""
-        return mcnemar(self.only_first, self.only_second)
-
-    def to_json(self) -> dict[str, Any]:
-        """The pair as ``--json`` prints it."""
-        return {**asdict(self), "p": self.p}
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Rows in the order of their results, averages as (name, strategy, mean), and pairs."""
-
-    rows: tuple[SummaryRow, ...]
-    averages: tuple[tuple[str, str, Mean], ...]
-    pairs: tuple[Pair, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The summary as ``--json`` prints it."""
-        return {
-            "rows": [row.to_json() for row in self.rows],
-            "averages": [
-                {"average": name, "strategy": strategy, "share": mean.value}
-                | dict(zip(("low", "high"), mean.interval, strict=True))
-                for name, strategy, mean in self.averages
-            ],
-            "pairs": [pair.to_json() for pair in self.pairs],
-        }
-
-
-def summarise(results: Sequence[Result]) -> Summary:
-    """What the results come to."""
+def summarise(results: Sequence[Result]) -> tuple[SummaryRow, ...]:
+    """What the results come to, in their order."""
     groups: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         groups.setdefault((result["category"], result["strategy"]), []).append(result)
-    rows = {key: _row(*key, group) for key, group in groups.items()}
-    strategies = list(dict.fromkeys(strategy for _, strategy in rows))
-    return Summary(
-        rows=tuple(rows.values()),
-        averages=tuple(_averages(rows, strategies)),
-        pairs=tuple(_pairs(groups, strategies)),
-    )
+    return tuple(_row(*key, group) for key, group in groups.items())
 
 
 def _row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
@@ -136,38 +71,6 @@ def _uncached(one: Result) -> int | None:
     return None if prompt is None or cached is None else prompt - cached
 
 
-def _averages(
-    rows: Mapping[tuple[str, str], SummaryRow], strategies: Sequence[str]
-) -> Iterator[tuple[str, str, Mean]]:
-    """The averages of which every category is there."""
-    for name, weights in AVERAGES.items():
-        for strategy in strategies:
-            if all((category, strategy) in rows for category in weights):
-                shares = [(weights[one], rows[one, strategy].correct) for one in weights]
-                if (mean := weighted_mean(shares)) is not None:
-                    yield name, strategy, mean
-
-
-def _pairs(
-    groups: Mapping[tuple[str, str], Sequence[Result]], strategies: Sequence[str]
-) -> Iterator[Pair]:
-    for category in dict.fromkeys(category for category, _ in groups):
-        for first, second in combinations(strategies, 2):
-            one, other = (
-                {r["id"]: bool(r["correct"]) for r in groups.get((category, strategy), ())}
-                for strategy in (first, second)
-            )
-            both = one.keys() & other.keys()
-            if both:
-                yield Pair(
-                    category,
-                    first,
-                    second,
-                    only_first=sum(one[key] and not other[key] for key in both),
-                    only_second=sum(other[key] and not one[key] for key in both),
-                )
-
-
 def _share(share: Share) -> dict[str, Any]:
     low, high = share.interval
     return {"hits": share.hits, "share": share.value, "low": low, "high": high}
@@ -176,12 +79,11 @@ def _share(share: Share) -> dict[str, Any]:
 # --- for people -------------------------------------------------------------------------------
 
 
-def table(summary: Summary) -> str:
+def table(summary: Sequence[SummaryRow]) -> str:
     """The summary as text: strategies side by side, a line for each category; no line's end."""
-    strategies = list(dict.fromkeys(row.strategy for row in summary.rows))
-    categories = list(dict.fromkeys(row.category for row in summary.rows))
-    rows = {(row.category, row.strategy): row for row in summary.rows}
-    means = {(name, strategy): mean for name, strategy, mean in summary.averages}
+    strategies = list(dict.fromkeys(row.strategy for row in summary))
+    categories = list(dict.fromkeys(row.category for row in summary))
+    rows = {(row.category, row.strategy): row for row in summary}
     columns = ("valid", "tokens", "time")
     lines = [["", "items", *(head for one in strategies for head in (one, *columns))]]
     for category in categories:
@@ -189,13 +91,7 @@ def table(summary: Summary) -> str:
         counts = sorted({row.correct.total for row in found if row is not None})
         cells = [cell for row in found for cell in (_cells(row) if row is not None else [""] * 4)]
         lines.append([category, "-".join(map(str, counts)), *cells])
-    for name in dict.fromkeys(name for name, _ in means):
-        line = [f"average {name}", ""]
-        for strategy in strategies:
-            mean = means.get((name, strategy))
-            line += [_percent(mean.value, mean.interval) if mean is not None else "", "", "", ""]
-        lines.append(line)
-    return "\n".join([*_aligned(lines), *map(_told, summary.pairs)])
+    return "\n".join(_aligned(lines))
 
 
 def _cells(row: SummaryRow) -> list[str]:
@@ -217,11 +113,3 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
         cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
         aligned.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     return aligned
-
-
-def _told(pair: Pair) -> str:
-    p = f"p = {pair.p:.3f}" if pair.p >= 0.001 else "p < 0.001"
-    return (
-        f"{pair.category}: only {pair.first} right {pair.only_first}, "
-        f"only {pair.second} right {pair.only_second}, {p}"
-    )

@@ -43,7 +43,7 @@ def test_the_summary_as_json_says_what_was_asked_and_of_whom(run: Any, wheel: st
     )
     assert result.code == 0, result.err
     value = result.json
-    assert list(value) == ["benchmark", "settings", "sample", "rows", "averages", "pairs"]
+    assert list(value) == ["benchmark", "settings", "sample", "rows"]
     assert value["sample"] == {
         "categories": ["irrelevance", "live_simple"],
         "limit": None,
