@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s")
 
@@ -20,22 +18,14 @@ class Docstring:
     parameters: Mapping[str, str] = field(default_factory=dict)
 
 
-def docstring_of(function: Any) -> Docstring:
-    """Return what is said of what a call runs: of a partial function that is the function, of an
-    object its method ``__call__``, or where that says nothing, its class."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    own = inspect.isroutine(function) or isinstance(function, type) or "__doc__" in vars(function)
-    text = None if own else type(function).__call__.__doc__
-    return parse_docstring(text or inspect.getdoc(function))
-
-
 def parse_docstring(text: str | None) -> Docstring:
     """Reads a docstring of Google's, numpy's, Sphinx' or Epydoc's style; what is in none of them is
     plain text."""
+    if not text:
+        return Docstring()
     from docstring_parser import ParseError, parse
 
-    plain = inspect.cleandoc(text or "").expandtabs()
+    plain = inspect.cleandoc(text).expandtabs()
     try:
         found = parse(plain)
     except ParseError:

@@ -6,10 +6,8 @@ can be wrong with a signature itself is found at once, without it.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -18,7 +16,7 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema import pointer, walk
 from mlx_tools.tools.context import ToolContext
-from mlx_tools.tools.docstring import docstring_of
+from mlx_tools.tools.docstring import parse_docstring
 
 _FIRST: Final = ("type", "description", "properties", "required")
 """The keys that a reader looks for first in a schema."""
@@ -29,7 +27,7 @@ _REFUSED: Final[Mapping[Any, str]] = {
     inspect.Parameter.VAR_KEYWORD: "takes any names",
 }
 
-METHOD: Final = "make a tool of the method of an object, as in tool(thing.method)"
+METHOD: Final = "make a tool of a function, or of the method of an object: tool(thing.method)"
 
 
 class InvalidArguments(Exception):
@@ -63,27 +61,19 @@ class Arguments:
 
     ``schema`` is compact: no titles, nothing in ``$defs`` that is used once; where it was given it
     is used as it is, and arguments are passed on as they came. ``context`` is the name of the
-    parameter that takes the `ToolContext`, or None. ``names`` are the local names around the
-    function, for annotations that are written as text. Raises ToolDefinitionError where a type has
-    no JSON Schema.
+    parameter that takes the `ToolContext`, or None. Raises ToolDefinitionError where a type has no
+    JSON Schema.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        names: Mapping[str, Any] | None = None,
-        given: Any = None,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, given: Any = None) -> None:
         self.schema: Any = given  # held to what it must be where the tool is registered
         self.context: str | None = None
         self._model: Any = None
         self._keys: tuple[str, ...] = ()
         if given is not None:
-            self._find_context(function, names)
             return
         parameters = parameters_of(function, name)
-        hints = _annotations_of(function, parameters, name, names)
+        hints = _annotations_of(function, parameters, name)
         contexts = [key for key in parameters if _is_context(hints[key])]
         if len(contexts) > 1:
             raise ToolDefinitionError(
@@ -97,19 +87,11 @@ class Arguments:
             if key != self.context
         }
         self._keys = tuple(fields)
-        self._model, schema = _built(fields, name, names)
-        for key, text in docstring_of(function).parameters.items():
+        self._model, schema = _built(fields, name)
+        for key, text in parse_docstring(inspect.getdoc(function)).parameters.items():
             if key in schema["properties"]:
                 schema["properties"][key].setdefault("description", text)
         self.schema = compact(schema)
-
-    def _find_context(self, function: Any, names: Mapping[str, Any] | None) -> None:
-        """Nothing else of the annotations counts; what cannot be resolved is passed over."""
-        with contextlib.suppress(TypeError, ValueError):
-            for key, parameter in inspect.signature(function).parameters.items():
-                with contextlib.suppress(ToolDefinitionError):
-                    if _is_context(_annotations_of(function, {key: parameter}, key, names)[key]):
-                        self.context = key
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
@@ -175,26 +157,17 @@ def _field(at: int) -> str:
     return f"p{at}"
 
 
-def _built(
-    fields: Mapping[str, tuple[Any, Any]], name: str, names: Mapping[str, Any] | None
-) -> tuple[Any, dict[str, Any]]:
+def _built(fields: Mapping[str, tuple[Any, Any]], name: str) -> tuple[Any, dict[str, Any]]:
     """Return what turns JSON into values of these types, each with its default, and its schema."""
     try:
-        return _build(fields, names)
+        return _build(fields)
     except Exception as error:  # a type may be somebody else's code
-        fault = error
-    for key, hint in fields.items():  # once more, one by one, to name the parameter at fault
-        try:
-            _build({key: hint}, names)
-        except Exception as error:
-            message = f"{name}: the parameter {key} has no JSON Schema: {_said(error)}"
-            raise ToolDefinitionError(message) from None
-    raise ToolDefinitionError(f"{name}: {_said(fault)}")
+        raise ToolDefinitionError(
+            f"{name}: a parameter has no JSON Schema: {_said(error)}"
+        ) from None
 
 
-def _build(
-    fields: Mapping[str, tuple[Any, Any]], names: Mapping[str, Any] | None
-) -> tuple[Any, dict[str, Any]]:
+def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
     from pydantic import ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
 
@@ -217,7 +190,6 @@ def _build(
         made[_field(at)] = named if default is inspect.Parameter.empty else (named, default)
     config = ConfigDict(extra="forbid", defer_build=True)
     model = create_model("Arguments", __config__=config, **made)
-    model.model_rebuild(force=True, _types_namespace=dict(names or {}))
     return model, model.model_json_schema(schema_generator=Compact)
 
 
@@ -250,33 +222,18 @@ def _faults(error: Any) -> str:
 
 
 def _annotations_of(
-    function: Callable[..., Any],
-    parameters: Mapping[str, inspect.Parameter],
-    name: str,
-    names: Mapping[str, Any] | None,
+    function: Callable[..., Any], parameters: Mapping[str, inspect.Parameter], name: str
 ) -> dict[str, Any]:
-    """The parameters' annotations as types that pydantic takes, text resolved in the names that the
-    function sees, of which ``names`` are the local ones. What it returns is nobody's business here:
-    its annotation may name what is there for type checkers alone."""
+    """The parameters' annotations as types, text resolved in the names that the function's module
+    has. What it returns is nobody's business here: its annotation may name what is there for type
+    checkers alone."""
     written = {key: parameter.annotation for key, parameter in parameters.items()}
     holder = types.SimpleNamespace(__annotations__=written)
+    around = getattr(inspect.unwrap(function), "__globals__", {})
     try:
-        return typing.get_type_hints(
-            holder, _names_around(function), dict(names or {}), include_extras=True
-        )
+        return typing.get_type_hints(holder, around, include_extras=True)
     except Exception as error:  # whatever an annotation's text does when it is evaluated
         raise ToolDefinitionError(
             f"{name}: an annotation cannot be resolved: {_first_line(error)}",
-            hint="define or import what it names before the tool",
+            hint="define what it names in the module, before the tool",
         ) from None
-
-
-def _names_around(function: Callable[..., Any]) -> dict[str, Any]:
-    """The global names that a function's own text sees."""
-    target: Any = inspect.unwrap(function)
-    while hasattr(target, "func") and not inspect.isroutine(target):
-        target = inspect.unwrap(target.func)  # functools.partial
-    if not inspect.isroutine(target) and not isinstance(target, type):
-        target = inspect.unwrap(type(target).__call__)
-    found = getattr(target, "__globals__", None)
-    return dict(vars(sys.modules[target.__module__]) if found is None else found)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overload
@@ -13,7 +12,7 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, ToolContext, ToolError, current_context
-from mlx_tools.tools.docstring import docstring_of
+from mlx_tools.tools.docstring import parse_docstring
 from mlx_tools.tools.signature import METHOD, Arguments, parameters_of
 
 Run = Callable[[Mapping[str, Any]], Any]
@@ -22,7 +21,6 @@ Run = Callable[[Mapping[str, Any]], Any]
 EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 
 _MAX_SECONDS: Final = 86_400.0
-_MAX_WRAPPERS: Final = 100
 
 
 class Callee(Protocol):
@@ -111,7 +109,8 @@ class Tool:
         self._make_spec = spec
         self._run = run
         self._function = function
-        self.is_async = is_async(function if function is not None else run)
+        called: Any = function or run
+        self.is_async = any(map(inspect.iscoroutinefunction, (called, inspect.unwrap(called))))
         self.blocking = None if self.is_async else run
         self.preview = preview
         self.unusable = unusable
@@ -235,21 +234,6 @@ def check_declared(spec: ToolSpec) -> None:
 # --- a function as a tool -------------------------------------------------------------------------
 
 
-def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling it gives an awaitable: it, or anything that it wraps, is
-    asynchronous."""
-    target: Any = function
-    for _ in range(_MAX_WRAPPERS):
-        call = getattr(target, "__call__", None)  # noqa: B004 (the method itself is looked at)
-        if inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(call):
-            return True
-        partial = isinstance(target, functools.partial)
-        target = target.func if partial else getattr(target, "__wrapped__", None)
-        if target is None:
-            return False
-    return False
-
-
 class Declaration(TypedDict, total=False):
     """The declarations that ``@tool`` takes; see there."""
 
@@ -290,9 +274,6 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
     the signature shows it, else when the spec is first needed, at the latest when the tool is
     registered.
     """
-    caller = sys._getframe(1)
-    names = {} if caller.f_locals is caller.f_globals else dict(caller.f_locals)
-
     said: dict[str, Any] = {**declared}
     if unknown := said.keys() - Declaration.__annotations__.keys():
         raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
@@ -303,28 +284,24 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
         named = _checked_name(target, name)
         if not isinstance(text, str | None):
             raise ToolDefinitionError(f"{named}: description: {text!r:.80} is no text")
-        description = docstring_of(target).text if text is None else text
+        description = parse_docstring(inspect.getdoc(target)).text if text is None else text
         spec = ToolSpec(named, description, effects=effects_of(effects, named), **said)
         check_declared(spec)
         if seconds is not None:
             spec = replace(spec, timeout=float(seconds))
-        return _made(target, spec, dict(names), schema)
+        return _made(target, spec, schema)
 
     return make if function is None else make(function)
 
 
-def _made(
-    function: Callable[..., Any], declared: ToolSpec, names: dict[str, Any], schema: Any
-) -> Tool:
+def _made(function: Callable[..., Any], declared: ToolSpec, schema: Any) -> Tool:
     """The tool of a function that declares all but its parameters, or has a schema of its own."""
     if schema is None:
         parameters_of(function, declared.name)
 
     @functools.cache
     def arguments() -> Arguments:
-        made = Arguments(function, declared.name, names, schema)
-        names.clear()  # what they name need not live on
-        return made
+        return Arguments(function, declared.name, schema)
 
     def run(given: Mapping[str, Any]) -> Any:
         made = arguments()
@@ -342,10 +319,9 @@ def _made(
 def _checked_name(function: Any, name: Any) -> str:
     """Return what a tool of this function is called. Raises ToolDefinitionError for what is no
     function of which a tool can be made, and no name."""
-    if isinstance(function, Tool) or not callable(function):
-        hint = METHOD if isinstance(function, classmethod) else None
-        raise ToolDefinitionError(f"{function!r} is not a function", hint=hint)
-    named = name or getattr(function, "__name__", None) or type(function).__name__
+    if not inspect.isroutine(function) or isinstance(function, classmethod):
+        raise ToolDefinitionError(f"{function!r} is not a function", hint=METHOD)
+    named = name or function.__name__
     if not isinstance(named, str) or not TOOL_NAME.fullmatch(named):
         raise ToolDefinitionError(
             f"{named!r} cannot name a tool", hint="give one, of A-Z a-z 0-9 _ . -, with name=..."

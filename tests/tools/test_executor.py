@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import functools
 import subprocess
 import sys
 import threading
@@ -137,9 +136,7 @@ def test_a_tool_cannot_change_the_arguments_that_were_recorded() -> None:
 
 def test_too_large_an_output_is_not_kept_but_its_size_is() -> None:
     for size, code in ((MAX_OUTPUT_CHARS, None), (MAX_OUTPUT_CHARS + 1, "payload_too_large")):
-        result = run(
-            tool(functools.partial("x".__mul__, size), name="t", parameters={"type": "object"})
-        )
+        result = run(tool(lambda size=size: "x" * size, name="t", parameters={"type": "object"}))
         assert (result.error and result.error.code) == code
         assert result.output_size_chars == size
 
