@@ -280,10 +280,11 @@ class WebSettings(Section):
 class ToolSettings(Section):
     roots: tuple[Root, ...] = setting(
         "never",
-        "Folders that file tools may see: DIR or DIR:ro, or DIR:rw",
+        "Folders that file tools may see: DIR or DIR:ro, or DIR:rw; DIR:ro:**/*.md only the files "
+        "that fit the pattern",
         option="--root DIR[:rw]",
         group="policy",
-        allowed="a list of folders, each DIR, DIR:ro or DIR:rw",
+        allowed="a list of folders, each DIR, DIR:ro or DIR:rw, with :PATTERN behind it or not",
     )
     disabled: Names = setting("add", "Tools that are switched off; adds up", check=TOOLS)
     commands: tuple[Program, ...] = setting(

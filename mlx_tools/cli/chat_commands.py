@@ -314,7 +314,9 @@ def roots(talk: Talk) -> list[str]:
     """The folders that tools may see, and whether they may write there."""
     found = map(RootName.parse, talk.configuration.settings.tools.roots)
     return [
-        f"{_from_home(one.path)} ({'read, write' if one.writable else 'read'})" for one in found
+        f"{_from_home(one.path)} ({'read, write' if one.writable else 'read'})"
+        + in_words("".join(f" {pattern}" for pattern in one.patterns))
+        for one in found
     ]
 
 

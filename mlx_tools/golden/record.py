@@ -19,7 +19,7 @@ from mlx_tools.golden.replaying import Replay, replay
 from mlx_tools.messages import ToolCall
 from mlx_tools.policy import Policy, find_secrets, permitted
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.store import from_json, to_json
+from mlx_tools.store import RootName, from_json, to_json
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -208,7 +208,7 @@ def _meant(header: Header, records: Iterable[Record], home: str) -> dict[str, tu
 
     name(header.session, "{session}", "the session's id")
     for number, root in enumerate(header.roots, start=1):
-        path = root.removesuffix(":rw").removesuffix(":ro")
+        path = RootName.parse(root).path
         mark = "" if number == 1 else f" {number}"
         name(os.path.normpath(path), f"{{root{mark}}}", "a folder that the run could see")
     if home:

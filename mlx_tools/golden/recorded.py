@@ -30,6 +30,7 @@ from mlx_tools.prompt import (
     parts,
 )
 from mlx_tools.protocol import canonical
+from mlx_tools.store import RootName
 from mlx_tools.toolbox import builtin_tools, file_access_spec
 from mlx_tools.tools import ToolResult
 from mlx_tools.transcript import (
@@ -89,7 +90,9 @@ def effects_of(specs: Mapping[str, ToolSpec], calls: list[ToolCall]) -> dict[str
 
 def specs_today(golden: Golden) -> Mapping[str, ToolSpec]:
     """The built-in tools as this session would have them today."""
-    return _builtin_specs(writable=any(root.endswith(":rw") for root in golden.header.roots))
+    return _builtin_specs(
+        writable=any(RootName.parse(root).writable for root in golden.header.roots)
+    )
 
 
 @functools.cache

@@ -25,10 +25,13 @@ from mlx_tools.store.changes import (
 from mlx_tools.store.roots import (
     FOLDERS,
     Absent,
+    PathPatterns,
     Refused,
     Root,
     RootName,
     Unfit,
+    Unlisted,
+    check_patterns,
     folded,
     identity_of,
     private_part,

@@ -79,6 +79,7 @@ def place_of(
     """
     if not parts:
         raise Unfit("this is a folder, not a file")
+    root.check_listed(parts)
     made: list[tuple[int, str]] = []
     may = writable.get(root.identity, root.writable)
     current = os.dup(root.fd)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import unicodedata
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -39,6 +40,10 @@ class Refused(Exception):
     """The path may not be opened, whatever is there; the message says why."""
 
 
+class Unlisted(Refused):
+    """The path lies in the folder, and is none of those that may be seen there."""
+
+
 class Unfit(Exception):
     """The thing at the path is of another kind than what was asked for."""
 
@@ -53,27 +58,98 @@ def supported() -> bool:
     return needed <= os.supports_dir_fd and hasattr(os, "O_NOFOLLOW")
 
 
+_ROOT: Final = re.compile(r"(.*?)(?::(ro|rw)(?::(.*))?)?", re.DOTALL)
+_MAX_PATTERNS: Final = 100
+
+
 @dataclass(frozen=True, slots=True)
 class RootName:
-    """A folder that file tools may see, as it was given: ``DIR``, ``DIR:ro`` or ``DIR:rw``."""
+    """A folder that file tools may see, as it was given: ``DIR``, ``DIR:ro`` or ``DIR:rw``, and
+    behind either ``:PATTERN`` once or more often, for the files that alone may be seen there."""
 
     path: str
     writable: bool = False
+    patterns: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> RootName:
-        """Reads ``DIR[:ro|:rw]``. Raises UsageError for an empty folder."""
-        path, writable = text, False
-        if text.endswith((":ro", ":rw")):
-            path, writable = text[:-3], text.endswith(":rw")
-        if not path or "\0" in path:
+        """Reads ``DIR[:ro|:rw[:PATTERN…]]``. Raises UsageError for an empty folder, and a pattern
+        that cannot be one."""
+        found = _ROOT.fullmatch(text)
+        path = found[1] if found is not None else ""
+        if found is None or not path or "\0" in path:
             raise UsageError(f"root {text!r}: no folder is named", hint="write DIR, or DIR:rw")
-        return cls(path, writable)
+        patterns = tuple(found[3].split(":")) if found[3] is not None else ()
+        try:
+            check_patterns(patterns)
+        except ValueError as error:
+            raise UsageError(f"root {text!r}: {error}", hint="such as DIR:ro:**/*.md") from None
+        return cls(path, found[2] == "rw", patterns)
 
     def absolute(self) -> str:
         """The root as a text that means the same folder from anywhere."""
         path = Path(self.path).expanduser().resolve()
+        if self.patterns:
+            return ":".join((str(path), "rw" if self.writable else "ro", *self.patterns))
         return f"{path}:rw" if self.writable else str(path)
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Raises ValueError, which says why, where one of these is no pattern of paths."""
+    if len(patterns) > _MAX_PATTERNS:
+        raise ValueError(f"there are more than {_MAX_PATTERNS} patterns")
+    for pattern in patterns:
+        parts = pattern.split("/")
+        if not pattern.strip() or len(pattern) > MAX_PATH_CHARS or "\0" in pattern:
+            raise ValueError(f"{pattern[:100]!r} is no pattern")
+        if parts[0] in ("", "~") or not {"", ".", ".."}.isdisjoint(parts) or "\\" in pattern:
+            raise ValueError(f"the pattern {pattern[:100]!r} does not go down from the folder")
+
+
+class PathPatterns:
+    """Patterns of paths below a folder: ``*``, ``?`` and ``[…]`` within a name, ``**`` for any
+    folders, none included. Without patterns every path fits."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._patterns = [tuple(_comparable(one.split("/"))) for one in patterns]
+
+    def __bool__(self) -> bool:
+        """True where not every path fits."""
+        return bool(self._patterns)
+
+    def fit(self, parts: Sequence[str]) -> bool:
+        """True where the path may be seen."""
+        ends = (len(one) in _reached(_comparable(parts), one) for one in self._patterns)
+        return not self._patterns or any(ends)
+
+    def lead_on(self, parts: Sequence[str]) -> bool:
+        """True where something below the path may be seen."""
+        more = (
+            min(_reached(_comparable(parts), p), default=len(p)) < len(p) for p in self._patterns
+        )
+        return not self._patterns or any(more)
+
+
+def _reached(parts: Sequence[str], pattern: Sequence[str]) -> set[int]:
+    """How much of the pattern these names may have used up: each way to read ``**`` at once, so
+    that no pattern takes more than linear time."""
+
+    def opened(places: Iterable[int]) -> set[int]:
+        found = set(places)
+        for place in range(len(pattern)):
+            if place in found and pattern[place] == "**":
+                found.add(place + 1)
+        return found
+
+    places = opened({0})
+    for name in parts:
+        left = (place for place in places if place < len(pattern))
+        places = opened(
+            place if pattern[place] == "**" else place + 1
+            for place in left
+            if pattern[place] == "**" or fnmatchcase(name, pattern[place])
+        )
+    return places
 
 
 class Root:
@@ -84,6 +160,7 @@ class Root:
 
     def __init__(self, name: RootName) -> None:
         self.writable = name.writable
+        self.patterns = PathPatterns(name.patterns)
         try:
             given = Path(name.path).expanduser().absolute()
             self.path = given.resolve(strict=True)
@@ -120,11 +197,23 @@ class Root:
         """A descriptor of a regular file, for reading. Raises Refused, Unfit or Absent."""
         if not parts:
             raise Unfit("this is a folder; list it instead")
+        self.check_listed(parts)
         parent = self.open_folder(parts[:-1])
         try:
             return self.open_last(parent, parts[-1])
         finally:
             os.close(parent)
+
+    def check_listed(self, parts: Sequence[str]) -> None:
+        """Raises Unlisted for a file that the root's patterns leave out, be it there or not."""
+        if not self.patterns.fit(parts):
+            raise Unlisted(f"{parts[-1]} is none of the files that may be seen in this folder")
+
+    def open_listing(self, parts: Sequence[str]) -> int:
+        """A descriptor of a folder whose entries are to be shown. Raises as `open_folder` does."""
+        if not self.patterns.lead_on(parts):
+            raise Unlisted("the folder holds none of the files that may be seen")
+        return self.open_folder(parts)
 
     def open_folder(self, parts: Sequence[str]) -> int:
         """A descriptor of a folder. Raises Refused, Unfit or Absent."""

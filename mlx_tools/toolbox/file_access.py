@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import heapq
 import itertools
 import os
@@ -9,14 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.messages import Effects, ToolSpec
-from mlx_tools.store import Absent, Refused, Root, Unfit
+from mlx_tools.store import Absent, Refused, Root, Unfit, Unlisted
 from mlx_tools.toolbox.file_changes import Changes
-from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, one_line, up_to
+from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, kind_of, one_line, up_to
 from mlx_tools.tools import EffectsBy, Preview, Tool, ToolError, Words, words_of
 
 MAX_ENTRIES: Final = 1_000
 MAX_SCANNED: Final = 100_000
 """Entries of one folder that are looked at, so that a folder of millions takes bounded time."""
+
+MAX_ENCODED: Final = 2_400
+"""Bytes that are no text which are shown, in base64: of more nothing is of use to a reader."""
 
 _READ: Final[Effects] = frozenset(("read",))
 _WRITE: Final[Effects] = frozenset(("write",))
@@ -70,29 +74,37 @@ class _Files:
         self._notices = notices
 
     def read(self, path: str) -> str:
-        """A text file, whole up to `MAX_BYTES`. Raises ToolError."""
+        """A text file, whole up to `MAX_BYTES`; of any other what it is, and its bytes where they
+        are few. Raises ToolError."""
         fd = open_below(self._roots, path)
         try:
             size = os.fstat(fd).st_size
             content = up_to(fd, MAX_BYTES + 1)
         finally:
             os.close(fd)
-        cut = len(content) > MAX_BYTES
-        text = decoded(content[:MAX_BYTES], path, whole=not cut)
-        if not cut:
-            return text
-        kept, size = MAX_BYTES, max(size, len(content))
-        return text + self._notices["cut"].format(kept=kept, size=size)
+        cut, size = len(content) > MAX_BYTES, max(size, len(content))
+        try:
+            text = decoded(content[:MAX_BYTES], path, whole=not cut)
+        except ToolError:
+            told = "binary" if size <= MAX_ENCODED else "large_binary"
+            return self._notices[told].format(
+                path=one_line(path),
+                kind=kind_of(content, path),
+                size=size,
+                data=base64.b64encode(content[:MAX_ENCODED]).decode(),
+            )
+        return text + self._notices["cut"].format(kept=MAX_BYTES, size=size) if cut else text
 
     def list(self, path: str) -> str:
         """The entries of a folder in order, one a line. Raises ToolError."""
         if len(self._roots) > 1 and path in ("", ".", "./"):
             return "\n".join(f"{root.path}/" for root in self._roots)
-        fd = open_below(self._roots, path, Root.open_folder)
+        fd, root, parts = _opened(self._roots, path, Root.open_listing)
         try:
             with os.scandir(fd) as found:
                 entries = itertools.islice(found, MAX_SCANNED + 1)
-                first = heapq.nsmallest(MAX_ENTRIES + 1, map(_entry_line, entries))
+                seen = (entry for entry in entries if _is_listed(root, parts, entry))
+                first = heapq.nsmallest(MAX_ENTRIES + 1, map(_entry_line, seen))
         except OSError as error:
             raise ToolError(f"{path}: {error.strerror}") from None
         finally:
@@ -104,23 +116,43 @@ class _Files:
         return "\n".join(first)
 
 
-def open_below(
-    roots: Sequence[Root], path: str, how: Callable[[Root, Sequence[str]], int] = Root.open_file
-) -> int:
-    """A descriptor in the first root that has something at the path. Raises ToolError."""
+def open_below(roots: Sequence[Root], path: str) -> int:
+    """A descriptor of a file in the first root that has something at the path. Raises
+    ToolError."""
+    return _opened(roots, path, Root.open_file)[0]
+
+
+def _opened(
+    roots: Sequence[Root], path: str, how: Callable[[Root, Sequence[str]], int]
+) -> tuple[int, Root, Sequence[str]]:
+    """A descriptor in the first root that has something at the path, that root, and the names below
+    it. Raises ToolError."""
     fault: Exception | None = None
     for root in roots:
         try:
             parts = root.parts(path)
             if parts is not None:
-                return how(root, parts)
+                return how(root, parts), root, parts
+        except (Unlisted, Unfit, Absent) as error:  # another root may have it
+            fault = error if fault is None or isinstance(fault, Absent) else fault
         except Refused as error:
             raise ToolError(str(error), code="not_allowed") from None
-        except (Unfit, Absent) as error:  # another root may have it
-            fault = error if fault is None or isinstance(fault, Absent) else fault
+    if isinstance(fault, Unlisted):
+        raise ToolError(str(fault), code="not_allowed")
     if fault is not None:
         raise ToolError(str(fault))
     raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
+
+
+def _is_listed(root: Root, above: Sequence[str], entry: os.DirEntry[str]) -> bool:
+    """Whether an entry is a file that may be seen, or a folder that leads to such."""
+    names = (*above, entry.name)
+    try:
+        return root.patterns.fit(names) or (
+            entry.is_dir(follow_symlinks=False) and root.patterns.lead_on(names)
+        )
+    except OSError:
+        return False
 
 
 def _entry_line(entry: os.DirEntry[str]) -> str:

@@ -22,6 +22,7 @@ from mlx_tools.store import (
     Refused,
     Root,
     Unfit,
+    Unlisted,
     open_present,
     place_of,
     put,
@@ -123,7 +124,7 @@ class Changes:
                 with place_of(root, parts, self._writable) as place:
                     taken = place.exists()
                     vacant.append((False, not place.writable, number))
-            except (Absent, Unfit) as error:
+            except (Absent, Unfit, Unlisted) as error:
                 fault = error if fault is None or isinstance(fault, Absent) else fault
                 if operation == "create" and isinstance(error, Absent):
                     vacant.append((True, not root.writable, number))
@@ -138,7 +139,7 @@ class Changes:
             return candidates[min(vacant)[2]]
         if operation == "write" and isinstance(fault, Absent):
             raise Absent(f"{fault}; write makes no folders, create_file does")
-        if vacant and not isinstance(fault, Unfit):
+        if vacant and not isinstance(fault, Unfit | Unlisted):
             raise Absent(f"there is no {candidates[vacant[0][2]][1][-1]}")
         raise fault or Absent("there is no such file")
 

@@ -41,6 +41,11 @@ _ENDED: Final[Mapping[str, str]] = {
 }
 
 
+_PATTERNS: Final = (
+    "a folder was named with patterns (--root DIR:ro:PATTERN): programs see whole ones"
+)
+
+
 def run_command(
     roots: Sequence[Root],
     programs: Iterable[str] = (),
@@ -76,6 +81,8 @@ def unusable(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> st
     """The reason why the tool cannot work here, None where it can. Tries the sandbox out, once."""
     if not roots:
         return "no folder was named that programs may see (--root DIR)"
+    if any(root.patterns for root in roots):
+        return _PATTERNS
     if any(len(root.path.parts) == 1 for root in roots):
         return "the root / is the whole system; name a folder below it"
     try:
@@ -126,6 +133,8 @@ class _Commands:
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
         if not self._roots:
             raise Refused("there is no folder that programs may see")
+        if any(root.patterns for root in self._roots):
+            raise Refused(_PATTERNS)
         program, words = arguments["program"], arguments.get("arguments", ())
         return plan(self.rules, _folders(), self._roots, program, words)
 

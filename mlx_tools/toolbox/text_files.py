@@ -6,6 +6,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import itertools
+import mimetypes
 import os
 import re
 import unicodedata
@@ -41,6 +42,31 @@ def decoded(content: bytes, path: str, *, whole: bool = True) -> str:
         return codecs.getincrementaldecoder(encoding)().decode(content, final=whole)
     except UnicodeError:
         raise ToolError(f"{path} is not a text file (neither UTF-8 nor UTF-16)") from None
+
+
+_KINDS: Final = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"%PDF-", "application/pdf"),
+    (b"PK\x03\x04", "application/zip"),
+    (b"\x1f\x8b", "application/gzip"),
+    (b"SQLite format 3\0", "application/vnd.sqlite3"),
+    (b"\x7fELF", "application/x-executable"),
+    (b"\xcf\xfa\xed\xfe", "application/x-executable"),
+    (b"\0asm", "application/wasm"),
+)
+"""How files of a kind begin, and what it is called."""
+
+
+def kind_of(content: bytes, path: str) -> str:
+    """The media type of a file that is no text: by its name where that says more than its first
+    bytes, which a name cannot contradict."""
+    begins = next((kind for start, kind in _KINDS if content.startswith(start)), "")
+    named = mimetypes.guess_type(path)[0] or ""
+    holds = begins == "application/zip" and named.startswith("application/")  # many are archives
+    told = named if holds or not begins else begins
+    return "application/octet-stream" if told.startswith("text/") or not told else told
 
 
 def encoded(content: object) -> bytes:

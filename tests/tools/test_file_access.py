@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 import threading
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
-from mlx_tools.store.roots import Root, RootName, private_part
-from mlx_tools.tools import Registry
-from tests.tools.file_calls import SECRET, done, refusal
+from mlx_tools.store.roots import PathPatterns, Root, RootName, private_part
+from mlx_tools.toolbox.run_command import run_command, unusable
+from mlx_tools.tools import Registry, ToolError
+from tests.tools.file_calls import SECRET, done, preview, refusal
 
 
 @pytest.fixture
@@ -177,14 +179,32 @@ def test_a_long_file_is_cut_with_a_notice_at_a_whole_character(
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\x00\x01", b"\xff\xfe\x00", b"caf\xe9", b"\xed\xa0\x80", b"a\0b"]
+    ("name", "raw", "kind"),
+    [
+        ("a.bin", b"\x00\x01", "application/octet-stream"),
+        ("a.txt", b"caf\xe9", "application/octet-stream"),
+        ("a.png", b"\x89PNG\r\n\x1a\n" + b"\0" * 10, "image/png"),
+        ("evil.png", b"\x7fELF\xff", "application/x-executable"),
+        ("a.jar", b"PK\x03\x04\xff", "application/java-archive"),
+        ("a.mp3", b"ID3\xff\0", "audio/mpeg"),
+    ],
 )
-def test_what_is_no_text_is_said_to_be_none(files: Registry, folder: Path, raw: bytes) -> None:
-    (folder / "binary").write_bytes(raw)
-    assert refusal(files, "read", "binary") == (
-        "tool_error",
-        "binary is not a text file (neither UTF-8 nor UTF-16)",
-    )
+def test_what_is_no_text_is_shown_with_its_kind_its_size_and_its_few_bytes(
+    files: Registry, folder: Path, name: str, raw: bytes, kind: str
+) -> None:
+    (folder / name).write_bytes(raw)
+    first, data = done(files, "read", name).split("\n")
+    assert first == f"[{name} is no text: {kind}, {len(raw)} bytes, here in base64.]"
+    assert base64.b64decode(data) == raw
+
+
+def test_of_a_large_file_that_is_no_text_only_what_it_is_is_shown(
+    files: Registry, folder: Path
+) -> None:
+    for size in (2_401, 1_500_000):
+        (folder / "large.gif").write_bytes(b"GIF89a\xff" + b"\0" * (size - 7))
+        told = f"[large.gif is no text: image/gif, {size} bytes, too many to be shown.]"
+        assert done(files, "read", "large.gif") == told
 
 
 def test_marks_of_an_encoding_are_understood(files: Registry, folder: Path) -> None:
@@ -227,6 +247,110 @@ def test_a_root_is_written_with_what_may_be_done(folder: Path) -> None:
     assert RootName.parse("data:rw") == RootName("data", writable=True)
     assert RootName.parse("a:b") == RootName("a:b", writable=False)
     assert done(builtin_tools([f"{folder}:rw"]), "read", "a.txt")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """Files, two of which are Markdown, and links that lead around."""
+    top = tmp_path / "tree"
+    (top / "docs" / "deep").mkdir(parents=True)
+    (top / "src").mkdir()
+    for name in ("top.md", "plan.txt", "docs/a.md", "docs/deep/b.md", "docs/key.txt", "src/c.py"):
+        (top / name).write_text(SECRET if name.endswith(("txt", "py")) else name)
+    (tmp_path / "outside.md").write_text(SECRET)
+    (top / "docs" / "link.md").symlink_to(top / "docs" / "key.txt")
+    (top / "docs" / "out.md").symlink_to(tmp_path / "outside.md")
+    (top / "docs" / "src.md").symlink_to(top / "src")
+    return top
+
+
+SEEN = {
+    "**/*.md": {"top.md", "docs/a.md", "docs/deep/b.md"},
+    "*.md": {"top.md"},
+    "docs/**/*.md": {"docs/a.md", "docs/deep/b.md"},
+    "docs/**": {"docs/a.md", "docs/deep/b.md", "docs/key.txt"},
+    "docs/[ab].md:src/?.py": {"docs/a.md", "src/c.py"},
+    "**/**/**/deep/**/*": {"docs/deep/b.md"},
+}
+
+
+@pytest.mark.parametrize("patterns", SEEN)
+def test_of_a_root_with_patterns_only_what_fits_is_listed_and_read(
+    tree: Path, patterns: str
+) -> None:
+    files, seen = builtin_tools([f"{tree}:ro:{patterns}"]), SEEN[patterns]
+    every = {str(one.relative_to(tree)) for one in tree.rglob("*") if one.is_file()}
+    for name in every:
+        if name in seen:
+            assert done(files, "read", name) == (tree / name).read_text()
+        else:
+            assert refusal(files, "read", name)[0] == "not_allowed"
+            assert refusal(files, "read", f"{tree}/{name}")[0] == "not_allowed"
+    listed, folders = set(), [""]
+    for above in folders:
+        for name in done(files, "list", above or ".").split("\n"):
+            folders += [above + name] if name.endswith("/") else []
+            listed |= {above + name} if not name.endswith(("/", "@", "]")) else set()
+    assert listed == seen
+
+
+def test_no_detour_leads_past_the_patterns(tree: Path) -> None:
+    files = builtin_tools([f"{tree}:rw:docs/**/*.md"])
+    for name in ("docs/link.md", "docs/out.md", "docs/src.md/c.py", "docs/src.md"):
+        assert refusal(files, "read", name)[0] == "not_allowed"
+    for name in ("docs/../plan.txt", "docs/deep/../key.txt", "./plan.txt", "docs//key.txt"):
+        assert refusal(files, "read", name)[0] == "not_allowed"
+    for name in ("docs/none.txt", "src/none.py", "none"):  # nor is it told what there is
+        assert refusal(files, "read", name)[0] == "not_allowed"
+    assert refusal(files, "list", "src")[0] == "not_allowed"
+
+
+def test_writing_and_deleting_keep_to_the_patterns(tree: Path) -> None:
+    files = builtin_tools([f"{tree}:rw:docs/**/*.md"])
+    for operation in ("write", "delete", "create"):
+        for name in ("plan.txt", "new.md", "docs/new.txt", "src/new.md", "docs/x.md/y.txt"):
+            content = None if operation == "delete" else "x"
+            assert refusal(files, operation, name, content)[0] == "not_allowed", (operation, name)
+            with pytest.raises(ToolError):
+                preview(files, operation, name, content)
+    assert not (tree / "docs" / "x.md").exists()
+    for operation in ("write", "create"):
+        done(files, operation, f"docs/{operation}.md", "x")
+    done(files, "delete", "docs/a.md")
+    assert not (tree / "docs" / "a.md").exists()
+
+
+def test_another_root_may_hold_what_the_patterns_of_one_leave_out(tree: Path) -> None:
+    files = builtin_tools([f"{tree}:ro:**/*.md", str(tree / "src")])
+    assert done(files, "read", "c.py") == SECRET
+    assert done(files, "read", "docs/a.md") == "docs/a.md"
+    assert refusal(files, "read", "plan.txt")[0] == "not_allowed"
+
+
+def test_programs_are_not_run_where_patterns_hold(tree: Path) -> None:
+    roots = [Root(RootName.parse(f"{tree}:ro:**/*.md")), Root(RootName(str(tree / "src")))]
+    assert "patterns" in str(unusable(roots))
+    with pytest.raises(ToolError, match="patterns"):
+        run_command(roots).preview({"program": "cat", "arguments": ["c.py"]})
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":ro", "a:ro:", "a:ro::b", "a:ro:/etc/*", "a:ro:../*", "a:ro:b/../c", "a:rw:~/x"]
+)
+def test_a_root_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="root "):
+        RootName.parse(text)
+
+
+def test_a_root_with_patterns_means_the_same_from_anywhere(tree: Path) -> None:
+    named = RootName.parse(f"{tree}:rw:**/*.md:*.txt")
+    assert named == RootName(str(tree), True, ("**/*.md", "*.txt"))
+    assert RootName.parse(named.absolute()) == named
+
+
+def test_a_pattern_takes_no_more_than_linear_time() -> None:
+    pattern = PathPatterns(["/".join(["**", "*a*"] * 40 + ["b"])])
+    assert not pattern.fit(["a" * 50] * 200)
 
 
 def test_a_root_stays_the_folder_it_was(folder: Path) -> None:

@@ -309,7 +309,8 @@ class _McpServer:
     async def _roots(self, context: Any) -> types.ListRootsResult:
         from mcp.types import ListRootsResult, Root
 
-        folders = (Path(RootName.parse(root).path) for root in self._clients.roots)
+        names = map(RootName.parse, self._clients.roots)
+        folders = (Path(one.path) for one in names if not one.patterns)  # it would see all of it
         return ListRootsResult(
             roots=[Root(uri=folder.as_uri(), name=folder.name) for folder in folders]  # type: ignore[arg-type]
         )
