@@ -88,7 +88,7 @@ def add(
     found = [read_folder(one) for one in folders_in(folder.absolute())]
     taken = _tools().all_specs()
     for one in found:
-        _refuse_taken(one.spec.name, taken)
+        _refuse_taken(one.spec.name, taken, one.whitelist)
     for name, times in Counter(one.spec.name for one in found).items():
         if times > 1:
             raise UsageError(f"{times} of the folders in {folder} hold a tool {name}")
@@ -179,13 +179,17 @@ def _switch(name: str, on: bool) -> None:
     ToolCollection().switch(name, on if own or not on else None)
 
 
-def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
+def _refuse_taken(name: str, taken: Mapping[str, ToolSpec], whitelist: Sequence[str] = ()) -> None:
     """Raises UsageError where a tool that is no folder of the user's has this name."""
     for other in (name, *names_of(name)):
         if other in taken and taken[other].plugin != PLUGIN:
+            hint = "give yours another name"
+            if whitelist and taken[other].plugin == BUILTIN:
+                hint += (
+                    f"; that one can be held to the same paths: --root DIR:ro:{':'.join(whitelist)}"
+                )
             raise UsageError(
-                f"there is a tool {other} already ({_origin(taken[other].plugin)})",
-                hint="give yours another name",
+                f"there is a tool {other} already ({_origin(taken[other].plugin)})", hint=hint
             )
 
 
@@ -247,6 +251,9 @@ def _declared(found: ToolFolder) -> Iterator[ShownLine]:
     yield ShownLine(f"effects: {effects}{' (all there are)' if everything else ''}")
     yield ShownLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
     yield ShownLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
+    if found.whitelist:
+        patterns = ", ".join(map(in_words, found.whitelist))
+        yield ShownLine(f"paths that it may be given: {patterns} (in {', '.join(found.paths)})")
     if found.missing:
         yield ShownLine(
             f"it imports what is not installed: {', '.join(map(in_words, found.missing))}"

@@ -7,6 +7,7 @@ is walked, each name opened relative to the folder before (``dir_fd``) and never
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -203,6 +204,19 @@ class Root:
             return self.open_last(parent, parts[-1])
         finally:
             os.close(parent)
+
+    def resolved(self, parts: Sequence[str]) -> Path:
+        """The path of a file or folder, be it there or not, none of its names a link, for what
+        opens it by itself. Raises Refused, and Unfit for what lies below a file."""
+        self.check_listed(parts)
+        with contextlib.ExitStack() as opened, contextlib.suppress(Absent, FileNotFoundError):
+            if parts:
+                parent = self.open_folder(parts[:-1])
+                opened.callback(os.close, parent)
+                kind = os.stat(parts[-1], dir_fd=parent, follow_symlinks=False).st_mode
+                enters = self.enter if stat.S_ISDIR(kind) else self.open_last
+                os.close(enters(parent, parts[-1]))
+        return self.path.joinpath(*parts)
 
     def check_listed(self, parts: Sequence[str]) -> None:
         """Raises Unlisted for a file that the root's patterns leave out, be it there or not."""

@@ -91,11 +91,13 @@ class Registry:
         A tool that is not, that cannot be used or whose name is taken is disabled with the reason,
         under ``plugin:folder/NAME``; no word of its files is read as a tool's. ``refused`` is why
         none of them may run; one that is being made may not where tools may write into it, below
-        one of the ``roots``. Raises ConfigError where it cannot be read what is trusted.
+        one of the ``roots``, below which a tool's whitelist holds. Raises ConfigError where it
+        cannot be read what is trusted.
         """
         from mlx_tools.tools.folder.collection import exposed_by
         from mlx_tools.tools.folder.folder_tool import folder_tool
 
+        roots = tuple(roots)
         for found in collection.tools():
             key = f"{PLUGIN}{FOLDER}/{found.name}"
             if found.folder is None or refused is not None:
@@ -107,7 +109,7 @@ class Registry:
                     self._refused[key] = exposed
                     continue
             try:
-                self.add(folder_tool(found.folder, found.reason, found.log))
+                self.add(folder_tool(found.folder, found.reason, found.log, roots))
             except ToolDefinitionError as error:
                 self._refused[key] = str(error)
         return self

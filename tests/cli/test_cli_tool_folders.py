@@ -247,6 +247,36 @@ def test_whoever_makes_a_tool_sees_what_it_printed_and_its_traceback(run: Run) -
     assert "ZeroDivisionError" in message and "Traceback" not in message
 
 
+def test_no_secret_stays_in_what_a_tool_printed(run: Run, home: Path) -> None:
+    key = "ghp_" + "a1B2" * 9
+    _make(run, "counter", f"def execute(arguments):\n    print('{key}')\n    return {{}}\n")
+    assert "[redacted:" in _call(run, "counter").err
+    assert key not in run("tools", "show", "counter").err
+    kept = list((home / "data").rglob("*.log"))
+    assert kept and all(key not in one.read_text() for one in kept)
+
+
+def test_a_folder_of_the_older_layout_is_added_and_called(run: Run, home: Path) -> None:
+    whole = {"mode": "ro", "whitelist": ["docs/**/*.md"], "requires_approval": False}
+    code = "def execute(arguments):\n    return {'text': open(arguments['path']).read()}\n"
+    parameters = {"properties": {"path": {"type": "string"}}}
+    for name in ("read_docs", "file_access"):
+        folder = make_folder(home / "old", name, code, parameters)
+        config = {"name": name, "type": "llm_invokable", "directory": name, "metadata": whole}
+        (folder / "config.json").write_text(json.dumps(config))
+    added = run("tools", "add", str(home / "old" / "read_docs"), "--yes")
+    assert added.code == 0 and "paths that it may be given: docs/**/*.md (in path)" in added.err
+    Path("docs").mkdir()
+    Path("docs/a.md").write_text("read me")
+    Path("b.md").write_text("not me")
+    call = ("tools", "call", "read_docs", "--tools", "read_docs")
+    assert run(*call, '{"path": "docs/a.md"}').json == {"text": "read me"}
+    refused = run(*call, '{"path": "b.md"}')
+    assert refused.code == 1 and "not in the tool's whitelist" in refused.err
+    taken = run("tools", "add", str(home / "old" / "file_access"), "--yes")
+    assert taken.code == 2 and "--root DIR:ro:docs/**/*.md" in taken.error
+
+
 def test_a_tool_that_was_added_is_no_longer_the_one_that_is_made(run: Run, home: Path) -> None:
     folder = _make(run, "counter")
     assert run("tools", "add", "counter", "--yes").code == 0

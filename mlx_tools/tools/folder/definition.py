@@ -16,6 +16,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,6 +27,7 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError, did_you_mean
 from mlx_tools.messages import ToolSpec
 from mlx_tools.schema import check_parameters
+from mlx_tools.store import check_patterns
 from mlx_tools.tools.folder import PLUGIN
 from mlx_tools.tools.tool import check_declared
 
@@ -44,7 +46,8 @@ class ToolFolder:
     """A tool's folder, read whole.
 
     ``enabled`` is what its configuration says, ``environment`` which variables it may see,
-    ``max_output_bytes`` how much it may print and return. ``missing`` are packages that it imports
+    ``max_output_bytes`` how much it may print and return. Where there is a ``whitelist``, patterns
+    of paths, the arguments ``paths`` are held to it. ``missing`` are packages that it imports
     and that are not installed. ``contents`` are its files by name, ``digest`` is the SHA-256 of
     them all.
     """
@@ -54,6 +57,8 @@ class ToolFolder:
     enabled: bool
     environment: tuple[str, ...]
     max_output_bytes: int
+    whitelist: tuple[str, ...]
+    paths: tuple[str, ...]
     missing: tuple[str, ...]
     contents: Mapping[str, File]
     digest: str
@@ -74,6 +79,13 @@ def read_folder(path: Path) -> ToolFolder:
     name, description, parameters = _definition(data(DEFINITION), path / DEFINITION)
     config = _configuration(data(CONFIG, b"{}"), path / CONFIG, name)
     tree = _check_code(data(EXECUTE), path / EXECUTE)
+    whitelist = tuple(config.get("whitelist", ()))
+    paths = _path_arguments(parameters)
+    if whitelist and not paths:
+        raise ToolDefinitionError(
+            f"{path / CONFIG}: whitelist: none of the parameters is a path that it could hold for",
+            hint='call one path, or give it "format": "path"',
+        )
     own = {key: config[key] for key in _SPEC_KEYS if key in config}
     if "effects" in own:
         own["effects"] = frozenset(own["effects"])
@@ -88,6 +100,8 @@ def read_folder(path: Path) -> ToolFolder:
         enabled=config.get("enabled", True),
         environment=tuple(config.get("environment", ())),
         max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT),
+        whitelist=whitelist,
+        paths=paths,
         missing=_missing_packages(tree, contents),
         contents=contents,
         digest=digest_of(contents),
@@ -222,6 +236,16 @@ TELLING: Final = frozenset(
 
 
 _EFFECTS: Final = ("read", "write", "execute", "network")
+_MODES: Final = {"ro": ["read"], "rw": ["read", "write"]}
+"""Effects by what older configurations say of files."""
+
+_PATHS: Final = frozenset(
+    {
+        *("path", "paths", "file", "files", "filename", "filenames", "folder", "folders"),
+        *("dir", "directory", "directories"),
+    }
+)
+"""The last words of the names of parameters that are paths; the format ``path`` says so of any."""
 _YES_OR_NO: Final = (lambda value: isinstance(value, bool), "true or false")
 _TIME: Final = (
     lambda value: _is_number(value) and 0 < value <= 86_400,
@@ -253,12 +277,54 @@ _KEYS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
         lambda value: type(value) is int and 1 <= value <= 10_000_000,
         "a whole number from 1 to 10000000",
     ),
+    "type": (lambda value: value == "llm_invokable", "llm_invokable"),
+    "directory": (
+        lambda value: isinstance(value, str) and Path(value).name == value != "..",
+        "the name of the tool's folder",
+    ),
+    "mode": (lambda value: isinstance(value, str) and value in _MODES, "ro or rw"),
+    "whitelist": (
+        lambda value: _is_whitelist(value),
+        "a list of patterns of paths, at least one, such as docs/**/*.md",
+    ),
 }
 """The keys of a configuration: whether a value is one, and in words what is."""
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whitelist(value: Any) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    try:
+        check_patterns([str(one) for one in value])
+    except ValueError:
+        return False
+    return all(isinstance(one, str) for one in value)
+
+
+def names_path(name: str) -> bool:
+    """True for the name of a parameter that is a path, or a list of them: ``path``,
+    ``source_path``, ``outputDir``."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+    return re.split(r"[^a-z]+", words)[-1] in _PATHS
+
+
+def _path_arguments(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """The parameters that are paths by their names, or by their schemas' format."""
+    given = parameters.get("properties")
+    properties = given.items() if isinstance(given, dict) else ()
+    return tuple(
+        name
+        for name, schema in properties
+        if names_path(name)
+        or any(
+            isinstance(one, dict) and one.get("format") == "path"
+            for one in (schema, schema.get("items") if isinstance(schema, dict) else None)
+        )
+    )
 
 
 def _variable(value: Any) -> bool:
@@ -270,8 +336,17 @@ _SAME: Final = {
     "requires_approval": "needs_approval",
     "timeout_seconds": "timeout",
     "timeout_ms": "timeout",
+    "mode": "effects",
 }
 """Other names of a key, as such files have them elsewhere."""
+
+_CHANGED: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "timeout_ms": lambda value: value / 1000,
+    "mode": lambda value: _MODES[value],
+}
+"""What a value is under its key's own name, where that is another."""
+
+_METADATA: Final = "metadata"
 
 _AROUND: Final = ("type", "function")
 _SCHEMAS: Final = ("input_schema", "inputSchema")
@@ -280,12 +355,18 @@ _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
 
 
 def _configuration(data: bytes, path: Path, name: str) -> dict[str, Any]:
-    """The keys of ``config.json`` under their own names. ``name`` is the tool's. Raises
-    ToolDefinitionError, naming the key and what is allowed."""
+    """The keys of ``config.json`` under their own names; an older layout has some of them within
+    ``metadata``. ``name`` is the tool's. Raises ToolDefinitionError, naming the key and what is
+    allowed."""
     given = _json(data, path)
-    _check_keys(given, tuple(_KEYS), path, "")
+    _check_keys(given, (*_KEYS, _METADATA), path, "")
+    older: Any = given.pop(_METADATA, {})
+    if not isinstance(older, dict):
+        raise ToolDefinitionError(f"{path}: {_METADATA}: expected an object")
+    _check_keys(older, tuple(_KEYS), path, f"{_METADATA}.")
     config: dict[str, Any] = {}
-    for key, value in given.items():
+    said: list[tuple[str, Any]] = [*given.items(), *older.items()]
+    for key, value in said:
         if key not in _KEYS:
             continue
         fits, allowed = _KEYS[key]
@@ -296,7 +377,7 @@ def _configuration(data: bytes, path: Path, name: str) -> dict[str, Any]:
         own = _SAME.get(key, key)
         if own in config:
             raise ToolDefinitionError(f"{path}: {key}: it says {own} once more")
-        config[own] = value / 1000 if key == "timeout_ms" else value
+        config[own] = _CHANGED.get(key, lambda value: value)(value)
     if config.get("name", name) != name:
         raise ToolDefinitionError(
             f"{path}: name: {config['name']!r:.80} is not the name in {DEFINITION}, {name}"

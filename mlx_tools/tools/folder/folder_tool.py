@@ -14,19 +14,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.paths import private_dir, write_whole
+from mlx_tools.policy import Redactor
 from mlx_tools.process import Pipes, end
+from mlx_tools.store import PathPatterns, Refused, Root, RootName, Unfit
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
     EXECUTE,
     ToolFolder,
     digest_of,
+    names_path,
     read_files,
     read_folder,
     write_files,
@@ -59,17 +62,25 @@ _OFFLINE: Final = ("/usr/bin/sandbox-exec", "-p", "(version 1)(allow default)(de
 """On macOS: before what is to run without network."""
 
 
-def load_tool(folder: str | os.PathLike[str]) -> Tool:
-    """The tool in a folder, as it is now; a call is refused once its files are others.
+def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool:
+    """The tool in a folder, as it is now; a call is refused once its files are others. ``roots``
+    are as for `folder_tool`.
 
     For a tool of one's own, `mlx_tools.Controller` and tests: nobody is asked whether it is
     trusted. Raises ToolDefinitionError, naming the file and the fault.
     """
-    return folder_tool(read_folder(Path(folder).resolve()))
+    return folder_tool(read_folder(Path(folder).resolve()), roots=tuple(roots))
 
 
-def folder_tool(found: ToolFolder, unusable: str | None = None, log: Path | None = None) -> Tool:
-    """The tool that a folder holds; ``unusable`` is why it cannot run, None where it can.
+def folder_tool(
+    found: ToolFolder,
+    unusable: str | None = None,
+    log: Path | None = None,
+    roots: Sequence[str] = (),
+) -> Tool:
+    """The tool that a folder holds; ``unusable`` is why it cannot run, None where it can. Where it
+    has a whitelist, that holds below the ``roots`` (``DIR`` or ``DIR:rw``), without one below the
+    working directory.
 
     With a ``log`` the folder is one that somebody is making: it is used as it is at each call, and
     what the last one printed, and its traceback, are kept there.
@@ -86,8 +97,9 @@ def folder_tool(found: ToolFolder, unusable: str | None = None, log: Path | None
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
         talk = _Talk(now, context, seconds, until)
         try:
+            held = _held_to(now, roots, arguments)
             with _copied(now) as execute:
-                return _call(now, execute, arguments, talk, traced=log is not None)
+                return _call(now, execute, held, talk, traced=log is not None)
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
         finally:
@@ -98,6 +110,47 @@ def folder_tool(found: ToolFolder, unusable: str | None = None, log: Path | None
         return Preview("", (found if log is None else _as_it_is(found)).digest)
 
     return Tool(found.spec, run, preview=preview, unusable=lambda: unusable)
+
+
+def _held_to(
+    found: ToolFolder, roots: Sequence[str], arguments: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The arguments with each path as it is on disk, from the top on; unchanged where there is no
+    whitelist. Raises ToolError for a path that is not in it."""
+    if not found.whitelist:
+        return arguments
+    names = [RootName.parse(one) for one in roots] or [RootName(".", writable=True)]
+    opened, patterns = [Root(name) for name in names], PathPatterns(found.whitelist)
+    writing = "write" in found.spec.possible_effects
+
+    def held(value: Any, is_path: bool) -> Any:
+        match value:
+            case str() if is_path:
+                return _resolved(value, opened, patterns, writing=writing)
+            case list():
+                return [held(item, is_path) for item in value]
+            case dict():
+                return {key: held(item, names_path(key)) for key, item in value.items()}
+        return value
+
+    return {
+        name: held(value, name in found.paths or names_path(name))
+        for name, value in arguments.items()
+    }
+
+
+def _resolved(path: str, roots: Sequence[Root], patterns: PathPatterns, *, writing: bool) -> str:
+    try:
+        for root in roots:
+            parts = root.parts(path, writing=writing)
+            if parts is None or not patterns.fit(parts):
+                continue
+            if writing and not root.writable:
+                raise Refused("the folder was named without :rw (--root DIR:rw)")
+            return str(root.resolved(parts))
+    except (Refused, Unfit) as error:
+        raise ToolError(f"{path[:200]}: {error}", code="not_allowed") from None
+    raise ToolError(f"{path[:200]} is not in the tool's whitelist", code="not_allowed")
 
 
 def _as_it_is(found: ToolFolder) -> ToolFolder:
@@ -114,7 +167,7 @@ def _as_it_is(found: ToolFolder) -> ToolFolder:
 def _keep(log: Path, text: str) -> None:
     with contextlib.suppress(OSError, UsageError):  # the call is what counts
         private_dir(log.parent)
-        write_whole(log, text.encode("utf-8", "replace"))
+        write_whole(log, Redactor().text(text).text.encode("utf-8", "replace"))
 
 
 def _check_unchanged(found: ToolFolder) -> None:
