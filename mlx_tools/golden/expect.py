@@ -5,14 +5,13 @@ An expectation is a JSON object; every key may be left out:
 * ``status``: ``answered``, ``paused`` or ``stopped``; without it, as it was recorded.
 * ``calls``: a list with an object a call, ``name`` and ``arguments`` each a matcher
   (below); without it, the recorded calls with their very arguments.
-* ``any_order``: the calls may come in any order. ``more``: further calls may be among them.
 * ``answer`` and ``reason``: matchers; without them, anything.
 
 A matcher says what a value must be like: ``{"exact": value}``; ``{"subset": {key: matcher}}`` for
-the keys that matter of an object; ``{"schema": {…}}``, a JSON Schema; ``{"contains": text}``;
-``{"regex": text}``; ``{"number": 391, "tolerance": 0.5}``, which a text matches that holds such a
-number; ``{"any_of": […]}``, ``{"all_of": […]}``, ``{"not": matcher}`` and ``{"anything": true}``.
-Any other value means itself.
+the keys that matter of an object; ``{"schema": {…}}``, a JSON Schema;
+``{"contains": text}``; ``{"regex": text}``; ``{"number": 391, "tolerance": 0.5}``,
+which a text matches that holds such a number; and ``{"anything": true}``. Any other value means
+itself.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mlx_tools.protocol import canonical
 from mlx_tools.schema import TooMuch, bounded, faults, validator_for
 from mlx_tools.transcript import Header, Record, UserRecord, outcome_of
 
-_KEYS: Final = frozenset(("status", "calls", "any_order", "more", "answer", "reason"))
+_KEYS: Final = frozenset(("status", "calls", "answer", "reason"))
 _STATUSES: Final = ("answered", "paused", "stopped")
 
 
@@ -74,8 +73,6 @@ class Expectation:
         if not isinstance(calls, Sequence) or isinstance(calls, str):
             raise UsageError("an expectation's calls are a list")
         self.calls = [ExpectedCall(call) for call in calls]
-        self._any_order = bool(wanted.get("any_order", False))
-        self._more = bool(wanted.get("more", False))
         self._texts = {key: wanted[key] for key in ("answer", "reason") if key in wanted}
         self._fits = {key: matcher(text) for key, text in self._texts.items()}
 
@@ -100,14 +97,9 @@ class Expectation:
 
     def _made(self, made: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
         """True where the calls are those that should be made."""
-        if len(made) < len(self.calls) or (len(made) > len(self.calls) and not self._more):
-            return False
-        if self._any_order:
-            return _matched(self.calls, made)
-        if self._more:
-            rest = iter(made)
-            return all(any(call.fits(*one) for one in rest) for call in self.calls)
-        return all(call.fits(*one) for call, one in zip(self.calls, made, strict=True))
+        return len(made) == len(self.calls) and all(
+            call.fits(*one) for call, one in zip(self.calls, made, strict=True)
+        )
 
 
 def expectations(
@@ -118,23 +110,6 @@ def expectations(
         raise UsageError(f"there are {len(expect)} expectations for {len(outcomes)} questions")
     wanted = [*expect, *({} for _ in outcomes[len(expect) :])]
     return [Expectation(one, recorded) for one, recorded in zip(wanted, outcomes, strict=True)]
-
-
-def _matched(calls: Sequence[ExpectedCall], made: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
-    """True where each expected call has a call of its own (a matching in a bipartite graph)."""
-    fits = [[n for n, one in enumerate(made) if call.fits(*one)] for call in calls]
-    taken: dict[int, int] = {}
-
-    def place(call: int, seen: set[int]) -> bool:
-        for one in fits[call]:
-            if one not in seen:
-                seen.add(one)
-                if one not in taken or place(taken[one], seen):
-                    taken[one] = call
-                    return True
-        return False
-
-    return all(place(call, set()) for call in range(len(calls)))
 
 
 def _json(value: Any) -> str:
@@ -188,7 +163,7 @@ def matcher(wanted: Any) -> _Test:
         return _exact({"exact": wanted})
     if len(kinds) > 1:
         raise UsageError(f"this is no matcher: {json.dumps(wanted)[:200]}", hint=_HINT)
-    if further := set(wanted) - {*kinds, *_FURTHER.get(kinds[0], ())}:
+    if further := set(wanted) - {*kinds, *(("tolerance",) if kinds == ["number"] else ())}:
         raise UsageError(f"a {kinds[0]} matcher has no {min(further)!r}", hint=_HINT)
     return _KINDS[kinds[0]](wanted)
 
@@ -232,8 +207,7 @@ def _contains(wanted: Mapping[str, Any]) -> _Test:
     part = wanted["contains"]
     if not isinstance(part, str):
         raise UsageError("a contains matcher needs a text", hint=_HINT)
-    fold = str.casefold if wanted.get("ignore_case", False) else str
-    return lambda value: isinstance(value, str) and fold(part) in fold(value)
+    return lambda value: isinstance(value, str) and part in value
 
 
 def _regex(wanted: Mapping[str, Any]) -> _Test:
@@ -269,22 +243,6 @@ def _numbers_in(text: str) -> list[float]:
     return found
 
 
-def _of_several(kind: str, fold: Callable[[Any], bool]) -> Callable[[Mapping[str, Any]], _Test]:
-    def make(wanted: Mapping[str, Any]) -> _Test:
-        inner = wanted[kind]
-        if not isinstance(inner, Sequence) or isinstance(inner, str) or not inner:
-            raise UsageError(f"a {kind} matcher needs a list of matchers", hint=_HINT)
-        tests = [matcher(one) for one in inner]
-        return lambda value: fold(test(value) for test in tests)
-
-    return make
-
-
-def _not(wanted: Mapping[str, Any]) -> _Test:
-    test = matcher(wanted["not"])
-    return lambda value: not test(value)
-
-
 _KINDS: Final[Mapping[str, Callable[[Mapping[str, Any]], _Test]]] = {
     "exact": _exact,
     "subset": _subset,
@@ -292,13 +250,6 @@ _KINDS: Final[Mapping[str, Callable[[Mapping[str, Any]], _Test]]] = {
     "contains": _contains,
     "regex": _regex,
     "number": _number,
-    "any_of": _of_several("any_of", any),
-    "all_of": _of_several("all_of", all),
-    "not": _not,
     "anything": lambda wanted: lambda value: True,
-}
-_FURTHER: Final[Mapping[str, tuple[str, ...]]] = {
-    "number": ("tolerance",),
-    "contains": ("ignore_case",),
 }
 _HINT: Final = f'write {{"KIND": …}} with one of {", ".join(_KINDS)}, or a plain value'

@@ -31,7 +31,6 @@ JSON = st.recursive(
         ({"schema": {"type": "integer", "minimum": 3}}, 2, False),
         ({"schema": {"$ref": "#/$defs/n", "$defs": {"n": {"type": "null"}}}}, None, True),
         ({"contains": "B"}, "abc", False),
-        ({"contains": "B", "ignore_case": True}, "abc", True),
         ({"contains": "1"}, 1, False),
         ({"regex": r"^\d+ eggs$"}, "12 eggs", True),
         ({"regex": r"^\d+$"}, "12 eggs", False),
@@ -42,9 +41,6 @@ JSON = st.recursive(
         ({"number": 5}, "3-5", True),
         ({"number": 5}, 5.0, True),
         ({"number": 1}, True, False),
-        ({"any_of": ["a", {"contains": "b"}]}, "abc", True),
-        ({"all_of": [{"contains": "a"}, {"contains": "d"}]}, "abc", False),
-        ({"not": "a"}, "b", True),
         ({"anything": True}, None, True),
     ],
 )
@@ -61,8 +57,6 @@ def test_a_value_fits_or_does_not(wanted: Any, value: Any, fits: bool) -> None:
         ({"exact": 1, "tolerance": 2}, "has no 'tolerance'"),
         ({"regex": "("}, "regex matcher"),
         ({"schema": {"type": "nothing"}}, "schema matcher"),
-        ({"any_of": []}, "list of matchers"),
-        ({"any_of": [{"regex": "("}]}, "regex matcher"),
         ({"number": "1"}, "needs numbers"),
         ({"subset": [1]}, "object of matchers"),
     ],
@@ -76,7 +70,6 @@ def test_what_is_no_matcher_is_refused(wanted: Any, fault: str) -> None:
 def test_a_value_is_exactly_itself(value: Any) -> None:
     fits = matcher({"exact": value})
     assert fits(value) and not fits([value])
-    assert matcher({"not": {"exact": value}})(value) is False
 
 
 RECORDED = {
@@ -103,17 +96,6 @@ def test_without_a_word_the_recorded_calls_and_the_status_are_wanted() -> None:
     assert _found({}, _calls(LOOK)) == ["the calls"]
     assert _found({}, _calls(("look", {"x": "b"}), PEEK)) == ["the calls"]
     assert _found({}, _calls(LOOK, PEEK, status="stopped")) == ["the status"]
-
-
-def test_calls_may_come_in_any_order_and_among_others() -> None:
-    assert _found({"any_order": True}, _calls(PEEK, LOOK)) == []
-    assert _found({"more": True}, _calls(LOOK, LOOK, PEEK)) == []
-    assert _found({"more": True}, _calls(PEEK, LOOK)) == ["the calls"]
-    assert _found({"more": True, "any_order": True}, _calls(PEEK, PEEK, LOOK)) == []
-    # One call is not two, whatever both of the expected ones would take.
-    both = {"calls": [{"name": "look"}, {"name": {"regex": "."}}], "any_order": True}
-    assert _found(both, _calls(LOOK, PEEK)) == []
-    assert _found({**both, "more": True}, _calls(LOOK)) == ["the calls"]
 
 
 def test_answers_and_reasons_are_matched() -> None:
