@@ -129,15 +129,15 @@ def latency(folder: Path) -> str:
     found = figures(folder / "latency.json")
     if found is None:
         return ""
-    made = []
+    made, ways = [], dict[tuple[str, str], list[Any]]()
     for row in found["rows"]:
+        ways.setdefault((row["row"]["strategy"], row["habits"]), []).extend(row["of"].values())
+    for way, of in ways.items():
         asked, requests, seconds = (
-            sum(one[key] for one in row["of"].values()) for key in ("asked", "requests", "seconds")
+            sum(one[key] for one in of) for key in ("asked", "requests", "seconds")
         )
-        settings = row["row"]
-        cells = (f"{requests / asked:.2f}", f"{seconds / asked:.3f} s")
-        made.append([settings["strategy"], settings["style"], row["habits"], str(asked), *cells])
-    head = ["strategy", "style", "habit", "questions", "requests a question", "time a question"]
+        made.append([*way, str(asked), f"{requests / asked:.2f}", f"{seconds / asked:.3f} s"])
+    head = ["strategy", "habit", "questions", "requests a question", "time a question"]
     each = found["options"]["latency"] * 1000
     return f"{each:.0f} ms a request.\n\n" + table(head, made)
 
@@ -153,17 +153,18 @@ def nothing(folder: Path) -> str:
     """What became of models that know nothing."""
     made = []
     for name, what in NOTHING.items():
-        found = figures(folder / f"{name}.json")
+        found, ways = figures(folder / f"{name}.json"), dict[str, list[Any]]()
         for row in found["rows"] if found else ():
-            of = row["of"].values()
+            ways.setdefault(row["row"]["strategy"], []).extend(row["of"].values())
+        for strategy, of in ways.items():
             total = {
                 key: sum(one[key] for one in of)
                 for key in ("asked", "as_wished", "ran", "unfit", "invented", "crashed")
             }
             most = max(one["most_requests"] for one in of)
             cells = [str(total[key]) for key in total]
-            made.append([what, row["row"]["strategy"], row["row"]["style"], *cells, str(most)])
-    head = ["writes", "strategy", "style", "questions", "as wished", "calls that would run"]
+            made.append([what, strategy, *cells, str(most)])
+    head = ["writes", "strategy", "questions", "as wished", "calls that would run"]
     head += ["of these invalid", "values nobody wrote", "crashes", "requests at most"]
     return table(head, made) if made else ""
 
@@ -178,13 +179,9 @@ def embedded(folder: Path) -> str:
 
 
 def fresh(folder: Path) -> str:
-    """The fresh questions by language, and by whether a call is due."""
+    """The fresh questions by language."""
     rows = [one for one in lines(folder / "embedded.jsonl") if _fresh(one)]
-    by_language = compared(rows, lambda one: LANGUAGES[one["category"].rpartition("_")[2]])
-    if not by_language:
-        return ""
-    due = compared(rows, lambda one: f"{'no call' if 'irrel' in one['category'] else 'a call'} due")
-    return f"{by_language}\n\n{due}"
+    return compared(rows, lambda one: LANGUAGES[one["category"].rpartition("_")[2]])
 
 
 def mute(folder: Path) -> str:
@@ -197,8 +194,7 @@ def _fresh(one: Row) -> bool:
 
 
 def _kind(one: Row) -> str:
-    name = str(one["category"])
-    return f"fresh, {LANGUAGES[name.rpartition('_')[2]]}" if _fresh(one) else f"`{name}`"
+    return "fresh" if _fresh(one) else f"`{one['category']}`"
 
 
 def compared(rows: Sequence[Row], group: Callable[[Row], str]) -> str:

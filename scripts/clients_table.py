@@ -15,16 +15,6 @@ from scripts.stretch import ROOT, Stretch
 
 Row = dict[str, Any]
 
-COMMON: Final = (
-    *("answer", "conversation", "call", "two calls", "streamed answer", "streamed call"),
-    *("a call required", "a tool chosen", "no call", "schema", "stop", "limit"),
-    *("unknown model", "picture"),
-)
-"""The tests that several clients have."""
-
-WORDS: Final = {True: "pass", False: "FAIL", None: ""}
-SUITE: Final = "langchain-tests"
-
 
 def found(name: str) -> dict[str, Any]:
     """What a benchmark wrote."""
@@ -38,7 +28,6 @@ def clients() -> str:
     results = found("gateway_clients.json")
     rows: list[Row] = results["scripted"]
     named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    few = [one for one in rows if one["test"] in COMMON and one["client"] != SUITE]
     parts = [
         f"`python benchmarks/gateway_clients.py`, {results['date']}, with {named}.",
         "On a scripted model that does what a strong one does. A model that completes text sees no "
@@ -46,16 +35,15 @@ def clients() -> str:
         "that names it. An agent's tests are a task of five calls in a git repository, and that "
         "each of its prompts begins with the one before.",
         summary(rows),
-        "Test by test, those that several clients have:",
-        matrix(few),
-        f"Those of `{SUITE}`: {suite([one for one in rows if one['client'] == SUITE])}.",
     ]
     if "small" in results:
+        small = results["small"]
+        failed = [f"{one['client']}, {cell(one['why'])}" for one in small if not one["passed"]]
         parts.append(
             "On a real server, mlx-lm's, with SmolLM2 of 135 million parameters: an answer, and a "
-            "call of a calculator with an answer after it, right or not, of 80 tokens at most."
+            "call of a calculator with an answer after it, right or not, of 80 tokens at most: "
+            f"{len(small) - len(failed)} of {len(small)} passed ({'; '.join(failed)})."
         )
-        parts.append(summary(results["small"]))
     return "\n\n".join(parts)
 
 
@@ -77,24 +65,6 @@ def summary(rows: list[Row]) -> str:
 
 def cell(text: str) -> str:
     return textwrap.shorten(text, 140, placeholder=" …").replace("|", "\\|").replace("<", "&lt;")
-
-
-def matrix(rows: list[Row]) -> str:
-    """Client by test; nothing where the client has no such test."""
-    told = {(one["client"], one["test"]): one["passed"] for one in rows}
-    lines = [f"| | {' | '.join(COMMON)} |", f"| --- {'| --- ' * len(COMMON)}|"]
-    for client in dict.fromkeys(one["client"] for one in rows):
-        cells = [WORDS[told.get((client, test))] for test in COMMON]
-        lines.append(f"| {client} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def suite(rows: list[Row]) -> str:
-    told = []
-    for one in rows:
-        result = "not run" if one.get("skipped") else WORDS[one["passed"]]
-        told.append(f"`{one['test'].removeprefix('test_')}` {result}")
-    return ", ".join(told)
 
 
 def peers() -> str:

@@ -171,7 +171,7 @@ def diagram() -> str:
     graph = {room: set(imported) for room, imported in room_imports().items()}
     arrows = reduced(graph)
     lines = ["```mermaid", "flowchart TD"]
-    lines += [f'  {node(room)}["{label(room)}"]' for room in reversed(ROOMS) if room in graph]
+    lines += [f'  {node(FACE)}["{PACKAGE}"]']
     lines += [
         f"  {node(here)} --> {node(there)}"
         for here in sorted(arrows)
@@ -183,13 +183,6 @@ def diagram() -> str:
 def node(room: str) -> str:
     """A room's name as mermaid's identifier."""
     return "face" if room == FACE else room
-
-
-def label(room: str) -> str:
-    """A room's name as people know it."""
-    if room == FACE:
-        return PACKAGE
-    return f"{room}/" if (ROOT / PACKAGE / room).is_dir() else f"{room}.py"
 
 
 STRETCH: Final = Stretch("architecture.md", "import diagram", "import_diagram.py", diagram)

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tasks_table import PAGE, SETS, Set, page, results, table
-
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "benchmarks" / "hostile_pages.py"
 
@@ -124,29 +122,3 @@ def test_a_second_add_touched_what_changed_and_nothing_else() -> None:
     assert (changes["changed"], changes["added"], changes["removed"]) == (3, 1, 1)
     assert changes["rows_as_before"] == again["files"] - 4
     assert changes["unchanged"] <= changes["rows_as_before"]  # of those, files that hold text
-
-
-# --- the table of whole runs in the documentation ---------------------------------------------
-
-TASKS = SETS[0].tasks
-
-
-@pytest.mark.parametrize("one", SETS, ids=lambda one: one.name)
-def test_the_page_shows_what_is_kept(one: Set) -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    assert page(text, results([one.kept]), one) == text
-    assert f"table of {one.name}:" in text
-
-
-def test_no_task_stands_in_both_sets() -> None:
-    tasks = [task for one in SETS for task in one.tasks]
-    assert len({task.id for task in tasks}) == len({task.question for task in tasks}) == len(tasks)
-
-
-def test_every_category_has_its_row_and_the_last_result_counts(tmp_path: Path) -> None:
-    file = tmp_path / "results.jsonl"
-    row = {"category": "clock", "id": "year", "strategy": "guided", "correct": False, "fault": "x"}
-    file.write_text(json.dumps(row) + "\n" + json.dumps(row | {"correct": True, "fault": ""}))
-    made = table(results([file]), TASKS)
-    assert "| clock | 4 | 1 of 1 |" in made and "| guided |" in made and "free" not in made
-    assert len(made.splitlines()) == 3 + len({task.category for task in TASKS})
