@@ -154,7 +154,7 @@ def results(url: str) -> dict[str, dict[str, Any]]:
 
 def table(figures: dict[str, Any]) -> str:
     """The table as Markdown."""
-    rows = ["| scenario | |", "| --- | --- |"]
+    ended: dict[str, list[str]] = {}
     for name, one in figures["scenarios"].items():
         if passes(one):
             said = "passes"
@@ -162,7 +162,9 @@ def table(figures: dict[str, Any]) -> str:
             said = f"not offered: {LEFT_OUT[name]}"
         else:
             said = f"FAILS: {'; '.join(one['faults'])}"
-        rows.append(f"| {name} | {said} |")
+        ended.setdefault(said, []).append(name)
+    rows = ["| | scenarios |", "| --- | --- |"]
+    rows += [f"| {said} | {', '.join(names)} |" for said, names in ended.items()]
     offered = {n: one for n, one in figures["scenarios"].items() if n not in LEFT_OUT}
     passed = sum(map(passes, offered.values()))
     told = f"`{figures['suite']}` has {len(figures['scenarios'])} scenarios for servers. Of "

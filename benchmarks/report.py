@@ -258,10 +258,10 @@ between a text and one ten times as long (by the minima of the rounds). Linear i
 {most} kinds that grow most.
 """
 
-SHOWN = ("1000", "100000")
+SHOWN = ("100000",)
 """Sizes of texts that the page shows, of those that were measured."""
 
-MOST = 12
+MOST = 5
 
 
 def reading_part(reading: dict[str, Any]) -> list[str]:
