@@ -4,17 +4,16 @@ person agreed to."""
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_words, show, wrapped
-from mlx_tools.cli.inputs import MAX_BYTES, agreed, read_bytes
+from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_words, show_all
+from mlx_tools.cli.inputs import MAX_BYTES, confirmed, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
-from mlx_tools.cli.output import columns_of, complain, counted, cut, note
+from mlx_tools.cli.output import complain, counted, cut, note
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.tools import (
     PLACE_FORM,
@@ -79,9 +78,8 @@ def bind(
     if before is not None:
         same = ShownLine("Nothing changed since it was agreed to.", "bold")
         lines += [*changed(before, source)] or [same]
-    show(wrapped(lines, columns_of(sys.stderr) if sys.stderr.isatty() else None), sys.stderr)
-    if not yes and not agreed(f"Bind {source.name}?", "", "say so with --yes"):
-        note("nothing was changed")
+    show_all(lines)
+    if not confirmed(f"Bind {source.name}?", yes):
         return EXIT_STOPPED
     sources.put(source)
     complain(f"{counted(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -354,6 +355,12 @@ def wrapped(lines: Iterable[ShownLine], columns: int | None) -> Iterator[ShownLi
         parts = folded(line.text, room).split("\n") if by_words else [line.text]
         for number, piece in enumerate(piece for part in parts for piece in _pieces(part, room)):
             yield ShownLine((others if number else first) + piece, line.colour)
+
+
+def show_all(lines: Iterable[ShownLine]) -> None:
+    """Print lines on standard error, as rows of its terminal where that is one."""
+    columns = size_of(sys.stderr).columns if sys.stderr.isatty() else None
+    show(wrapped(lines, columns), sys.stderr)
 
 
 def show(rows: Iterable[ShownLine], screen: TextIO) -> None:

@@ -261,3 +261,12 @@ def agreed(question: str, alone: str, hint: str) -> bool:
     key = read_key(sys.stdin, sys.stderr, ask)
     print(key or "", file=sys.stderr)
     return (key or "").lower() == "y"
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Return whether it is to be done: that was said with ``--yes``, or is at the terminal. Raises
+    `UsageError` where nobody can be asked."""
+    if yes or agreed(question, "", "say so with --yes"):
+        return True
+    note("nothing was changed")
+    return False

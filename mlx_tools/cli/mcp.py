@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -22,13 +21,11 @@ from mlx_tools.cli.call_text import (
     changed,
     in_message,
     in_words,
-    show,
-    wrapped,
+    show_all,
 )
-from mlx_tools.cli.inputs import agreed, parse_object, read_json
+from mlx_tools.cli.inputs import confirmed, parse_object, read_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
-    columns_of,
     complain,
     counted,
     cut,
@@ -160,7 +157,7 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
 def show_server(name: ServerName) -> None:
     """Show what was agreed to of a server."""
     source = _source(name)
-    _print(_told(source, {}, {}))
+    show_all(_told(source, {}, {}))
     if source.said:
         note(source.changed)
 
@@ -176,9 +173,8 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
         BoundSources().put(again)
         complain(f"{name} answers, and is what was agreed to", kind="done")
         return EXIT_OK
-    _print([*_told(again, offer.hints, offer.refused), *changes])
-    if not yes and not agreed(f"Agree to what {name} says now?", "", "say so with --yes"):
-        note("nothing was changed")
+    show_all([*_told(again, offer.hints, offer.refused), *changes])
+    if not confirmed(f"Agree to what {name} says now?", yes):
         return EXIT_STOPPED
     BoundSources().put(again)
     complain(f"{name} is agreed to as it is now", kind="done")
@@ -189,8 +185,7 @@ def test(name: ServerName, reads: Reads = None, yes: Yes = False) -> int:
 def remove(name: ServerName, yes: Yes = False) -> int:
     """Forget a server, its tools and what it gave for signing in."""
     _source(name)
-    if not yes and not agreed(f"Forget {name}?", "", "say so with --yes"):
-        note("nothing was changed")
+    if not confirmed(f"Forget {name}?", yes):
         return EXIT_STOPPED
     BoundSources().remove(name)
     for left in (tokens_file(name), log_file(name)):
@@ -260,15 +255,13 @@ def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool)
     """Ask a server what it offers and a person whether they agree; whether it was added."""
     source = BoundSource(name=name, kind="mcp", at=place)
     print_place = ShownLine(f"{name} is started as: {in_words(masked(place))}", "bold")
-    _print([print_place])
-    if not yes and not agreed("Connect to it?", "", "say so with --yes"):
-        note("nothing was started")
+    show_all([print_place])
+    if not confirmed("Connect to it?", yes):
         return False
     offer = _asked(source)
     source = _agreed_to(source, offer, reads)
-    _print(_told(source, offer.hints, offer.refused))
-    if not yes and not agreed(f"Add {name}?", "", "say so with --yes"):
-        note("nothing was changed")
+    show_all(_told(source, offer.hints, offer.refused))
+    if not confirmed(f"Add {name}?", yes):
         return False
     BoundSources().put(source)
     complain(f"{name} added: {counted(len(source.tools), 'tool')}", kind="done")
@@ -343,11 +336,6 @@ def _told(
         yield ShownLine(f"prompts for chat: {in_words(cut(listed, 500))}")
     if source.at.get("resources"):
         yield ShownLine("it has resources, which mcp_read reads")
-
-
-def _print(lines: Iterable[ShownLine]) -> None:
-    columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
-    show(wrapped(list(lines), columns), sys.stderr)
 
 
 def _sources() -> Iterator[BoundSource]:

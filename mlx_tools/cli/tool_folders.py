@@ -6,7 +6,6 @@ What a folder says of itself is shown before it is added, and nothing in it is r
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +17,10 @@ import typer
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
 from mlx_tools.cli.bind import bind
-from mlx_tools.cli.call_text import ShownLine, as_name, exact, in_words, wrapped
-from mlx_tools.cli.inputs import agreed
+from mlx_tools.cli.call_text import ShownLine, as_name, exact, in_words, show_all
+from mlx_tools.cli.inputs import confirmed
 from mlx_tools.cli.options import Yes, argument, option
-from mlx_tools.cli.output import columns_of, complain, folded, note, print_text
+from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import BUILTIN, Policy, denial
@@ -132,7 +131,7 @@ def remove(name: Named, yes: Yes = False) -> int:
     """Delete a tool from the tools folder, or a source of bound tools."""
     sources = BoundSources()
     if name in sources.names():
-        if not _asked(f"Forget {name} and its tools?", yes):
+        if not confirmed(f"Forget {name} and its tools?", yes):
             return EXIT_STOPPED
         sources.remove(name)
         complain(f"removed {name}", kind="done")
@@ -142,7 +141,7 @@ def remove(name: Named, yes: Yes = False) -> int:
         collection.make(name, None)
         complain(f"{name} is used no more; its folder stays: {in_words(path)}", kind="done")
         return EXIT_OK
-    if not _asked(f"Delete {collection.must_have(name)}?", yes):
+    if not confirmed(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED
     collection.remove(name)
     complain(f"removed {name}", kind="done")
@@ -158,9 +157,7 @@ def tell_printed(name: str) -> None:
         text = collection.log_of(name).read_text(encoding="utf-8", errors="replace")
         if text.strip():
             note(f"its last call printed, in {collection.said().making[name]}:")
-            columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
-            lines = [ShownLine(in_words(line), foreign=True) for line in text.split("\n")]
-            print("\n".join(row.text for row in wrapped(lines, columns)), file=sys.stderr)
+            show_all(ShownLine(in_words(line), foreign=True) for line in text.split("\n"))
 
 
 def _tools() -> Registry:
@@ -220,21 +217,8 @@ def _tell(names: Sequence[str]) -> None:
 
 
 def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
-    columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
-    for line in _declared(found):
-        if line.foreign:
-            rows = [row.text for row in wrapped([line], columns)]
-        else:
-            rows = [folded(line.text, columns, "  ")]
-        print("\n".join(rows), file=sys.stderr)
-    return _asked(question, yes)
-
-
-def _asked(question: str, yes: bool) -> bool:
-    if yes or agreed(question, "", "say so with --yes"):
-        return True
-    note("nothing was changed")
-    return False
+    show_all(_declared(found))
+    return confirmed(question, yes)
 
 
 def _declared(found: ToolFolder) -> Iterator[ShownLine]:
