@@ -85,7 +85,7 @@ class Fetcher:
     with its port, as `read_local` writes them. ``may_ask`` says whether an address is asked;
     ``resolve`` looks names up. ``idle`` is how many seconds a server may be silent, ``context`` the
     TLS context, None for the one that trusts the usual authorities, ``max_bytes`` how much of a
-    body is read, before and after unpacking.
+    body is read.
     """
 
     domains: tuple[str, ...] = ()

@@ -1,10 +1,9 @@
-"""A response's body: read and unpacked within limits, its media type, and the text that it is."""
+"""A response's body: read within limits, its media type, and the text that it is."""
 
 from __future__ import annotations
 
 import codecs
 import re
-import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -12,16 +11,13 @@ from typing import Final, Literal
 from mlx_tools.process import clean
 from mlx_tools.tools import ToolError
 
-ENCODING: Final = "gzip"
-"""What is asked for. A body that comes in another encoding is refused."""
-
-_MAX_PARTS: Final = 1000
-"""Parts that one gzip body may have."""
+ENCODING: Final = "identity"
+"""What is asked for. A body that comes packed is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageBody:
-    """A body, unpacked. ``cut`` is whether there was more."""
+    """A body. ``cut`` is whether there was more."""
 
     data: bytes = field(repr=False)
     cut: bool
@@ -29,39 +25,14 @@ class PageBody:
 
 async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> PageBody:
     """The body that comes in ``pieces``, in the encoding that the server names; no more than
-    ``limit`` bytes are read, and no more come of unpacking. Raises ToolError."""
-    named = [name.strip().lower() for name in encoding.split(",")]
-    packed = [name for name in named if name not in ("", "identity")]
-    if packed not in ([], ["gzip"], ["x-gzip"]):
-        raise ToolError(
-            f"the page is packed as {clean(', '.join(packed), 60)}, which was not asked for"
-        )
-    unpack = zlib.decompressobj(31) if packed else None
+    ``limit`` bytes are read. Raises ToolError."""
+    if encoding.strip().lower() not in ("", ENCODING):
+        raise ToolError(f"the page is packed as {clean(encoding, 60)}, which was not asked for")
     data = bytearray()
-    came = parts = 0
     async for piece in pieces:
-        came += len(piece)
-        while piece and len(data) <= limit:
-            room = limit + 1 - len(data)
-            if unpack is None:
-                data += piece[:room]
-                break
-            if unpack.eof:
-                if piece[:1] != b"\x1f":  # no part: padding
-                    break
-                parts += 1
-                if parts >= _MAX_PARTS:
-                    raise ToolError("the page is packed in too many parts")
-                unpack = zlib.decompressobj(31)
-            try:
-                data += unpack.decompress(piece, room)
-            except zlib.error:
-                raise ToolError("the page cannot be unpacked: its compression is broken") from None
-            piece = unpack.unused_data
-        if len(data) > limit or came > limit:
+        data += piece[: limit + 1 - len(data)]
+        if len(data) > limit:
             return PageBody(bytes(data[:limit]), cut=True)
-    if unpack is not None and came and not unpack.eof:
-        raise ToolError("the page broke off before its end")
     return PageBody(bytes(data), cut=False)
 
 

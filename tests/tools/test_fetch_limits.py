@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import itertools
-import os
-import tracemalloc
-import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 
 import pytest
 from hypothesis import given
@@ -35,33 +31,13 @@ def cut_at(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(ends)]
 
 
-@given(
-    st.lists(st.binary(max_size=300), max_size=4),
-    st.sampled_from(["", "identity", "gzip", "x-gzip", "GZip"]),
-    st.integers(1, 700),
-    st.lists(st.integers(0, 900), max_size=6),
-)
-def test_a_body_is_what_was_packed_up_to_the_limit(
-    parts: list[bytes], encoding: str, limit: int, places: list[int]
-) -> None:
-    whole = b"".join(parts)
-    packed = b"".join(map(gzip.compress, parts)) if "zip" in encoding.lower() else whole
-    body = read(cut_at(packed, places), encoding, limit)
-    assert whole.startswith(body.data) and len(body.data) <= limit
-    assert body.cut == (body.data != whole) or len(packed) > limit
+@given(st.binary(max_size=300), st.integers(1, 400), st.lists(st.integers(0, 300), max_size=6))
+def test_a_body_is_what_came_up_to_the_limit(whole: bytes, limit: int, places: list[int]) -> None:
+    body = read(cut_at(whole, places), "identity", limit)
+    assert body == PageBody(whole[:limit], cut=len(whole) > limit)
 
 
-@given(st.binary(max_size=200))
-def test_what_is_not_packed_is_no_crash(data: bytes) -> None:
-    try:
-        read([data], "gzip")
-    except ToolError as error:
-        assert "broke" in str(error)
-
-
-@pytest.mark.parametrize(
-    "encoding", ["br", "deflate", "gzip, gzip", "gzip,br", "compress", "x" * 999]
-)
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "gzip,br", "x" * 999])
 def test_an_encoding_that_was_not_asked_for_is_refused(encoding: str) -> None:
     with pytest.raises(ToolError, match="not asked for"):
         read([b"x"], encoding)
@@ -71,44 +47,6 @@ def test_what_a_server_calls_its_encoding_is_told_without_what_a_terminal_obeys(
     with pytest.raises(ToolError) as caught:
         read([b"x"], "br\x9b2J\u202e\u200b")
     assert str(caught.value).isprintable()
-
-
-def test_a_body_that_breaks_off_or_is_broken_is_an_error() -> None:
-    packed = gzip.compress(os.urandom(500))
-    with pytest.raises(ToolError, match="broke off"):
-        read([packed[:-10]], "gzip")
-    with pytest.raises(ToolError, match="broken"):
-        read([packed[:-8], bytes(8)], "gzip")
-    with pytest.raises(ToolError, match="too many parts"):
-        read([gzip.compress(b"") * 1500], "gzip", 100_000)
-    assert read([gzip.compress(b"whole") + b"\0padding"], "gzip").data == b"whole"
-
-
-def test_a_bomb_is_unpacked_to_the_limit_and_no_further() -> None:
-    bomb = gzip.compress(bytes(300_000_000), 9)
-    assert len(bomb) < 400_000
-    tracemalloc.start()
-    try:
-        body = read(cut_at(bomb, list(range(0, len(bomb), 65_536))), "gzip", 3_000_000)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert body == PageBody(bytes(3_000_000), cut=True)
-    assert peak < 15_000_000
-
-
-def test_what_unpacks_to_nothing_is_read_no_further_than_the_limit() -> None:
-    packer = zlib.compressobj(wbits=31)
-    taken: list[int] = []
-
-    def pieces() -> Iterator[bytes]:
-        yield packer.compress(b"x") + packer.flush(zlib.Z_SYNC_FLUSH)
-        for number in range(100):
-            taken.append(number)
-            yield b"\0\0\0\xff\xff" * 100  # blocks with nothing in them
-
-    assert read(pieces(), "gzip", 1000) == PageBody(b"x", cut=True)
-    assert len(taken) < 5
 
 
 def test_the_beginning_of_a_page_that_is_too_long_is_read_and_the_server_is_left() -> None:

@@ -48,7 +48,7 @@ def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
             "connection",
         }
         assert asked.fields["host"] == f"site.test:{server.port}"
-        assert asked.fields["accept-encoding"] == "gzip"
+        assert asked.fields["accept-encoding"] == "identity"
 
 
 def test_what_is_usual_refuses_this_machine() -> None:
