@@ -119,29 +119,6 @@ def test_workers_and_the_junit_file_tell_the_same(folder: Path) -> None:
     assert properties["golden.changed.jsonl"]["rooms"] == "prompt"
 
 
-@pytest.mark.slow
-def test_the_report_holds_what_all_workers_checked(folder: Path) -> None:
-    golden_file(folder / "golden", "more")
-    done = run(folder, "golden", "-n", "2", "--golden-report", "out/golden.html")
-    assert "report of golden transcripts: " in done.stdout
-    page = (folder / "out" / "golden.html").read_text()
-    for name in ("sums", "changed", "more"):
-        assert name in page
-    assert "What is 2 + 3?" in page  # the runs are written out
-    assert str(folder) not in page
-    again = run(folder, "-k", "nothing", "--golden-report", "out/none.html")
-    assert "no golden transcript was checked" in again.stdout
-    assert not (folder / "out" / "none.html").exists()
-
-
-@pytest.mark.slow
-def test_a_report_that_cannot_be_is_one_error(folder: Path) -> None:
-    done = run(folder, "golden", "--golden-report", "golden")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    (line,) = [line for line in done.stderr.splitlines() if line]
-    assert line.startswith("ERROR: --golden-report: ")
-
-
 def test_loading_the_plugin_loads_nothing_else_of_the_package() -> None:
     code = "import pytest, sys; had = {*sys.modules}; import mlx_tools.golden.plugin\n"
     code += "print(*sorted({*sys.modules} - had))"
