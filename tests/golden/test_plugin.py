@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_plugin_is_installed_here(pytestconfig: pytest.Config) -> None:
     if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         pytest.skip("plugins are not loaded by themselves here")
-    found = pytestconfig.pluginmanager.get_plugin(plugin.NAME)
+    found = pytestconfig.pluginmanager.get_plugin("mlx-tools-golden")
     assert found is plugin, "run `make setup`: .venv was made before this plugin was"
 
 
