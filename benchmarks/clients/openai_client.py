@@ -265,20 +265,16 @@ def outputs(response: Any, called: list[str]) -> list[Any]:
     return made
 
 
-def responded(question: str, *, kept: bool) -> tuple[list[str], str]:
+def responded(question: str) -> tuple[list[str], str]:
     called, given = list[str](), asked(question)
-    more: dict[str, Any] = {}
     for _ in range(4):
         response = client.responses.create(
-            model=MODEL, input=given, tools=FLAT, store=kept, max_output_tokens=MOST, **more
+            model=MODEL, input=given, tools=FLAT, store=False, max_output_tokens=MOST
         )
         made = outputs(response, called)
         if not made:
             return called, response.output_text
-        if kept:
-            given, more = made, {"previous_response_id": response.id}
-        else:
-            given = [*given, *response.output, *made]
+        given = [*given, *response.output, *made]
     raise AssertionError("it calls and calls")
 
 
@@ -313,17 +309,6 @@ def response_required() -> None:
     assert [one.type for one in made.output] == ["function_call"], made.output
 
 
-def response_kept() -> None:
-    made = client.responses.create(model=MODEL, input=HELLO, store=True)
-    assert client.responses.retrieve(made.id).output_text == made.output_text
-    client.responses.delete(made.id)
-    try:
-        client.responses.retrieve(made.id)
-    except NotFoundError:
-        return
-    raise AssertionError("it was deleted, and is there")
-
-
 def response_limit() -> None:
     made = client.responses.create(model=MODEL, input=COUNT, max_output_tokens=3)
     assert made.status == "incomplete", made.status
@@ -336,14 +321,12 @@ def response_picture() -> None:
 
 RESPONSES = {
     "answer": response_answer,
-    "call": lambda: checks.check_sum(*responded(SUM, kept=False)),
-    "two calls": lambda: checks.check_sums(*responded(SUMS, kept=False)),
-    "call, kept": lambda: checks.check_sum(*responded(SUM, kept=True)),
+    "call": lambda: checks.check_sum(*responded(SUM)),
+    "two calls": lambda: checks.check_sums(*responded(SUMS)),
     "streamed answer": response_streamed,
     "streamed call": response_streamed_call,
     "a call required": response_required,
     "schema": response_schema,
-    "kept and deleted": response_kept,
     "limit": response_limit,
     "picture": response_picture,
 }

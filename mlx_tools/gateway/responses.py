@@ -1,12 +1,7 @@
-"""OpenAI's ``/v1/responses`` as Open Responses specifies it: a body in, a response and events out.
-
-Pure but for what is kept of the responses that a client asked to be stored, in memory.
-"""
+"""OpenAI's ``/v1/responses`` as Open Responses specifies it: a body in, events out."""
 
 from __future__ import annotations
 
-import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -46,136 +41,29 @@ def responses_error(error: ApiError) -> JsonObject:
     return {"error": told}
 
 
-# --- what is kept ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class KeptResponse:
-    """A response, the items it was made of, oldest first, and the conversation with it, without
-    instructions. ``size`` is in characters of JSON, ``until`` in seconds."""
-
-    response: JsonObject
-    items: tuple[JsonObject, ...]
-    messages: tuple[ClientMessage, ...]
-    size: int
-    until: float
-
-
-class ResponseStore:
-    """The responses that clients asked to be kept, each by the key of who asked.
-
-    They are forgotten after ``seconds``, and the oldest of all where there are more than ``most``
-    or they exceed ``chars``. ``now`` says the time in seconds.
-    """
-
-    def __init__(
-        self,
-        now: Callable[[], float],
-        *,
-        seconds: float = 24 * 3600,
-        most: int = 10_000,
-        chars: int = 64 << 20,
-    ) -> None:
-        self._now = now
-        self._seconds, self._most, self._chars = seconds, most, chars
-        self._kept: OrderedDict[tuple[str, str], KeptResponse] = OrderedDict()
-        self._size = 0
-
-    def keep(
-        self,
-        key: str,
-        response: JsonObject,
-        items: Sequence[JsonObject],
-        messages: Sequence[ClientMessage],
-    ) -> None:
-        """Keep a response that was made of these items."""
-        size = len(json.dumps([response, items]))
-        until = self._now() + self._seconds
-        made = KeptResponse(response, tuple(items), tuple(messages), size, until)
-        self._kept[key, response["id"]] = made
-        self._size += size
-        self._forget()
-
-    def get(self, key: str, id_: str) -> KeptResponse:
-        """The response with this id. Raises `ApiError` where there is none."""
-        self._forget()
-        found = self._kept.get((key, id_))
-        if found is None:
-            raise ApiError(404, "not_found", f"there is no response {id_!r}, or none any more")
-        return found
-
-    def delete(self, key: str, id_: str) -> JsonObject:
-        """Forget the response with this id; what a client is told. Raises `ApiError` where there is
-        none."""
-        self._size -= self.get(key, id_).size
-        del self._kept[key, id_]
-        return {"id": id_, "object": "response", "deleted": True}
-
-    def input_items(self, key: str, id_: str, query: Mapping[str, str]) -> JsonObject:
-        """A page of the items that a response was made of. ``query`` may have ``limit``, ``order``
-        and ``after``. Raises `ApiError`."""
-        items = list(self.get(key, id_).items)
-        order, limit, after = query.get("order", "desc"), query.get("limit", "20"), "after"
-        if order not in ("asc", "desc"):
-            raise ApiError(400, "invalid_value", "order: 'asc' or 'desc'", param="order")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:4]) <= 100):
-            raise ApiError(400, "invalid_value", "limit: 1 to 100", param="limit")
-        if order == "desc":
-            items.reverse()
-        if after in query:
-            ids = [item["id"] for item in items]
-            if query[after] not in ids:
-                raise ApiError(400, "invalid_value", "after: there is no such item", param=after)
-            del items[: ids.index(query[after]) + 1]
-        page = items[: int(limit)]
-        return {
-            "object": "list",
-            "data": page,
-            "first_id": page[0]["id"] if page else None,
-            "last_id": page[-1]["id"] if page else None,
-            "has_more": len(items) > len(page),
-        }
-
-    def _forget(self) -> None:
-        """Forget what has expired, and what there is no room for."""
-        while self._kept:
-            oldest = next(iter(self._kept.values()))
-            fits = len(self._kept) <= self._most and self._size <= self._chars
-            if fits and oldest.until > self._now():
-                return
-            self._kept.popitem(last=False)
-            self._size -= oldest.size
-
-
 # --- reading --------------------------------------------------------------------------------------
 
 
 def read_responses(
     body: Mapping[str, Any],
     *,
-    store: ResponseStore,
-    key: str,
     new_id: Callable[[], str],
     now: Callable[[], float],
     temperature: float = 1.0,
 ) -> tuple[TurnRequest, Reply]:
     """What a body asks for, and how it is answered. Raises `ApiError`.
 
-    ``key`` is whose responses are kept and looked up, ``new_id`` gives letters and digits that
-    nobody else has, ``now`` is in seconds since 1970. ``temperature`` is what the model is sampled
-    with where the body does not say.
+    ``new_id`` gives letters and digits that nobody else has, ``now`` is in seconds since 1970.
+    ``temperature`` is what the model is sampled with where the body does not say.
     """
     check_plain(body)
     asked = read(ResponsesBody, body)
     check_supported(asked)
     offered = tools_of(asked.tools or ())
     choice = choice_of(asked.tool_choice, offered)
-    before = _previous(store, key, asked.previous_response_id)
-    said = messages_of(asked.input)
-    messages = (*(before.messages if before else ()), *said)
     instructions = [ClientMessage("system", asked.instructions)] if asked.instructions else []
     request = TurnRequest(
-        messages=(*instructions, *messages),
+        messages=(*instructions, *messages_of(asked.input)),
         model=asked.model or "",
         tools=offered.specs,
         tool_choice=choice.tool,
@@ -194,26 +82,7 @@ def read_responses(
         "tools": list(offered.told),
         "tool_choice": choice.told,
     }
-    reply = ResponsesReply(about, offered.names, now, streamed=bool(asked.stream))
-    if asked.store:
-        items = _kept_items(before, asked.input, mark)
-
-        def keep(response: JsonObject, done: TurnDone) -> None:
-            answer = ClientMessage("assistant", done.text, done.calls)
-            store.keep(key, response, items, (*messages, answer))
-
-        reply.on_end = keep
-    return request, reply
-
-
-def _previous(store: ResponseStore, key: str, id_: str | None) -> KeptResponse | None:
-    if id_ is None:
-        return None
-    try:
-        return store.get(key, id_)
-    except ApiError as error:
-        param = "previous_response_id"
-        raise ApiError(400, "previous_response_not_found", str(error), param=param) from None
+    return request, ResponsesReply(about, offered.names, now, streamed=bool(asked.stream))
 
 
 def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
@@ -221,7 +90,7 @@ def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
     return {
         "object": "response",
         "model": asked.model or "",
-        "previous_response_id": asked.previous_response_id,
+        "previous_response_id": None,
         "instructions": asked.instructions,
         "truncation": "disabled",
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
@@ -234,7 +103,7 @@ def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
         "reasoning": None,
         "max_output_tokens": asked.max_output_tokens,
         "max_tool_calls": asked.max_tool_calls,
-        "store": bool(asked.store),
+        "store": False,
         "background": False,
         "service_tier": "default",
         "metadata": asked.metadata or {},
@@ -243,30 +112,7 @@ def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
     }
 
 
-def _kept_items(
-    before: KeptResponse | None, items: Sequence[JsonObject], mark: str
-) -> tuple[JsonObject, ...]:
-    """All items that a response is made of, each with an id and whole as a client reads it."""
-    earlier = (*before.items, *before.response["output"]) if before else ()
-    return (*earlier, *(_kept_item(item, f"{mark}i{at}") for at, item in enumerate(items)))
-
-
-def _kept_item(item: JsonObject, mark: str) -> JsonObject:
-    kind = item.get("type") or "message"
-    kept = {"id": f"{_PREFIX.get(kind, 'item')}_{mark}", "status": "completed", **item}
-    kept["type"] = kind
-    if kind == "message" and isinstance(item["content"], str):
-        part = "output_text" if item["role"] == "assistant" else "input_text"
-        kept["content"] = [{"type": part, "text": item["content"], "annotations": []}]
-    return kept
-
-
-_PREFIX: Final = {
-    "message": "msg",
-    "function_call": "fc",
-    "function_call_output": "fco",
-    "reasoning": "rs",
-}
+_PREFIX: Final = {"message": "msg", "function_call": "fc"}
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -277,15 +123,13 @@ class ResponsesReply:
     """A response that is made of a turn, in one piece or as events.
 
     ``about`` is what it says of its request, ``names`` are namespace and name of each tool by the
-    name that the turn knows. ``on_end`` is told of the response once it is whole, and then its
-    client is.
+    name that the turn knows.
     """
 
     about: JsonObject
     names: Mapping[str, tuple[str, str]]
     now: Callable[[], float]
     streamed: bool
-    on_end: Callable[[JsonObject, TurnDone], None] | None = None
     _told: Told = field(default_factory=Told, init=False)
     _output: list[JsonObject] = field(default_factory=list, init=False)
     _calls: list[int] = field(default_factory=list, init=False)
@@ -408,8 +252,6 @@ class ResponsesReply:
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
             completed_at=None if cut else int(self.now()),
         )
-        if self.on_end is not None:
-            self.on_end(self._whole, done)
         yield self._event(f"response.{status}", response=self._whole)
         yield _DONE
 

@@ -173,10 +173,13 @@ class ResponsesBody(Sampled):
 
 def check_supported(body: ResponsesBody) -> None:
     """Return where nothing is asked for that cannot be had here. Raises `ApiError`."""
+    if body.store or body.previous_response_id is not None:
+        named = "store" if body.store else "previous_response_id"
+        raise unsupported(named, "no response is kept; send all items each time")
     if body.background:
         raise unsupported("background", "a response is made while its client waits")
     if body.conversation is not None:
-        raise unsupported("conversation", "none are kept; send previous_response_id, or all items")
+        raise unsupported("conversation", "none are kept; send all items each time")
     if body.prompt is not None:
         raise unsupported("prompt", "no templates are kept; send the text itself")
     if body.top_logprobs:

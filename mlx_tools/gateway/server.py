@@ -26,7 +26,6 @@ from mlx_tools.gateway.anthropic_messages import (
     read_anthropic_messages,
     read_count_tokens,
 )
-from mlx_tools.gateway.body import unsupported
 from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
 from mlx_tools.gateway.completions_api import complete_text, completion_error, read_completion
 from mlx_tools.gateway.exchange import (
@@ -35,12 +34,11 @@ from mlx_tools.gateway.exchange import (
     Sender,
     end_with_client,
     json_body,
-    key_of,
 )
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
-from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
+from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
@@ -71,10 +69,6 @@ class Gateway:
     temperature: float = 0.0
     patience: float = 60.0
     runs: Runs | None = None
-    responses: ResponseStore = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.responses = ResponseStore(self.now)
 
     async def take(self, speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
         """A turn of a model, by the protocol."""
@@ -99,8 +93,6 @@ def application(gateway: Gateway, door: Door) -> Starlette:
         routes=[
             *_turn_routes(gateway),
             *([] if gateway.runs is None else run_routes(gateway.runs, gateway.patience)),
-            Route("/v1/responses/{id}", _response, methods=["GET", "DELETE"]),
-            Route("/v1/responses/{id}/input_items", _input_items),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
@@ -113,7 +105,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(door.origins),
-                allow_methods=["GET", "POST", "DELETE"],
+                allow_methods=["GET", "POST"],
                 allow_headers=["*"],
             ),
         ],
@@ -131,7 +123,6 @@ def application(gateway: Gateway, door: Door) -> Starlette:
 
 def _turn_routes(gateway: Gateway) -> list[Route]:
     made: dict[str, Any] = {"new_id": gateway.new_id, "now": gateway.now}
-    kept: dict[str, Any] = {"store": gateway.responses, "temperature": gateway.temperature}
     turns = {
         "/v1/chat/completions": _TurnEndpoint(
             gateway, lambda body, _: read_chat_completion(body, **made), chat_completion_error
@@ -141,7 +132,7 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
         ),
         "/v1/responses": _TurnEndpoint(
             gateway,
-            lambda body, request: read_responses(body, **made, **kept, key=key_of(request)),
+            lambda body, _: read_responses(body, **made, temperature=gateway.temperature),
             responses_error,
         ),
         "/v1/messages": _TurnEndpoint(
@@ -322,21 +313,6 @@ async def _model(request: Request) -> Response:
             return JSONResponse(row)
     message = f"The model {name!r} does not exist."
     raise ApiError(404, "model_not_found", message, param="model")
-
-
-async def _response(request: Request) -> Response:
-    """A response that was kept, or that it is forgotten now."""
-    kept, key = request.app.state.gateway.responses, key_of(request)
-    if request.method == "DELETE":
-        return JSONResponse(kept.delete(key, request.path_params["id"]))
-    if request.query_params.get("stream", "false") != "false":
-        raise unsupported("stream", "a response that was kept comes in one piece")
-    return JSONResponse(kept.get(key, request.path_params["id"]).response)
-
-
-async def _input_items(request: Request) -> Response:
-    kept, key = request.app.state.gateway.responses, key_of(request)
-    return JSONResponse(kept.input_items(key, request.path_params["id"], request.query_params))
 
 
 async def _count_tokens(request: Request) -> Response:

@@ -31,7 +31,7 @@ from mlx_tools.gateway.request import (
     TurnEvent,
     TurnRequest,
 )
-from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
+from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.messages import Usage
 
 USAGE = Usage(prompt_tokens=30, cached_tokens=20, completion_tokens=5)
@@ -72,12 +72,9 @@ class ScriptedGateway:
     def __post_init__(self) -> None:
         self._scripts = iter(self.scripts)
         self._ids = (f"x{number}" for number in itertools.count())
-        self.store = ResponseStore(lambda: self.time)
         self.app = Starlette(
             routes=[
                 Route("/v1/responses", self._responses, methods=["POST"]),
-                Route("/v1/responses/{id}", self._kept, methods=["GET", "DELETE"]),
-                Route("/v1/responses/{id}/input_items", self._items),
                 Route("/v1/messages", self._messages, methods=["POST"]),
                 Route("/v1/messages/count_tokens", self._count, methods=["POST"]),
             ]
@@ -91,8 +88,6 @@ class ScriptedGateway:
         return self._answer(
             lambda: read_responses(
                 body,
-                store=self.store,
-                key=request.headers.get("authorization", ""),
                 new_id=lambda: next(self._ids),
                 now=lambda: self.time,
             ),
@@ -132,22 +127,6 @@ class ScriptedGateway:
             return JSONResponse(reply.whole(done))
         except ApiError as error:
             return JSONResponse(error_body(error), error.status)
-
-    async def _kept(self, request: Request) -> Response:
-        key, id_ = request.headers.get("authorization", ""), request.path_params["id"]
-        try:
-            if request.method == "DELETE":
-                return JSONResponse(self.store.delete(key, id_))
-            return JSONResponse(self.store.get(key, id_).response)
-        except ApiError as error:
-            return JSONResponse(responses_error(error), error.status)
-
-    async def _items(self, request: Request) -> Response:
-        key, id_ = request.headers.get("authorization", ""), request.path_params["id"]
-        try:
-            return JSONResponse(self.store.input_items(key, id_, request.query_params))
-        except ApiError as error:
-            return JSONResponse(responses_error(error), error.status)
 
 
 def streamed(reply: Reply, script: Script) -> Iterator[str]:

@@ -185,22 +185,6 @@ def test_a_chats_answer_fits_its_schema(serving: Any) -> None:
     assert json.loads(told["choices"][0]["message"]["content"]) == {"city": "Rome", "days": 3}
 
 
-def test_a_kept_response_goes_on_and_is_found_and_forgotten(serving: Any) -> None:
-    one = serving("Rain.", "Still rain.")
-    id_ = respond(one, store=True).json()["id"]
-    assert respond(one, input="And now?", previous_response_id=id_).status_code == 200
-    assert "Rain." in one.backend.prompts[1]
-    assert send(one, "GET", f"/v1/responses/{id_}").json()["store"] is True
-    items = send(one, "GET", f"/v1/responses/{id_}/input_items").json()
-    assert [item["content"][0]["text"] for item in items["data"]] == ["Rome?"]
-    refused = send(one, "GET", f"/v1/responses/{id_}?stream=true")
-    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "stream")
-    other = send(one, "GET", f"/v1/responses/{id_}", authorization="Bearer other")
-    assert other.status_code == 404
-    assert send(one, "DELETE", f"/v1/responses/{id_}").json()["deleted"] is True
-    assert send(one, "GET", f"/v1/responses/{id_}").status_code == 404
-
-
 def test_a_temperature_that_nobody_named_is_the_settings_own(serving: Any) -> None:
     one = serving("a", "b")
     assert respond(one).json()["temperature"] == 0.0

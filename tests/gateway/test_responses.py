@@ -27,7 +27,7 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnRequest,
 )
-from mlx_tools.gateway.responses import ResponseStore, read_responses, responses_error
+from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.messages import Usage
 from tests.gateway.scripted_app import (
     Script,
@@ -61,16 +61,8 @@ EVENTS: TypeAdapter[Any] = TypeAdapter(
 )
 
 
-def reading(
-    body: Mapping[str, Any], store: ResponseStore | None = None, key: str = ""
-) -> tuple[TurnRequest, Reply]:
-    return read_responses(
-        body,
-        store=store or ResponseStore(lambda: 0.0),
-        key=key,
-        new_id=lambda: "x",
-        now=lambda: 1000.5,
-    )
+def reading(body: Mapping[str, Any]) -> tuple[TurnRequest, Reply]:
+    return read_responses(body, new_id=lambda: "x", now=lambda: 1000.5)
 
 
 def asked(body: Mapping[str, Any]) -> TurnRequest:
@@ -283,6 +275,7 @@ IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
         ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
         ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
         ({"input": "a", "previous_response_id": "resp_none"}, "previous_response_id"),
+        ({"input": "a", "store": True}, "store"),
         ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "a", "temperature": "hot"}, "temperature"),
         ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
@@ -429,7 +422,7 @@ BODIES = st.fixed_dictionaries(
         "metadata": st.just({"a": "b"}),
         "temperature": st.just(0.5),
         "instructions": st.just("Be brief."),
-        "store": st.booleans(),
+        "store": st.just(False),
         "max_output_tokens": st.just(16),
         "reasoning": st.just({"effort": "minimal"}),
     },
@@ -471,106 +464,6 @@ def said_in(response: dict[str, Any]) -> dict[str, str]:
         item["id"]: item["arguments"] if "arguments" in item else item["content"][0]["text"]
         for item in sorted(response["output"], key=lambda item: item["id"])
     }
-
-
-# --- what is kept ---------------------------------------------------------------------------------
-
-
-def stored(store: ResponseStore, body: dict[str, Any], id_: str, key: str = "") -> dict[str, Any]:
-    """The answer to a body that is to be kept."""
-    _, reply = read_responses(
-        {"store": True, **body}, store=store, key=key, new_id=lambda: id_, now=lambda: 0.0
-    )
-    done = TurnDone(finish="stop", text=f"answer {id_}")
-    return reply.whole(done)
-
-
-def test_a_kept_response_goes_on_without_its_instructions() -> None:
-    store = ResponseStore(lambda: 0.0)
-    first = stored(store, {"input": "one", "instructions": "Old."}, "a")
-    second = stored(store, {"input": "two", "previous_response_id": first["id"]}, "b")
-    assert first["store"] is True
-    turn, _ = reading(
-        {"input": "three", "instructions": "New.", "previous_response_id": second["id"]}, store
-    )
-    assert turn.messages == (
-        ClientMessage("system", "New."),
-        user("one"),
-        ClientMessage("assistant", "answer a"),
-        user("two"),
-        ClientMessage("assistant", "answer b"),
-        user("three"),
-    )
-    page = store.input_items("", second["id"], {"order": "asc"})
-    assert [item["content"][0]["text"] for item in page["data"]] == ["one", "answer a", "two"]
-
-
-def test_what_is_not_asked_to_be_kept_is_not() -> None:
-    store = ResponseStore(lambda: 0.0)
-    _, reply = reading({"input": "one"}, store)
-    response = reply.whole(TurnDone(finish="stop", text="a"))
-    with pytest.raises(ApiError):
-        store.get("", response["id"])
-
-
-def test_a_response_is_another_keys_secret() -> None:
-    store = ResponseStore(lambda: 0.0)
-    id_ = stored(store, {"input": "one"}, "a", "mine")["id"]
-    assert store.get("mine", id_).response["id"] == id_
-    for deed in (store.get, store.delete):
-        with pytest.raises(ApiError) as told:
-            deed("theirs", id_)
-        assert told.value.status == 404
-    with pytest.raises(ApiError) as refused:
-        reading({"input": "two", "previous_response_id": id_}, store, "theirs")
-    assert (refused.value.status, refused.value.code) == (400, "previous_response_not_found")
-
-
-def test_kept_responses_expire_and_are_bounded_and_never_silently() -> None:
-    now = [0.0]
-    store = ResponseStore(lambda: now[0], seconds=10, most=2)
-    ids = [stored(store, {"input": "one"}, name)["id"] for name in "abc"]
-    with pytest.raises(ApiError):
-        store.get("", ids[0])
-    assert store.get("", ids[2]).response["id"] == ids[2]
-    now[0] = 10.0
-    with pytest.raises(ApiError) as told:
-        reading({"input": "two", "previous_response_id": ids[2]}, store)
-    assert told.value.param == "previous_response_id"
-
-
-def test_a_response_that_is_forgotten_makes_room() -> None:
-    store = ResponseStore(lambda: 0.0, chars=25_000)
-    first, second = (stored(store, {"input": "x" * 8000}, name)["id"] for name in "ab")
-    store.delete("", second)
-    stored(store, {"input": "x" * 8000}, "c", "other key")
-    assert store.get("", first)
-
-
-def test_kept_responses_take_no_more_room_than_there_is() -> None:
-    store = ResponseStore(lambda: 0.0, chars=20_000)
-    ids = [stored(store, {"input": "x" * 8000}, name)["id"] for name in "abc"]
-    with pytest.raises(ApiError):
-        store.get("", ids[0])
-    assert store.get("", ids[2])
-
-
-@pytest.mark.parametrize(
-    ("query", "param"),
-    [
-        ({"limit": "0"}, "limit"),
-        ({"limit": "x"}, "limit"),
-        ({"limit": "9" * 5000}, "limit"),
-        ({"order": "up"}, "order"),
-        ({"after": "nobody"}, "after"),
-    ],
-)
-def test_a_page_that_cannot_be_is_refused(query: dict[str, str], param: str) -> None:
-    store = ResponseStore(lambda: 0.0)
-    id_ = stored(store, {"input": "one"}, "a")["id"]
-    with pytest.raises(ApiError) as told:
-        store.input_items("", id_, query)
-    assert (told.value.status, told.value.param) == (400, param)
 
 
 # --- the official client --------------------------------------------------------------------------
@@ -656,24 +549,3 @@ def test_the_official_client_is_told_what_is_wrong() -> None:
     with pytest.raises(APIError, match="no fit") as broken:
         with_client(gateway, use)
     assert broken.value.code == "model_output_invalid"
-
-
-def test_the_official_client_keeps_finds_and_forgets() -> None:
-    gateway = ScriptedGateway([said("One."), said("Two.")])
-
-    async def use(client: AsyncOpenAI) -> None:
-        first = await client.responses.create(model="tiny", input="a", store=True)
-        await client.responses.create(model="tiny", input="b", previous_response_id=first.id)
-        assert (await client.responses.retrieve(first.id)).output_text == "One."
-        items = await client.responses.input_items.list(first.id)
-        assert [item.content[0].text for item in items.data] == ["a"]
-        await client.responses.delete(first.id)
-        with pytest.raises(APIStatusError) as gone:
-            await client.responses.retrieve(first.id)
-        assert gone.value.status_code == 404
-        with pytest.raises(APIStatusError) as unknown:
-            await client.responses.create(model="t", input="c", previous_response_id=first.id)
-        assert unknown.value.status_code == 400
-
-    with_client(gateway, use)
-    assert [m.content for m in gateway.asked[1].messages] == ["a", "One.", "b"]
