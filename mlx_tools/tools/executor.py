@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
+import itertools
 import os
 import threading
 from collections import deque
@@ -38,6 +39,10 @@ _GRACE: Final = 1.0
 
 _LOOK: Final = 0.05
 """Seconds between two looks at whether a person is still waited for."""
+
+_MOMENT: Final = 0.001
+"""Seconds that the event loop itself waits for a function in a thread: most end sooner, and to be
+called back by a thread costs more than most of them take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +141,7 @@ async def _attempt(
     finally:
         CONTEXT.reset(token)
     end = loop.time() + (context.timeout or 0.0)
-    timer = loop.call_at(end, lambda: expire())
+    timer: asyncio.Handle | None = None
 
     def expire() -> None:
         nonlocal timer
@@ -147,12 +152,17 @@ async def _attempt(
             timer = loop.call_later(max(left, _LOOK), expire)
 
     try:
+        if outcome.done():
+            await asyncio.sleep(0)  # whatever else waits for the loop has its turn all the same
+        else:
+            timer = loop.call_at(end, expire)
         ended = await outcome
     except asyncio.CancelledError:  # the caller's own
         ended = None
         raise
     finally:
-        timer.cancel()
+        if timer is not None:
+            timer.cancel()
         context.cancelled = True
         if context.asking is not None:  # nobody waits for that either
             context.asking.cancel()
@@ -287,15 +297,36 @@ class _Pool:
     """
 
     def __init__(self) -> None:
-        self.free = threading.Semaphore(MAX_THREADS)  # calls that may yet begin
-        self.idle = threading.Semaphore(0)  # threads that wait
+        self.lock = threading.Lock()
+        self.threads = 0
+        self.running = 0  # calls: the other threads wait
         self.jobs: deque[Callable[[], None]] = deque()
-        self._read, self.wake = os.pipe()
+        self._read, self._wake = os.pipe()
 
     def serve(self) -> None:
         """Does one job after the other, in a thread of its own."""
         while os.read(self._read, 1):
             self.jobs.popleft()()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Has a thread do ``job``, which says when it is `over`. Raises TooManyThreads."""
+        with self.lock:
+            if self.running == MAX_THREADS:
+                raise TooManyThreads(f"{MAX_THREADS} calls are still running")
+            if self.running == self.threads:
+                try:
+                    threading.Thread(target=self.serve, name="mlx-tools", daemon=True).start()
+                except RuntimeError as error:  # the system has no more
+                    raise TooManyThreads(str(error)) from None
+                self.threads += 1
+            self.running += 1
+        self.jobs.append(job)
+        os.write(self._wake, b"j")
+
+    def over(self) -> None:
+        """A job has ended."""
+        with self.lock:
+            self.running -= 1
 
 
 _pool = functools.cache(_Pool)
@@ -310,32 +341,30 @@ def submit(work: Callable[[], Any]) -> asyncio.Future[Outcome | None]:
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[Outcome | None] = loop.create_future()
+    outcome: Outcome = None, None
+    ended, turns = threading.Lock(), itertools.count()
+    ended.acquire()
     try:
         pool = _pool()
     except OSError as error:  # there are no more files
         raise TooManyThreads(f"no thread can be started: {error.strerror}") from None
 
     def job() -> None:
-        outcome: Outcome
+        nonlocal outcome
         try:
             outcome = (context.run(work), None)
         except BaseException as error:  # carried over to whoever waits
             outcome = (None, error)
-        pool.idle.release()
-        pool.free.release()
+        pool.over()
+        if not next(turns):
+            ended.release()
+            return
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(settle, future, outcome)
 
-    if not pool.free.acquire(blocking=False):
-        raise TooManyThreads(f"{MAX_THREADS} calls are still running")
-    if not pool.idle.acquire(blocking=False):
-        try:
-            threading.Thread(target=pool.serve, name="mlx-tools", daemon=True).start()
-        except RuntimeError as error:  # the system has no more
-            pool.free.release()
-            raise TooManyThreads(str(error)) from None
-    pool.jobs.append(job)
-    os.write(pool.wake, b"j")
+    pool.start(job)
+    if ended.acquire(timeout=_MOMENT) or next(turns):  # the second: it ended just now
+        settle(future, outcome)
     return future
 
 
