@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Final
 
 from mlx_tools.decoding.value import Form, HeldObject
-from mlx_tools.messages import FinishReason, Strategy, ToolSpec
+from mlx_tools.messages import FinalAnswer, FinishReason, Strategy, ToolCall, ToolSpec
 from mlx_tools.protocol import (
     ANSWER_TAG,
     CALL_TAG,
@@ -38,6 +38,7 @@ from mlx_tools.protocol import (
     unknown_tool,
     with_mended,
 )
+from mlx_tools.schema import fits_plainly
 from mlx_tools.transcript import MendKind, MendRecord
 
 _OBJECTS: Final = ('{"type":"tool_call"', '{"type":"final_answer"')
@@ -398,7 +399,8 @@ class HeldTurn:
         if self._free:
             self._read_on(len(text), deltas)
             return False
-        if not self._searched and text[:1] == "{" and self._take_line(text, deltas):
+        is_line = not self._searched and text[:1] == "{" and text[-1] in "}\n"
+        if is_line and self._take_line(text, deltas):
             return True
         if self._guided and self._messages and opening(self._rules.style):
             if (own := find_call_mark(text, self._after, self._known)) is not None:
@@ -433,16 +435,28 @@ class HeldTurn:
         return self._begins(found.end() + (dialect is not None), dialect, deltas)
 
     def _take_line(self, text: str, deltas: list[Delta]) -> bool:
-        """Take the line of the protocol with which the turn begins, where it is whole and fits; no
-        more has to be read to know that it is one."""
-        form = _form_of(None, self._rules.tool_choice, self._tools, self._rules.result)
-        whole = None if form is None else form.fits_whole(text)
-        if whole is None:
+        """Take a turn that is one line of the protocol so far, whole and clean, which plainly fits:
+        most are, and no more has to be known of them."""
+        read = self._reader.feed(text)
+        message = self._reader.only
+        fits = message is not None and self._fits_plainly(message)
+        if message is None or not fits:
+            self._reader = Reader(self._rules)
             return False
-        self.tool, self._searched = whole
-        self._messages, self._after = 1, self._searched
-        self._read_on(self._searched, deltas)
+        deltas += read
+        self.tool = message.name if isinstance(message, ToolCall) else ""
+        self._messages, self._after = 1, len(text)
+        self._fed = self._searched = len(text)
+        self.closing = self._reader.done
         return True
+
+    def _fits_plainly(self, message: ToolCall | FinalAnswer) -> bool:
+        choice = self._rules.tool_choice
+        if isinstance(message, FinalAnswer):
+            return choice in ("auto", "none")
+        spec = self._tools.get(message.name)
+        named = spec is not None and choice in ("auto", "required", spec.name)
+        return spec is not None and named and fits_plainly(message.arguments, spec.parameters)
 
     def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
         """Return whether the reader takes what ends at ``end`` for the beginning of a message; if

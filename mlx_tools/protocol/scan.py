@@ -237,7 +237,9 @@ class ObjectScanner:
             key = _ARGUMENTS.search(body)
             if key is None or body.count(_ARGUMENTS_KEY) > 1 or "\\u" in body:
                 return -1, line_end
-            self.raw_arguments = [body[key.end() : decode(body, key.end())[1]]]
+            last = next(reversed(value)) == "arguments"
+            after = end - 1 if last else decode(body, key.end())[1]
+            self.raw_arguments = [body[key.end() : after].rstrip()]
         kind, name, answer = value.get("type"), value.get("name"), value.get("content")
         self.type = kind if isinstance(kind, str) else None
         self.name = name if isinstance(name, str) else None

@@ -114,6 +114,16 @@ class Reader:
         other = draft.messages or draft.aliases or draft.forged or draft.quoted or draft.error
         return draft.kept if stands and not other else None
 
+    @property
+    def only(self) -> ToolCall | FinalAnswer | None:
+        """The message that is the text so far, white space after it aside, where that needed no
+        repair and nothing was dropped of it."""
+        draft, cursor = self._draft, self._cursor
+        after = "".join(draft.rest) + cursor.text[cursor.pos :]
+        one = draft.messages[0] if len(draft.messages) == 1 and self._open is None else None
+        clean = not (draft.begin or draft.unclean or draft.dropped or after.strip())
+        return one if one is not None and clean and not one.repairs else None
+
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
         self._push(piece)
