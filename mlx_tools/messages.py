@@ -88,6 +88,8 @@ class Usage:
 
 def total_usage(usages: Sequence[Usage]) -> Usage:
     """The sums. One that a completion did not report is unknown for all."""
+    if len(usages) == 1:
+        return usages[0]
     sums: dict[str, int | None] = {}
     for name in Usage.__slots__:
         reported = [getattr(usage, name) for usage in usages]

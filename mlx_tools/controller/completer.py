@@ -86,7 +86,7 @@ class Written:
     requests: int = 0
     pieces: int = 0
     tokens: int = 0
-    reading: Reading = field(default_factory=Reading)
+    reading: Reading = Reading()  # noqa: RUF009  # frozen, so all may share it
     mends: tuple[MendRecord, ...] = ()
     mended: tuple[int, ...] = ()
 

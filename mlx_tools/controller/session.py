@@ -238,7 +238,7 @@ class Session:
                 )
             if isinstance(record, ExecutionRecord) and not state.may_run:
                 raise TranscriptError(f"the call {record.call!r} was not allowed to run")
-            if isinstance(record, ApprovalRecord | EditRecord) and not self.current.waits(
+            if isinstance(record, (ApprovalRecord, EditRecord)) and not self.current.waits(
                 record.call
             ):
                 raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")

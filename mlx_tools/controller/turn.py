@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +27,7 @@ from mlx_tools.transcript import (
     ObservationRecord,
     Record,
     RepairRecord,
+    RunHistory,
     StoppedRecord,
     SummaryRecord,
 )
@@ -88,7 +88,7 @@ class Turn:
         return tuple(
             r
             for r in self.records[self.noted :]
-            if not (isinstance(r, DecisionRecord | ObservationRecord) and r.call in ended)
+            if not (isinstance(r, (DecisionRecord, ObservationRecord)) and r.call in ended)
         )
 
     def all_written(self) -> None:
@@ -180,8 +180,8 @@ def _calls(
     calls: list[Record] = []
     verdicts: list[Record] = []
     turn = completion.turn
-    history = copy(session.run_history)
-    history.seen = dict(history.seen)
+    run = session.run_history
+    history = RunHistory(changes=run.changes, seen=dict(run.seen))
     made = dict(session.history.made)
     for number, call in enumerate(judged, start=session.calls_made + 1):
         record = CallRecord(
@@ -196,7 +196,7 @@ def _calls(
         repairs = call.call.repairs
         calls += (record, *(RepairRecord(turn=turn, name=r, call=record.call) for r in repairs))
         repeated = history.add(record.name, record.arguments, session.specs.get(record.name))
-        if repeated and session.run_history.reminded:
+        if repeated and run.reminded:
             return [*calls, StoppedRecord(reason="repeated_call")]
         if repeated:
             verdicts.append(refusal(record, session, "repeated_call"))
@@ -232,7 +232,7 @@ def decision_on(
     history, spec = session.history, session.specs.get(record.name)
     if made is None:
         made = {key: one for key, one in history.made.items() if key != record.call}
-    facts = Facts()
+    facts = None
     if spec is not None:
         facts = facts_of(
             spec,
@@ -250,7 +250,7 @@ def decision_on(
         runs=record.runs,
         echoed=record.echoed,
         disabled_reason=session.disabled.get(record.name),
-        facts=facts,
+        facts=facts or Facts(),
     )
     return recorded(record.call, decision)
 

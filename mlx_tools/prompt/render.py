@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from typing import Any, Final
 
@@ -342,7 +343,8 @@ class Prompt:
             text.untrusted(self._system)
             text.host(self._format.system_in_user[1])
         for number, line in enumerate(lines):
-            text.host("\n" if number else "")
+            if number:
+                text.host("\n")
             text.untrusted(line)
         text.host(after)
 
@@ -410,8 +412,7 @@ class Prompt:
 
         One that is no such line, as an example's may be, is text like any other.
         """
-        empty = write_observation(ToolObservation(""), self._style)
-        before, after = empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
+        before, after = _around_observation(self._style)
         body = written.removeprefix(before).removesuffix(after)
         if before + body + after != written or body[:1] != "{":
             return self._neutraliser.in_mixed(written)
@@ -420,6 +421,13 @@ class Prompt:
     def _plain(self, text: str) -> str:
         text = text.strip() if self._trims else text
         return self._neutraliser.plain(text)
+
+
+@cache
+def _around_observation(style: Style) -> tuple[str, str]:
+    """The text that a style puts before and after an observation's JSON."""
+    empty = write_observation(ToolObservation(""), style)
+    return empty[: empty.find("{")], empty[empty.rfind("}") + 1 :]
 
 
 # --- what a model wrote, made fit to stand in the prompt again ------------------------------------

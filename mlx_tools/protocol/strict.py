@@ -111,7 +111,7 @@ def _refuse_surrogates(value: Any) -> None:
         item = todo.pop()
         if isinstance(item, str) and not encodable(item):
             raise Unreadable("a string holds half of a surrogate pair")
-        if isinstance(item, dict | list):
+        if isinstance(item, (dict, list)):
             todo += (*item, *item.values()) if isinstance(item, dict) else item
 
 

@@ -217,11 +217,11 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 def hashable(value: Any) -> Any:
     """A hashable stand-in for a JSON value: the same for values that JSON Schema calls equal."""
-    if isinstance(value, str | int | float | None):
+    if value is None or isinstance(value, (str, int, float)):
         return ("constant", value) if value is None or isinstance(value, bool) else value
     if isinstance(value, Mapping):
         return ("object", frozenset((key, hashable(item)) for key, item in value.items()))
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return ("array", tuple(hashable(item) for item in value))
     return value
 

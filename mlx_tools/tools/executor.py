@@ -15,7 +15,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
@@ -104,7 +103,7 @@ async def execute(
                 report=reports.take if reports is not None else None,
                 loop=asyncio.get_running_loop(),
             )
-            outcome = await _attempt(tool, deepcopy(dict(arguments)), own)
+            outcome = await _attempt(tool, _copied(arguments), own)
             if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
                 break
     except BaseException:
@@ -216,6 +215,13 @@ def _end(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
     with contextlib.suppress(Exception):
         running.close()
     task.cancel()
+
+
+def _copied(value: Any) -> Any:
+    """A JSON value that the tool may change."""
+    if isinstance(value, Mapping):
+        return {key: _copied(item) for key, item in value.items()}
+    return [*map(_copied, value)] if isinstance(value, list) else value
 
 
 def _may_pass(error: BaseException) -> bool:
