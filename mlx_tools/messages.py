@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Final, Literal
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
 
 Style = Literal["jsonl", "markdown-json", "xml", "native"]
-"""How messages are written: as `mlx_tools.protocol.styles` has it, or (native) as the model's own
-template does."""
+"""How messages are written: as `mlx_tools.protocol.delimiters` has it, or (native) as the model's
+own template does."""
 
 Strategy = Literal["auto", "free", "guided", "grammar"]
 """How a completion comes about: held where a message begins, never held, held from its first

@@ -12,29 +12,32 @@ from mlx_tools.policy.decision import (
     exceeded,
     facts_of,
     permitted,
-)
-from mlx_tools.policy.limits import RATES, Limits, Rate, RateCounts, checked_rates
-from mlx_tools.policy.patterns import (
-    PLUGIN,
-    PLUGIN_NAME,
-    checked,
-    checked_templates,
-    covers,
-    first_match,
-    is_glob,
-    matches,
-    tool_in,
+    same,
+    seal,
 )
 from mlx_tools.policy.redact import Redactor, SecretSpan, find_secrets
 from mlx_tools.policy.rules import (
     ASKABLE,
     BUILTIN,
     DEFAULT_PRESET,
+    PLUGIN,
+    PLUGIN_NAME,
     PRESETS,
+    RATES,
+    Limits,
     Policy,
     Preset,
+    Rate,
+    RateCounts,
     check_presets,
+    checked,
     checked_effects,
+    checked_rates,
+    checked_templates,
+    covers,
+    first_match,
+    is_glob,
+    matches,
     restriction,
+    tool_in,
 )
-from mlx_tools.policy.seals import same, seal

@@ -6,6 +6,8 @@ allowed is denied, and what denies comes before what allows.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 import unicodedata
@@ -17,9 +19,18 @@ from typing import Any, Final, Literal, Protocol
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import MUTATING, Effects, ToolSpec
-from mlx_tools.policy.limits import FullRate, Rate, RateCounts
-from mlx_tools.policy.patterns import first_match, first_template, matches
-from mlx_tools.policy.rules import AFTER_READ, ASK_EFFECTS, PRESETS, Policy
+from mlx_tools.policy.rules import (
+    AFTER_READ,
+    ASK_EFFECTS,
+    PRESETS,
+    FullRate,
+    Policy,
+    Rate,
+    RateCounts,
+    first_match,
+    first_template,
+    matches,
+)
 
 _TOUCHING: Final[Effects] = MUTATING | {"network"}
 """What a dry run lets no call do."""
@@ -391,3 +402,30 @@ def _undisguised(text: str) -> Iterator[str]:
         joined += ["".join(run)] if short else []
     if found := [one for one in joined if len(one) >= _SHORTEST]:
         yield "\n\n".join(found)
+
+
+# --- seals: keyed digests, which show that a record is as it was written --------------------------
+#
+# The key is kept outside the transcript, so nobody who can only write transcripts can forge an
+# approval, or give a session another policy.
+
+_sorted: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
+
+
+def seal(
+    secret: bytes, kind: Literal["approval", "call", "header", "pause"], record: Mapping[str, Any]
+) -> str:
+    """The keyed digest of a record, given as JSON: 64 hexadecimal digits; its own ``seal`` is left
+    out.
+
+    So a denial cannot be turned into an approval, nor an approval of one call into one for the
+    session, and a session keeps the header that it was begun with.
+    """
+    plain = {key: value for key, value in record.items() if key != "seal"}
+    return hmac.new(secret, _sorted([kind, plain]).encode(), hashlib.sha256).hexdigest()
+
+
+def same(digest: str, other: str) -> bool:
+    """Return whether two digests are the same, in a time that does not tell where they differ."""
+    one, two = (text.encode(errors="surrogatepass") for text in (digest, other))
+    return hmac.compare_digest(one, two)

@@ -1,27 +1,337 @@
-"""Policies, and the presets that they may name: what may be called.
+"""Policies and presets: what may be called, how often, and how long a run may take.
 
-`mlx_tools.policy.decision` holds calls to them.
+`mlx_tools.policy.decision` holds calls to them. A policy names tools by patterns: exact, a glob
+where one is written, or a plugin.
+
+    calculator            this tool and no other
+    notes_*               a glob, because ``*``, ``?`` or ``[`` is written
+    plugin:weather        every tool of the plugin ``weather``
+    plugin:weather/get_*  of that plugin, the tools that match
+
+A template of calls is such a name, and behind it what some of the arguments are, each a glob where
+one is written: ``file_access operation=write "path=drafts/*"``, divided as a shell divides words.
+
+Another name of a tool (`mlx_tools.messages.ALIASES`) means the tool. A pattern never gains a ``*``
+that nobody wrote, and upper and lower case differ.
+
+Pure: what time it is, and when calls were made, comes from records. A call whose time is not known,
+or that by its time is yet to come (a clock was set back), counts as made within every window.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import MAXYEAR, UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from mlx_tools.errors import ToolDefinitionError, UsageError, require_instance, require_items
-from mlx_tools.messages import MUTATING, Effect, Effects, ToolSpec
-from mlx_tools.policy.limits import Rate, checked_rates
-from mlx_tools.policy.patterns import checked, checked_templates
+from mlx_tools.messages import MUTATING, TOOL_NAME, Effect, Effects, ToolSpec, names_of, own_name
+
+PLUGIN: Final = "plugin:"
+PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
+"""Plugins' names are ASCII, like tools'."""
+
+_GLOB: Final = r"(?=[^*?\[/]*[*?\[])[A-Za-z0-9_.:@*?\[\]!-]{1,100}"
+_TOOL: Final = f"(?:{TOOL_NAME.pattern}|{_GLOB})"
+_PATTERN = re.compile(
+    f"(?!{PLUGIN}){_TOOL}|{PLUGIN}(?:{PLUGIN_NAME.pattern}|{_GLOB})(?:/{_TOOL})?", re.ASCII
+)
+
+
+def is_glob(text: str) -> bool:
+    """Return whether the text has a character that makes it a pattern."""
+    return any(character in "*?[" for character in text)
+
+
+def checked(patterns: object, field: str) -> tuple[str, ...]:
+    """The patterns as a tuple; UsageError, naming ``field``, for one that could never match."""
+    if isinstance(patterns, str) or not isinstance(patterns, Sequence):
+        raise UsageError(f"{field}: expected a list of tool names, not {patterns!r}")
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
+            raise UsageError(
+                f"{field}: {pattern!r} cannot name a tool",
+                hint="write NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL",
+            )
+    return tuple(patterns)
+
+
+def first_match(patterns: Sequence[str], spec: ToolSpec) -> str | None:
+    """The first pattern that means this tool, an exact name before all others, or None."""
+    if spec.name in patterns:
+        return spec.name
+    return next((pattern for pattern in patterns if matches(pattern, spec)), None)
+
+
+def matches(pattern: str, spec: ToolSpec) -> bool:
+    """Return whether a checked pattern means this tool."""
+    if not pattern.startswith(PLUGIN):
+        return _means(pattern, spec.name)
+    plugin, _, name = pattern.removeprefix(PLUGIN).partition("/")
+    of_it = bool(spec.plugin) and _same(plugin, spec.plugin)
+    return of_it and (not name or _means(name, spec.name))
+
+
+def covers(pattern: str, name: str) -> bool:
+    """Return whether an exact name means the tool that another one names."""
+    return own_name(pattern) == own_name(name)
+
+
+def _means(pattern: str, name: str) -> bool:
+    """Return whether a pattern means the tool of this name, by any of its names."""
+    if not is_glob(pattern):
+        return covers(pattern, name)
+    return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})
+
+
+def _same(pattern: str, text: str) -> bool:
+    return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern
+
+
+# --- templates of calls --------------------------------------------------------------------------
+
+
+def checked_templates(templates: object, field: str) -> tuple[str, ...]:
+    """The templates as a tuple; UsageError, naming ``field``, for one that could never match."""
+    if isinstance(templates, str) or not isinstance(templates, Sequence):
+        raise UsageError(f"{field}: expected a list of calls, not {templates!r:.200}")
+    for template in templates:
+        try:
+            words = shlex.split(template) if isinstance(template, str) else []
+        except ValueError:
+            words = []
+        if not words:
+            raise UsageError(f"{field}: {template!r:.200} cannot name a call", hint="write NAME")
+        checked(words[:1], field)
+        if wrong := [word for word in words[1:] if not word.partition("=")[0] or "=" not in word]:
+            raise UsageError(
+                f"{field}: {wrong[0]!r} in {template!r:.200} says nothing of an argument",
+                hint='write NAME, or NAME ARGUMENT=VALUE, such as file_access "path=drafts/*"',
+            )
+    return tuple(templates)
+
+
+def first_template(
+    templates: Sequence[str], spec: ToolSpec, arguments: Mapping[str, Any] | None
+) -> str | None:
+    """The first checked template that means a call of this tool with these arguments, or None.
+    Without arguments, the first that means every call of it."""
+    for template in templates:
+        name, *rest = shlex.split(template)
+        wanted = [word.partition("=")[::2] for word in rest]
+        if matches(name, spec) and (
+            not wanted
+            or (
+                arguments is not None
+                and all(key in arguments and _is(value, arguments[key]) for key, value in wanted)
+            )
+        ):
+            return template
+    return None
+
+
+def tool_in(template: str) -> str:
+    """Return how a checked template names its tool."""
+    return shlex.split(template)[0]
+
+
+def _is(pattern: str, value: Any) -> bool:
+    """Return whether an argument is what a template says. No glob means a path that goes up."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text == pattern or (_same(pattern, text) and ".." not in re.split(r"[/\\]", text))
+
+
+_DAY: Final = 86_400.0
+
+_BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
+    "max_iterations": (1, 1_000),
+    "max_format_errors": (1, 100),
+    "total_timeout": (0.001, _DAY),
+    "completion_timeout": (0.001, _DAY),
+    "idle_timeout": (0.001, _DAY),
+    "tool_timeout": (0.001, _DAY),
+    "max_tokens": (1, 1_000_000),
+    "max_argument_bytes": (1, 100_000_000),
+    "max_observation_chars": (100, 10_000_000),
+    "max_calls_per_turn": (1, 100),
+    "parallel": (1, 4),
+}
+
+
+# --- the limits of one run ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that one run may use. Reaching a limit is never an exception.
+
+    ``max_iterations``        completions; then the model is told to finish
+    ``max_format_errors``     unreadable completions in a row before the run stops
+    ``total_timeout``         seconds for the whole run, time waiting for a person not counted
+    ``completion_timeout``    seconds for one completion
+    ``idle_timeout``          seconds of a silent server before a completion is given up
+    ``tool_timeout``          seconds for one call, where the tool declares no shorter time
+    ``max_tokens``            tokens of one completion
+    ``max_argument_bytes``    bytes of one call's arguments as JSON
+    ``max_observation_chars`` characters of a tool's output that the model sees
+    ``max_calls_per_turn``    calls that the model may make in one turn
+    ``parallel``              calls that run at the same time, at most 4
+
+    Raises UsageError, naming the limit, for a value of the wrong type or out of bounds.
+    """
+
+    max_iterations: int = 4
+    max_format_errors: int = 2
+    total_timeout: float = 300.0
+    completion_timeout: float = 120.0
+    idle_timeout: float = 60.0
+    tool_timeout: float = 30.0
+    max_tokens: int = 512
+    max_argument_bytes: int = 65_536
+    max_observation_chars: int = 4_000
+    max_calls_per_turn: int = 8
+    parallel: int = 4
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
+            seconds = name.endswith("_timeout")
+            sound = isinstance(value, int | float if seconds else int)
+            if not sound or isinstance(value, bool) or not least <= value <= most:
+                try:
+                    shown = repr(value)[:60]
+                except ValueError:  # Python refuses to write out a very long integer
+                    shown = "so long a number"
+                unit = "seconds" if seconds else "a whole number"
+                raise UsageError(
+                    f"limits.{name}: {shown} is not allowed",
+                    hint=f"{unit}, from {least:g} to {most:.0f}",
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        """The limits as JSON values; `from_json` reads them back."""
+        return {name: getattr(self, name) for name in _BOUNDS}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Limits:
+        """The limits that `to_json` wrote; one that is missing has its default. UsageError for an
+        unknown name or a value out of bounds."""
+        if not isinstance(value, Mapping):
+            raise UsageError("limits: expected an object")
+        if unknown := set(value) - set(_BOUNDS):
+            raise UsageError(
+                f"limits: unknown name {min(map(str, unknown))!r}",
+                hint=f"one of {', '.join(_BOUNDS)}",
+            )
+        return cls(**value)
+
+
+# --- rates: so many calls in a window of time that slides along -----------------------------------
+
+UNITS: Final[Mapping[str, int]] = MappingProxyType(
+    {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+)
+"""The windows by name, in seconds."""
+
+RATES: Final = f"calls/unit, such as 10/minute (units: {', '.join(UNITS)})"
+_RATE: Final = re.compile(r"([1-9][0-9]{0,5})/([a-z]+)", re.ASCII)
+
+RateCounts = dict[str, tuple[str, str]]
+"""The calls that a session was let make, by their keys: the tool, and the time (ISO 8601) of the
+completion that they stood in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most ``calls`` in any ``seconds``."""
+
+    calls: int
+    seconds: int
+
+    @classmethod
+    def parse(cls, text: object, field: str = "a rate") -> Rate:
+        """The rate that ``10/minute`` writes; UsageError, naming ``field``, for anything else."""
+        found = _RATE.fullmatch(text) if isinstance(text, str) else None
+        if found is None or found[2] not in UNITS:
+            raise UsageError(f"{field}: {text!r:.60} is not a rate", hint=RATES)
+        return cls(int(found[1]), UNITS[found[2]])
+
+    def within(self, other: Rate) -> bool:
+        """Return whether this rate leaves no room wherever the other one leaves none, whatever
+        calls were made: no more calls, in a window that is no shorter."""
+        return self.calls <= other.calls and self.seconds >= other.seconds
+
+    def full(self, made: Iterable[str], at: str) -> FullRate | None:
+        """Return how it is used up where calls at these times leave no room for one more at
+        ``at``; None where there is room."""
+        now, window = instant(at), timedelta(seconds=self.seconds)
+        times = map(instant, made)
+        counted = [t for t in times if now is None or t is None or now - t < window]
+        if len(counted) < self.calls:
+            return None
+        # One more is free once all but ``calls - 1`` of these are out of the window. Those whose
+        # time is not known never are.
+        leaving = sorted(t for t in counted if t is not None)
+        needed = len(counted) - self.calls
+        known = now is not None and needed < len(leaving)
+        return FullRate(len(counted), leaving[needed] + window if known else None)
+
+
+@dataclass(frozen=True, slots=True)
+class FullRate:
+    """A rate that is used up. ``again`` is when one more call may be made, None where no time is
+    known at which it may."""
+
+    used: int
+    again: datetime | None
+
+    @property
+    def when(self) -> str:
+        """``again`` in words; a second is rounded up."""
+        if self.again is None:
+            return "it is not known when it may be called again"
+        whole = self.again.replace(microsecond=0)
+        whole += timedelta(seconds=1) if whole < self.again else timedelta()
+        return f"it may be called again at {whole.isoformat().replace('+00:00', 'Z')}"
+
+
+def checked_rates(rates: object, field: str) -> Mapping[str, str]:
+    """The table of rates by pattern, sorted; UsageError, naming ``field``, for what is none."""
+    if not isinstance(rates, Mapping):
+        raise UsageError(f"{field}: expected a table of rates by tool, not {rates!r:.60}")
+    checked(tuple(rates), field)
+    for pattern, rate in rates.items():
+        Rate.parse(rate, f"{field}.{pattern}")
+    return MappingProxyType({pattern: rates[pattern] for pattern in sorted(rates)})
+
+
+def instant(at: str) -> datetime | None:
+    """The time that a record names (ISO 8601, with its offset); None where it names none."""
+    try:
+        found = datetime.fromisoformat(at)
+        if found.tzinfo is None:
+            return None
+        found = found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return found if found.year < MAXYEAR else None  # a window can be added to it
+
 
 READ_ONLY: Final = "readonly_"
 """A preset whose name starts so grants no effect that changes anything."""
 
 BUILTIN: Final = "builtin"
 """The plugin of the built-in tools."""
+
+
+# --- policies -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +449,11 @@ _LATER: Final[Mapping[str, Any]] = {
 class Policy:
     """The rules of what may be called. The empty policy allows nothing.
 
-    ``allow``, ``deny`` and ``ask`` list names, globs and plugins (`mlx_tools.policy.patterns`);
+    ``allow``, ``deny`` and ``ask`` list names, globs and plugins (the top of this file);
     ``ask`` adds an approval to calls that are allowed. ``ask_effects`` are the effects (write,
     execute, network) that ask a person before every call that has one of them for its arguments,
     whichever tool it is, and ``standing_approvals`` the calls that they and a tool's own
-    ``needs_approval`` do not ask about (`mlx_tools.policy.patterns`); neither lets a call run that
+    ``needs_approval`` do not ask about (the top of this file); neither lets a call run that
     was not written cleanly. ``preset`` names a set of tools that is allowed besides ``allow``
     (`PRESETS`). ``local_only`` denies every call that
     may use the network. ``dry_run`` lets no call run that can change things, may use the network or

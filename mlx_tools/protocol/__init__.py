@@ -7,7 +7,15 @@ in docs/protocol.md.
 
 from __future__ import annotations
 
-from mlx_tools.protocol.delimiters import ANSWER_TAG, CALL_TAG
+from mlx_tools.protocol.delimiters import (
+    ANSWER_TAG,
+    CALL_TAG,
+    forcing_prefix,
+    opening,
+    write_answer,
+    write_call,
+    write_observation,
+)
 from mlx_tools.protocol.dialects import (
     DIALECTS,
     Dialect,
@@ -34,13 +42,6 @@ from mlx_tools.protocol.result import ResultText, ResultTool, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, REPAIRS, ObjectScanner
 from mlx_tools.protocol.stream import Reader, read
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode
-from mlx_tools.protocol.styles import (
-    forcing_prefix,
-    opening,
-    write_answer,
-    write_call,
-    write_observation,
-)
 from mlx_tools.protocol.validate import (
     JudgedCall,
     judge,

@@ -17,8 +17,9 @@ from mlx_tools.messages import ToolCall
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
 from mlx_tools.protocol.objects import object_call
+from mlx_tools.protocol.reading import Cursor, Steps
 from mlx_tools.protocol.scan import HEADS, repaired
-from mlx_tools.protocol.source import Cursor, CutOff, Fault, Steps, TextSource
+from mlx_tools.protocol.source import CutOff, Fault, TextSource
 from mlx_tools.protocol.strict import Unreadable, encodable, loads, loose_name
 
 Catalog = Mapping[str, Mapping[str, Any]]

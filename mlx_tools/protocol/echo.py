@@ -18,9 +18,9 @@ from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
+from mlx_tools.protocol.reading import Cursor
 from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
-from mlx_tools.protocol.source import Cursor
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
 _VARIANTS: Final = 8

@@ -10,9 +10,8 @@ from typing import Any, Final, Literal
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.protocol.delimiters import ANSWER_END, ANSWER_TAG
+from mlx_tools.protocol.delimiters import ANSWER_END, ANSWER_TAG, write_answer, write_call
 from mlx_tools.protocol.strict import compact
-from mlx_tools.protocol.styles import write_answer, write_call
 from mlx_tools.schema import COMPACT, compilable, walk
 
 _MOST: Final = 900

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
@@ -146,6 +146,53 @@ class ArgumentsDelta:
 
 
 Delta = AnswerDelta | ThoughtDelta | CallStarted | ArgumentsDelta
+
+
+# --- the text that readers take from --------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Cursor:
+    """The text that has come: what is not read yet begins at ``text[pos]``.
+
+    ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
+    """
+
+    text: str = ""
+    pos: int = 0
+    final: bool = False
+
+    def take(self, end: int) -> str:
+        """The text up to ``end``, which is read now."""
+        taken = self.text[self.pos : end]
+        self.pos = end
+        return taken
+
+    def put_back(self, earlier: str, begin: int) -> None:
+        """``earlier`` was read before ``text[begin]``, and is to be read again."""
+        self.text = earlier + self.text[begin:]
+        self.pos = 0
+
+    def seek(
+        self, pattern: re.Pattern[str], begun: re.Pattern[str], longest: int
+    ) -> tuple[re.Match[str] | None, int]:
+        """The next match and where it begins; or None, and how far there is none for certain.
+
+        ``begun`` matches the beginning of a match at the very end of a text, and ``longest`` is
+        the length of the longest match.
+        """
+        text, size = self.text, len(self.text)
+        found = pattern.search(text, self.pos)
+        if not self.final and (found is None or size - found.start() < longest):
+            half = begun.search(text, max(self.pos, size - longest))
+            if half is not None and (found is None or half.start() <= found.start()):
+                return None, half.start()
+        return found, size if found is None else found.start()
+
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A reader: it yields where it needs more text than has come."""
 
 
 # --- what a reader has gathered so far, and the `Reading` that comes of it ----------------------

@@ -19,7 +19,8 @@ from mlx_tools.protocol.bodies import (
 )
 from mlx_tools.protocol.delimiters import END_TOKENS, WHITE
 from mlx_tools.protocol.dialects import Dialect
-from mlx_tools.protocol.source import Cursor, CutOff, Fault, Steps
+from mlx_tools.protocol.reading import Cursor, Steps
+from mlx_tools.protocol.source import CutOff, Fault
 from mlx_tools.protocol.strict import Unreadable
 
 _MOST_HEADER: Final = 200

@@ -8,58 +8,14 @@ not depend on how the text was split. What it takes is kept, to be put back if i
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from mlx_tools.protocol.delimiters import any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
+from mlx_tools.protocol.reading import Cursor, Steps
 from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner, repaired
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
-
-
-@dataclass(slots=True)
-class Cursor:
-    """The text that has come: what is not read yet begins at ``text[pos]``.
-
-    ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
-    """
-
-    text: str = ""
-    pos: int = 0
-    final: bool = False
-
-    def take(self, end: int) -> str:
-        """The text up to ``end``, which is read now."""
-        taken = self.text[self.pos : end]
-        self.pos = end
-        return taken
-
-    def put_back(self, earlier: str, begin: int) -> None:
-        """``earlier`` was read before ``text[begin]``, and is to be read again."""
-        self.text = earlier + self.text[begin:]
-        self.pos = 0
-
-    def seek(
-        self, pattern: re.Pattern[str], begun: re.Pattern[str], longest: int
-    ) -> tuple[re.Match[str] | None, int]:
-        """The next match and where it begins; or None, and how far there is none for certain.
-
-        ``begun`` matches the beginning of a match at the very end of a text, and ``longest`` is
-        the length of the longest match.
-        """
-        text, size = self.text, len(self.text)
-        found = pattern.search(text, self.pos)
-        if not self.final and (found is None or size - found.start() < longest):
-            half = begun.search(text, max(self.pos, size - longest))
-            if half is not None and (found is None or half.start() <= found.start()):
-                return None, half.start()
-        return found, size if found is None else found.start()
-
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
 
 _SPACE: Final = re.compile(r"[ \t\r\n]++")
 _BLANKS: Final = re.compile(r"[ \t\r]++")

@@ -22,16 +22,17 @@ from mlx_tools.protocol.reading import (
     AnswerDelta,
     ArgumentsDelta,
     CallStarted,
+    Cursor,
     Delta,
     Draft,
     Reading,
     ReadingRules,
+    Steps,
     ThoughtDelta,
     writable,
 )
 from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import ObjectScanner
-from mlx_tools.protocol.source import Cursor, Steps
 from mlx_tools.protocol.strict import Unreadable, compact, decode
 
 _DEFAULT: Final = ReadingRules()

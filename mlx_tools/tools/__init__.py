@@ -10,6 +10,9 @@ from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError
 from mlx_tools.tools.executor import (
     MAX_ERROR_CHARS,
     MAX_OUTPUT_CHARS,
+    SCOPES,
+    CacheScope,
+    Reads,
     ToolResult,
     execute,
     submit,
@@ -29,7 +32,6 @@ from mlx_tools.tools.host_tools import (
     why_off,
     words_of,
 )
-from mlx_tools.tools.reads import SCOPES, CacheScope, Reads
 from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
 from mlx_tools.tools.result_text import to_text, whole_characters
 from mlx_tools.tools.signature import InvalidArguments

@@ -758,7 +758,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "rate",
-            "mlx_tools/policy/limits.py",
+            "mlx_tools/policy/rules.py",
             "if len(counted) < self.calls:",
             "if len(counted) <= self.calls:",
             has("rate_limited"),
@@ -792,7 +792,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "glob",
-            "mlx_tools/policy/patterns.py",
+            "mlx_tools/policy/rules.py",
             "return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})",
             "return pattern == '*'",
             _has_glob,

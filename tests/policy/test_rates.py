@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, Rate, RateCounts, exceeded
-from mlx_tools.policy.limits import UNITS
+from mlx_tools.policy.rules import UNITS
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LOOK = ToolSpec("look", effects=frozenset({"read"}))

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.policy.redact import Redactor
-from mlx_tools.policy.secret_scan import LOOK_AHEAD, WINDOW
+from mlx_tools.policy.redact import LOOK_AHEAD, WINDOW, Redactor
 from tests.policy.secret_samples import ALNUM, ASSIGNED, TOKENS, drawn, pem, value
 
 REDACTOR = Redactor(paths=True, folders=["/home/ann", "/home/ann/work", "/srv/my data"])

@@ -23,7 +23,7 @@ from mlx_tools.policy import (
     first_match,
     restriction,
 )
-from mlx_tools.policy.patterns import first_template
+from mlx_tools.policy.rules import first_template
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
