@@ -341,7 +341,8 @@ class Controller:
         Raises `BackendTimeout` where finding out what the server serves takes as long as a whole
         run may, and what `run` raises.
         """
-        return await self._new(earlier_in(require_items("history", history, MESSAGES)))
+        said = require_items("history", history, MESSAGES)
+        return await self._new(earlier_in(said) if said else _NOTHING_SAID)
 
     async def carry_over(
         self,

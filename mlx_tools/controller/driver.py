@@ -14,7 +14,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import islice
-from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -103,7 +102,7 @@ class Conversation:
     earlier: Earlier = Earlier()  # noqa: RUF009  # frozen, so all may share it
 
     def __post_init__(self) -> None:
-        self.outputs = Outputs(self.folded, self.files.artifacts, str(Path.home()))
+        self.outputs = Outputs(self.folded, self.files.artifacts, at_home=True)
         self._completer = Completer(Guarded(self.backend), self.folded)
         self._nested: NestedRuns | None = None
         self._scope: anyio.CancelScope | None = None
@@ -305,8 +304,12 @@ class Conversation:
         session, begin = self.folded, self.begin
         if begin is None or session.question:
             return
+        carries = bool(self.earlier.said)
         if session.state is State.EMPTY:
-            self.append(begin(self.earlier.question or question, tool_choice))
+            first = self.earlier.question if carries else None
+            self.append(begin(first or question, tool_choice))
+        if not carries:
+            return
         clean, artifacts = self.outputs.clean, self.files.artifacts
         if artifacts is not None:
             for key, text in self.earlier.kept():

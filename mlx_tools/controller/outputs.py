@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.controller.session import Session
@@ -60,14 +61,17 @@ class Outputs:
     ``whole`` has them by call, ``artifacts`` the ids of those that were kept. Kept is what the
     model cannot be shown whole; every output, where the store says so; and once a tool has failed,
     every output of the run, the earlier ones too. Pages that were read out of an artifact are not
-    kept again. ``store`` None keeps nothing. Secrets, and paths (but for what
-    they say below a root, or ``home``) where the policy says so, are taken out of all of it first.
+    kept again. ``store`` None keeps nothing. Secrets, and paths (but for what they say below a
+    root, or where ``at_home`` is true below the user's own folder) where the policy says so, are
+    taken out of all of it first.
     """
 
-    def __init__(self, session: Session, store: ArtifactStore | None, home: str = "") -> None:
+    def __init__(
+        self, session: Session, store: ArtifactStore | None, *, at_home: bool = False
+    ) -> None:
         self._session = session
         self._store = store
-        self._home = home
+        self._at_home = at_home
         self._cleaned: tuple[Policy, Callable[[str], str]] | None = None
         self.begin()
 
@@ -149,7 +153,8 @@ class Outputs:
             folders: tuple[str, ...] = ()
             if policy.redacts_paths:
                 roots = (RootName.parse(root).path for root in self._session.header.roots)
-                folders = tuple(f for f in (*roots, self._home) if len(f) > 1 and f[0] == "/")
+                home = str(Path.home()) if self._at_home else ""
+                folders = tuple(f for f in (*roots, home) if len(f) > 1 and f[0] == "/")
             self._cleaned = policy, cleaner(policy, folders)
         return self._cleaned[1](text)
 

@@ -28,6 +28,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
@@ -449,11 +450,11 @@ _LATER: Final[Mapping[str, Any]] = {
 class Policy:
     """The rules of what may be called. The empty policy allows nothing.
 
-    ``allow``, ``deny`` and ``ask`` list names, globs and plugins (the top of this file);
+    ``allow``, ``deny`` and ``ask`` list names, globs and plugins (see the top of this file);
     ``ask`` adds an approval to calls that are allowed. ``ask_effects`` are the effects (write,
     execute, network) that ask a person before every call that has one of them for its arguments,
     whichever tool it is, and ``standing_approvals`` the calls that they and a tool's own
-    ``needs_approval`` do not ask about (the top of this file); neither lets a call run that
+    ``needs_approval`` do not ask about (see there, too); neither lets a call run that
     was not written cleanly. ``preset`` names a set of tools that is allowed besides ``allow``
     (`PRESETS`). ``local_only`` denies every call that
     may use the network. ``dry_run`` lets no call run that can change things, may use the network or
@@ -564,6 +565,7 @@ class Policy:
             raise UsageError("policy.narrowing: a policy in this list has none of its own")
         return cls(**{**value, "narrowing": tuple(map(cls.from_json, narrowing))})
 
+    @lru_cache(maxsize=64)  # noqa: B019  # of a plain value, which is small
     def digest(self) -> str:
         """SHA-256 of the policy in canonical form, 64 hexadecimal digits.
 

@@ -1,14 +1,16 @@
 """What happened in a session, as values: records, outcomes, events, metrics. Pure."""
 
 from mlx_tools.transcript.events import Compacted, Event, Finished, FormatBroken
-from mlx_tools.transcript.history import Consents, RunHistory, SessionHistory
 from mlx_tools.transcript.outcome import (
     PREVIEW_CHARS,
     Answered,
     CallReport,
+    Consents,
     Counters,
     Outcome,
     Paused,
+    RunHistory,
+    SessionHistory,
     Stopped,
     Unfinished,
     at_rest,

@@ -750,7 +750,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "network-after-read",
-            "mlx_tools/transcript/history.py",
+            "mlx_tools/transcript/outcome.py",
             "spec is None or spec.private or record.nested > 0",
             "False",
             has("network-after-read"),
@@ -824,7 +824,7 @@ def _policy() -> Iterator[Mutation]:
         ),
         (
             "repeated",
-            "mlx_tools/transcript/history.py",
+            "mlx_tools/transcript/outcome.py",
             "repeated = seen == self.changes",
             "repeated = False",
             has("repeated"),
