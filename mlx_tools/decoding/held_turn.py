@@ -10,11 +10,11 @@ Nothing but the model, its schema and this text has a say in it.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Final
 
 from mlx_tools.decoding.value import Form, HeldObject
@@ -32,8 +32,10 @@ from mlx_tools.protocol import (
     find_call_mark,
     forcing_prefix,
     judge,
+    line_deltas,
     opening,
     read,
+    read_line,
     resolve,
     unknown_tool,
     with_mended,
@@ -169,7 +171,7 @@ class HeldTurn:
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
         self.misfit = ""  # what did not fit last
-        self._sent: Counter[str] = Counter()  # how often each text was gone on from
+        self._sent: defaultdict[str, int] = defaultdict(int)  # how often each text was gone on from
         self._finished: set[str] = set()  # texts that ended by themselves
         self._asked = 0  # mends that a request followed
         self.mends: list[MendRecord] = []
@@ -189,7 +191,8 @@ class HeldTurn:
         self._after = self._prefix  # the last whole message, or the beginning
         self._whole = rules.prefix
         self._edges = [self._prefix]
-        self._reader = Reader(rules)
+        self.__dict__.pop("_reader", None)
+        self._line: Reading | None = None  # of a turn that is one line of the protocol so far
         self._first: str | None = None  # the turn as it was at the first misfit
         self._first_ended: FinishReason | None = None
         self._ended: FinishReason | None = None  # how the last draw ended
@@ -229,7 +232,7 @@ class HeldTurn:
     @property
     def prose(self) -> Sequence[str] | None:
         """The text so far, in parts, where it is and stays prose; None elsewhere."""
-        return None if self.mends else self._reader.prose
+        return None if self.mends or self._line is not None else self._reader.prose
 
     @property
     def mended(self) -> tuple[int, ...]:
@@ -238,6 +241,13 @@ class HeldTurn:
         if unclean and len(self.reading.messages) != self._messages:
             return tuple(range(len(self.reading.messages)))  # they cannot be told apart
         return tuple(sorted(unclean))
+
+    @cached_property
+    def _reader(self) -> Reader:
+        """Reads the turn, but for a line that is all of it."""
+        reader = Reader(self._rules)
+        reader.feed(self._whole[self._prefix : self._fed])
+        return reader
 
     # --- what comes -----------------------------------------------------------------------------
 
@@ -306,10 +316,14 @@ class HeldTurn:
 
     def close(self, reason: FinishReason | None) -> list[Delta]:
         """End the turn for the ``reason`` that its stream ended, None where it was closed."""
-        deltas = self._reader.feed(self._whole[self._fed :])
-        self._fed = len(self._whole)
-        self.finish_reason = reason
-        self.reading = self._reader.finish(reason or "stop")
+        self.finish_reason, rest = reason, self._whole[self._fed :]
+        deltas: list[Delta] = []
+        if self._line is not None and not rest.strip() and reason != "tool_calls":
+            self.reading = self._line
+        else:
+            deltas = self._reader.feed(rest)
+            self._fed = len(self._whole)
+            self.reading = self._reader.finish(reason or "stop")
         if mended := self.mended:
             self.reading = with_mended(self.reading, mended)
         if self.reading.messages and self.reading.error is None:
@@ -402,8 +416,10 @@ class HeldTurn:
             self._read_on(len(text), deltas)
             return False
         is_line = not self._searched and text[:1] == "{" and text[-1] in "}\n"
-        if is_line and self._take_line(text, deltas):
-            return True
+        if is_line:
+            self._take_line(text, deltas)
+        if self._line is not None and not text[self._after :].strip():
+            return False
         if self._guided and self._messages and opening(self._rules.style):
             if (own := find_call_mark(text, self._after, self._known)) is not None:
                 self._read_on(own, deltas)
@@ -436,21 +452,20 @@ class HeldTurn:
             return True
         return self._begins(found.end() + (dialect is not None), dialect, deltas)
 
-    def _take_line(self, text: str, deltas: list[Delta]) -> bool:
+    def _take_line(self, text: str, deltas: list[Delta]) -> None:
         """Take a turn that is one line of the protocol so far, whole and clean, which plainly fits:
         most are, and no more has to be known of them."""
-        read = self._reader.feed(text)
-        message = self._reader.only
-        fits = message is not None and self._fits_plainly(message)
-        if message is None or not fits:
-            self._reader = Reader(self._rules)
-            return False
-        deltas += read
+        reading = None if self._rules.in_thought else read_line(text, self._rules)
+        shown = None if reading is None else line_deltas(reading)
+        if reading is None or shown is None or not self._fits_plainly(reading.messages[0]):
+            return
+        (message,) = reading.messages
+        deltas += shown
+        self._line = reading
         self.tool = message.name if isinstance(message, ToolCall) else ""
         self._messages, self._after = 1, len(text)
         self._fed = self._searched = len(text)
-        self.closing = self._reader.done
-        return True
+        self.closing = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
 
     def _fits_plainly(self, message: ToolCall | FinalAnswer) -> bool:
         choice = self._rules.tool_choice
@@ -639,8 +654,7 @@ class HeldTurn:
         self._drawn_from = len(self._whole)
         self._edges = [self._drawn_from]
         if self._fed > boundary:
-            self._reader = Reader(self._rules)
-            self._reader.feed(self._whole[self._prefix : boundary])
+            self.__dict__.pop("_reader", None)
             self._fed = boundary
         if self._object is not None:
             self._object = self._object.retried()

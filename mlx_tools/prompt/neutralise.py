@@ -187,10 +187,10 @@ class Composer:
 
     def _append(self, text: str) -> None:
         self._parts.append(text)
-        tail = self._tail + text[-self._neutraliser.reach :]
-        cut = max(0, len(tail) - self._neutraliser.reach)
-        self._tail = tail[cut:]
-        self._untrusted = max(0, self._untrusted - cut)
+        self._tail += text[-self._neutraliser.reach :]
+        if (cut := len(self._tail) - self._neutraliser.reach) > 0:
+            self._tail = self._tail[cut:]
+            self._untrusted = max(0, self._untrusted - cut)
 
 
 class _Patterns(NamedTuple):

@@ -93,6 +93,15 @@ class OpenToken(NamedTuple):
         return "".join(self.pieces)
 
 
+def raw_arguments(text: str) -> str | None:
+    """The arguments as they are written in a sound object; None where that takes more than a
+    look."""
+    key = _ARGUMENTS.search(text)
+    if key is None or text.count(_ARGUMENTS_KEY) > 1 or "\\u" in text:
+        return None
+    return text[key.end() : decode(text, key.end())[1]]
+
+
 class ObjectScanner:
     """One object, from its opening brace.
 
@@ -232,14 +241,11 @@ class ObjectScanner:
         except Unreadable:
             return -1, line_end
         arguments = value.get("arguments")
-        if isinstance(arguments, dict) and not self._quiet:  # as they are written
-            body = line[:end]
-            key = _ARGUMENTS.search(body)
-            if key is None or body.count(_ARGUMENTS_KEY) > 1 or "\\u" in body:
+        if isinstance(arguments, dict) and not self._quiet:
+            raw = raw_arguments(line[:end])
+            if raw is None:
                 return -1, line_end
-            last = next(reversed(value)) == "arguments"
-            after = end - 1 if last else decode(body, key.end())[1]
-            self.raw_arguments = [body[key.end() : after].rstrip()]
+            self.raw_arguments = [raw]
         kind, name, answer = value.get("type"), value.get("name"), value.get("content")
         self.type = kind if isinstance(kind, str) else None
         self.name = name if isinstance(name, str) else None

@@ -32,7 +32,7 @@ from mlx_tools.protocol.reading import (
     writable,
 )
 from mlx_tools.protocol.runs import Run
-from mlx_tools.protocol.scan import ObjectScanner
+from mlx_tools.protocol.scan import ObjectScanner, raw_arguments
 from mlx_tools.protocol.strict import Unreadable, compact, decode
 
 _DEFAULT: Final = ReadingRules()
@@ -114,16 +114,6 @@ class Reader:
         stands = self._spoken and not (self._lead or self._in_run or self._open or self.done)
         other = draft.messages or draft.aliases or draft.forged or draft.quoted or draft.error
         return draft.kept if stands and not other else None
-
-    @property
-    def only(self) -> ToolCall | FinalAnswer | None:
-        """The message that is the text so far, white space after it aside, where that needed no
-        repair and nothing was dropped of it."""
-        draft, cursor = self._draft, self._cursor
-        after = "".join(draft.rest) + cursor.text[cursor.pos :]
-        one = draft.messages[0] if len(draft.messages) == 1 and self._open is None else None
-        clean = not (draft.begin or draft.unclean or draft.dropped or after.strip())
-        return one if one is not None and clean and not one.repairs else None
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
@@ -771,7 +761,7 @@ def read(
     The same as feeding a `Reader` and finishing it, only quicker.
     """
     if text[:1] == "{" and finish_reason != "tool_calls" and not (rules.prefix or rules.in_thought):
-        reading = _one_line(text, rules)
+        reading = read_line(text, rules)
         if reading is not None:
             return reading
     reader = Reader(rules, _whole=True)
@@ -779,7 +769,7 @@ def read(
     return reader.finish(finish_reason)
 
 
-def _one_line(text: str, rules: ReadingRules) -> Reading | None:
+def read_line(text: str, rules: ReadingRules) -> Reading | None:
     """The reading of a text that is one well-formed message and nothing else, which most are."""
     try:
         value, end = decode(text)
@@ -790,7 +780,10 @@ def _one_line(text: str, rules: ReadingRules) -> Reading | None:
         case _ if text[end:].strip(delimiters.WHITE):
             return None
         case {"type": "tool_call", "name": str(name), "arguments": dict(arguments), **more} if name:
-            message = ToolCall(name, arguments)
+            given = more.pop("id", None)
+            if not isinstance(given, str | None):
+                return None
+            message = ToolCall(name, arguments, given)
         case {"type": "final_answer", "content": str(content), **more} if rules.tool_choice in (
             "auto",
             "none",
@@ -799,3 +792,12 @@ def _one_line(text: str, rules: ReadingRules) -> Reading | None:
         case _:
             return None
     return None if more else Reading(messages=(message,), counted=text[:end], clean=True)
+
+
+def line_deltas(reading: Reading) -> list[Delta] | None:
+    """What is shown of a turn that `read_line` read; None where that takes more than a look."""
+    (message,) = reading.messages
+    if isinstance(message, FinalAnswer):
+        return [AnswerDelta(message.content)] if message.content else []
+    raw = raw_arguments(reading.counted)
+    return None if raw is None else [CallStarted(0, message.name), ArgumentsDelta(0, raw)]

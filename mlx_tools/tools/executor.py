@@ -85,8 +85,9 @@ async def execute(
     that does not say otherwise are final. ``clean`` is what an error's words pass before they are
     cut.
 
-    ``context`` is what the tool may know of the call; each try gets a copy. Its ``report`` is
-    called in the event loop, before this returns; see `Reports` for reports that come fast.
+    ``context`` is what the tool may know of the call, and is completed here; a second try gets a
+    copy. Its ``report`` is called in the event loop, before this returns; see `Reports` for reports
+    that come fast.
 
     Raises nothing but cancellation of the caller and KeyboardInterrupt.
     """
@@ -97,14 +98,12 @@ async def execute(
     reports = Reports(context.report) if context.report is not None else None
     outcome: Outcome | None = None
     try:
-        for _ in range(tries):
-            own = replace(
-                context,
-                timeout=max(seconds - (perf_counter() - started), 0.0),
-                report=reports.take if reports is not None else None,
-                loop=asyncio.get_running_loop(),
-            )
-            outcome = await _attempt(tool, _copied(arguments), own)
+        for number in range(tries):
+            context = replace(context) if number else context
+            context.timeout = max(seconds - (perf_counter() - started), 0.0)
+            context.report = reports.take if reports is not None else None
+            context.loop = asyncio.get_running_loop()
+            outcome = await _attempt(tool, _copied(arguments), context)
             if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
                 break
     except BaseException:

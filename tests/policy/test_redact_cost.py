@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.policy import redact, secret_context, secret_kinds, secret_scan
+from mlx_tools.policy import redact, secret_context, secret_kinds
 from mlx_tools.policy.secret_kinds import TOKEN_KINDS
 
-MODULES = (redact, secret_context, secret_kinds, secret_scan)
+MODULES = (redact, secret_context, secret_kinds)
 REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 
 
@@ -82,7 +82,7 @@ def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
 ) -> None:
     # Lines of base64 (a line break begins each round), hosts and ports (a full stop does), and
     # a value's characters (a look ahead of at most 40).
-    parted = {"secret_scan._BASE64", "secret_context._ADDRESS", "secret_context._VALUE"}
+    parted = {"redact._BASE64", "secret_context._ADDRESS", "secret_context._VALUE"}
     parted |= {"secret_context._TIME"}
     found = list(repeats_within_repeats(_parser.parse(pattern)))
     assert found == [] or name in parted
@@ -111,16 +111,16 @@ HOSTILE = (
 def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str) -> None:
     judged: list[int] = []
 
-    class Counting(secret_scan.Scanner):
+    class Counting(redact.Scanner):
         def _judged(self, start: int, end: int, more: bool) -> None:
             judged.append(end - start)
             super()._judged(start, end, more)
 
-    size = 4 * secret_scan.WINDOW
+    size = 4 * redact.WINDOW
     text = (unit * (size // len(unit) + 1))[:size]
     Counting().feed(text, closed=True)
     # Each unit is judged once, with a context of a bounded length; windows overlap by a quarter.
-    assert sum(judged) <= len(text) * secret_scan.WINDOW / (
-        secret_scan.WINDOW - secret_scan.OVERLAP
+    assert sum(judged) <= len(text) * redact.WINDOW / (
+        redact.WINDOW - redact.OVERLAP
     )
-    assert max(judged, default=0) <= secret_scan.WINDOW
+    assert max(judged, default=0) <= redact.WINDOW
