@@ -120,7 +120,5 @@ def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str
     text = (unit * (size // len(unit) + 1))[:size]
     Counting().feed(text, closed=True)
     # Each unit is judged once, with a context of a bounded length; windows overlap by a quarter.
-    assert sum(judged) <= len(text) * redact.WINDOW / (
-        redact.WINDOW - redact.OVERLAP
-    )
+    assert sum(judged) <= len(text) * redact.WINDOW / (redact.WINDOW - redact.OVERLAP)
     assert max(judged, default=0) <= redact.WINDOW
