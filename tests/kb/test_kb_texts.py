@@ -167,8 +167,8 @@ def test_an_encoding_that_is_not_known_is_not_taken_for_another(text: str, encod
 
 
 def test_a_form_that_is_not_read_is_named() -> None:
-    with pytest.raises(UnreadableFile, match="docx are not read"):
-        read_document("Letter.DOCX", b"PK\3\4\0\0\0")
+    with pytest.raises(UnreadableFile, match="xlsx are not read"):
+        read_document("Letter.XLSX", b"PK\3\4\0\0\0")
 
 
 def test_a_notebook_is_its_cells() -> None:

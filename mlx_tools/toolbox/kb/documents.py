@@ -21,7 +21,8 @@ READER: Final = "4"
 """The version of what is done here: a file that an earlier one has read is read again."""
 
 MAX_TEXT_BYTES: Final = 10_000_000
-MAX_PDF_BYTES: Final = 100_000_000
+MAX_PACKED_BYTES: Final = 100_000_000
+"""Of a PDF, and of what an office program writes: pictures are most of it."""
 SNIFFED: Final = 8_192
 """Bytes at the beginning by which a file is known."""
 
@@ -39,11 +40,11 @@ _FORMS: Final = {
 }
 """How a text of this suffix is cut; all others are code."""
 
-_OFFICE: Final = frozenset(
-    (
-        *(".doc", ".docx", ".odt", ".rtf", ".pages", ".epub", ".mobi", ".xls", ".xlsx", ".ods"),
-        *(".numbers", ".ppt", ".pptx", ".odp", ".key"),
-    )
+_OFFICE: Final = frozenset((".docx", ".odt", ".rtf", ".pages", ".epub"))
+"""What is read by `mlx_tools.process.office_script`."""
+
+_UNREAD: Final = frozenset(
+    (".doc", ".mobi", ".xls", ".xlsx", ".ods", ".numbers", ".ppt", ".pptx", ".odp", ".key")
 )
 """What people take for text, and is not read here: they are told of each."""
 
@@ -90,21 +91,26 @@ def suffix_of(name: str) -> str:
 
 def reader_of(name: str) -> str:
     """What reads a file of this name: where that is another than before, it is read again."""
-    return f"{READER} {_pdf_reader()}" if suffix_of(name) == PDF else READER
+    suffix = suffix_of(name)
+    return (
+        f"{READER} {_pdf_reader()}" if suffix == PDF else READER + " office" * (suffix in _OFFICE)
+    )
 
 
 def limit_of(name: str) -> int:
     """How many bytes a file of this name may have."""
-    return MAX_PDF_BYTES if suffix_of(name) == PDF else MAX_TEXT_BYTES
+    return MAX_PACKED_BYTES if suffix_of(name) in {PDF, *_OFFICE} else MAX_TEXT_BYTES
 
 
 def read_document(name: str, data: bytes) -> Document:
     """What a file of this name and content says. Raises `UnreadableFile`."""
     suffix = suffix_of(name)
-    if suffix in _OFFICE:
+    if suffix in _UNREAD:
         raise UnreadableFile(
             f"files of the form {suffix} are not read: save it as PDF, HTML or text"
         )
+    if suffix in _OFFICE:
+        return _read_office(name, data)
     if is_binary(data):
         raise UnreadableFile(BINARY)
     if suffix == PDF or data.startswith(b"%PDF-"):
@@ -167,14 +173,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
     """A PDF, its pages' texts one after the other. Raises `UnreadableFile`."""
     if not _pdf_reader():
         raise UnreadableFile(f"reading it takes pypdf: {to_install('pdf')}")
-    question = {"data": base64.b64encode(data).decode()}
-    try:
-        found = run_script("pdf_script", "pypdf", question, bounds)
-    except WorkerFailed as error:
-        limits = f" within {bounds.seconds:g} s and {bounds.memory_mb} MB" if error.beyond else ""
-        raise UnreadableFile(f"pypdf cannot read it{limits}") from None
-    if "problem" in found:
-        raise UnreadableFile(f"pypdf cannot read it: {found['problem']}")
+    found = _read_apart("pdf_script", "pypdf", {"data": data}, bounds)
     starts, text = [], ""
     for page in found["pages"]:
         starts.append(len(text))
@@ -183,6 +182,33 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
     return _document(found["title"], name, text, "text", tuple(starts), made=True)
+
+
+# --- office programs, books ---------------------------------------------------------------------
+
+
+def _read_office(name: str, data: bytes) -> Document:
+    question = {"data": data, "form": suffix_of(name)}
+    found = _read_apart("office_script", "justhtml", question, PDF_BOUNDS)
+    text = decoded(str(found["text"]).encode("utf-8", "replace"))
+    if not text.strip():
+        raise UnreadableFile("it holds no text")
+    return _document(found["title"] or _prose_title(text), name, text, "markdown", made=True)
+
+
+def _read_apart(
+    script: str, package: str, question: dict[str, Any], bounds: Bounds
+) -> dict[str, Any]:
+    """What a script makes of a file's ``data``. Raises `UnreadableFile`."""
+    asked = {**question, "data": base64.b64encode(question["data"]).decode()}
+    try:
+        found = run_script(script, package, asked, bounds)
+    except WorkerFailed as error:
+        limits = f" within {bounds.seconds:g} s and {bounds.memory_mb} MB" if error.beyond else ""
+        raise UnreadableFile(f"it cannot be read{limits}") from None
+    if "problem" in found:
+        raise UnreadableFile(f"it cannot be read: {found['problem']}")
+    return found
 
 
 # --- notebooks ----------------------------------------------------------------------------------
@@ -261,8 +287,11 @@ def _code_title(text: str) -> str:
 # --- encodings ----------------------------------------------------------------------------------
 
 
-def is_binary(head: bytes) -> bool:
-    """True where a file that begins so is no text, as far as zero bytes tell."""
+def is_binary(head: bytes, name: str = "") -> bool:
+    """True where a file that begins so is no text, as far as zero bytes tell; one of a ``name``
+    that promises a document is looked at whole."""
+    if suffix_of(name) in _OFFICE:
+        return False
     return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and marked(head)[0] is None
 
 

@@ -290,7 +290,7 @@ class _Adding:
         kept = row if row is not None and row.reader == reader_of(name) else None
         if kept is None or (kept.size, kept.stamp) != (found.size, found.stamp):
             try:
-                no_text = is_binary(found.read(SNIFFED)[0])
+                no_text = is_binary(found.read(SNIFFED)[0], name)
                 data, status = found.read(SNIFFED if no_text else limit_of(name) + 1)
             except OSError as error:  # gone meanwhile, or not to be opened
                 self.skipped.append(Skipped(found.path, f"it cannot be read: {error.strerror}"))

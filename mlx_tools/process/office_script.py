@@ -1,0 +1,534 @@
+"""Reads a document of an office program, or a book, into text, in a process of its own.
+
+The question has ``data``, in base64, and ``form``, the ending of its name; the answer ``title`` and
+``text``, whose headings are Markdown's, or a ``problem``. Archives are read member by member, each
+up to a bound; XML with a document type of its own, which could define entities, is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import io
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from posixpath import dirname, join, normpath
+from urllib.parse import unquote
+from xml.parsers import expat
+
+from mlx_tools.process.isolated import answer, question
+
+MAX_CHARS = 10_000_000
+MAX_UNPACKED = 100_000_000
+"""Bytes of an archive that are unpacked, in all."""
+
+LEVELS = 6
+
+
+class Problem(Exception):
+    """The document cannot be read; says why."""
+
+
+def main() -> None:
+    asked = question()
+    data, form = base64.b64decode(asked["data"]), str(asked["form"])
+    try:
+        title, text = READERS[form](data)
+        answer({"title": title[:500], "text": text[:MAX_CHARS]})
+    except (MemoryError, RecursionError):
+        raise
+    except Problem as problem:
+        answer({"problem": str(problem)})
+    except (zipfile.BadZipFile, NotImplementedError):
+        answer({"problem": "it is damaged, or no such document"})
+    except Exception as error:  # a broken file can raise anything
+        answer({"problem": f"{type(error).__name__}: {error}"[:200]})
+
+
+class Archive:
+    """A ZIP file of which single members are read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._zip = zipfile.ZipFile(io.BytesIO(data))
+        self._left = MAX_UNPACKED
+
+    def names(self) -> list[str]:
+        return self._zip.namelist()
+
+    def read(self, name: str) -> bytes | None:
+        """The bytes of a member, None where there is none. Raises Problem."""
+        try:
+            member = self._zip.getinfo(name)
+        except KeyError:
+            return None
+        if member.flag_bits & 1:
+            raise Problem("it is encrypted")
+        with self._zip.open(member) as file:
+            found = file.read(self._left + 1)
+        self._left -= len(found)
+        if self._left < 0:
+            raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+        return found
+
+    def needed(self, name: str) -> bytes:
+        """The bytes of a member that there must be. Raises Problem."""
+        found = self.read(name)
+        if found is None:
+            raise Problem("it is damaged, or no such document")
+        return found
+
+
+# --- XML ----------------------------------------------------------------------------------------
+
+Names = dict[str, str]
+
+
+def walk(
+    data: bytes,
+    starts: Callable[[str, Names], None],
+    ends: Callable[[str], None] = lambda name: None,
+    says: Callable[[str], None] = lambda text: None,
+) -> None:
+    """Tells of each element, by its name without the namespace, and of each text. Raises Problem
+    for a document type of its own, and for what is no XML."""
+
+    def start(name: str, attributes: Names) -> None:
+        starts(name.rpartition(" ")[2], {k.rpartition(" ")[2]: v for k, v in attributes.items()})
+
+    def entity(*_: object) -> None:
+        raise Problem("its XML defines entities")
+
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.buffer_text = True
+    parser.EntityDeclHandler = entity
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda name: ends(name.rpartition(" ")[2])
+    parser.CharacterDataHandler = says
+    try:
+        parser.Parse(data, True)
+    except expat.ExpatError:
+        raise Problem("its XML is damaged") from None
+
+
+def first_text(data: bytes | None, name: str) -> str:
+    """The text of the first element of this name, empty where there is none."""
+    inside, found = [False], list[str]()
+
+    def end(ended: str) -> None:
+        if ended == name and found:
+            inside[0] = False
+
+    def start(started: str, _: Names) -> None:
+        inside[0] = inside[0] or (started == name and not found)
+
+    if data is not None:
+        walk(data, start, end, lambda text: found.append(text) if inside[0] else None)
+    return "".join(found).strip()
+
+
+class Lines:
+    """A text that grows paragraph by paragraph."""
+
+    def __init__(self) -> None:
+        self.level = 0
+        self._lines: list[str] = []
+        self._said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self._said.append(text)
+
+    def end(self) -> None:
+        """Ends the paragraph, a heading where it has a ``level``."""
+        text = "".join(self._said).strip()
+        if text and self.level:
+            text = f"{'#' * min(self.level, LEVELS)} {' '.join(text.split())}"
+        if text:
+            self._lines += [text, ""]
+        self.level = 0
+        self._said.clear()
+
+    def text(self) -> str:
+        self.end()
+        return "\n".join(self._lines).strip("\n")
+
+
+def read_docx(data: bytes) -> tuple[str, str]:
+    """Word's form: paragraphs of runs; a style says whether one is a heading."""
+    archive = Archive(data)
+    styles, lines = _heading_styles(archive.read("word/styles.xml")), Lines()
+    skipped, inside = [0], [0]
+
+    def start(name: str, attributes: Names) -> None:
+        value = attributes.get("val", "")
+        if name in ("Fallback", "del", "moveFrom"):  # said again in another way, or taken out
+            skipped[0] += 1
+        elif name == "t":
+            inside[0] += 1
+        elif name in ("tab", "br", "cr"):
+            lines.say("\t" if name == "tab" else "\n")
+        elif name == "pStyle":
+            lines.level = lines.level or styles.get(value, 0)
+        elif name == "outlineLvl" and value.isdigit() and int(value) < LEVELS:
+            lines.level = int(value) + 1
+
+    def end(name: str) -> None:
+        if name in ("Fallback", "del", "moveFrom"):
+            skipped[0] -= 1
+        elif name == "t":
+            inside[0] -= 1
+        elif name == "p" and not skipped[0]:
+            lines.end()
+
+    def say(text: str) -> None:
+        if inside[0] and not skipped[0]:
+            lines.say(text)
+
+    for part in ("document", "footnotes", "endnotes"):
+        content = archive.read(f"word/{part}.xml")
+        if content is None and part == "document":
+            raise Problem("it is damaged, or no such document")
+        if content is not None:
+            walk(content, start, end, say)
+    return first_text(archive.read("docProps/core.xml"), "title"), lines.text()
+
+
+def _heading_styles(data: bytes | None) -> dict[str, int]:
+    """The level of each style that is a heading: by its outline level, or by its name, which is
+    English in every language of Word's."""
+    found: dict[str, int] = {}
+    style = [""]
+
+    def start(name: str, attributes: Names) -> None:
+        value = attributes.get("val", "")
+        named = re.fullmatch(r"heading ([1-9])", value, re.IGNORECASE)
+        if name == "style":
+            style[0] = attributes.get("styleId", "")
+        elif name == "name" and (named or value.lower() == "title"):
+            found[style[0]] = int(named[1]) if named else 1
+        elif name == "outlineLvl" and value.isdigit() and int(value) < LEVELS:
+            found.setdefault(style[0], int(value) + 1)
+
+    if data is not None:
+        walk(data, start)
+    return found
+
+
+def read_odt(data: bytes) -> tuple[str, str]:
+    """OpenDocument's form: headings and paragraphs by name."""
+    archive, lines = Archive(data), Lines()
+    skipped, inside = [0], [0]
+
+    def start(name: str, attributes: Names) -> None:
+        if name in ("tracked-changes", "annotation"):
+            skipped[0] += 1
+        elif name in ("h", "p"):
+            if not inside[0]:
+                lines.end()
+                level = attributes.get("outline-level", "1")
+                lines.level = int(level) if name == "h" and level.isdigit() else 0
+            inside[0] += 1
+        elif name in ("tab", "line-break", "s") and inside[0]:
+            lines.say({"tab": "\t", "line-break": "\n"}.get(name, " "))
+
+    def end(name: str) -> None:
+        if name in ("tracked-changes", "annotation"):
+            skipped[0] -= 1
+        elif name in ("h", "p"):
+            inside[0] -= 1
+            lines.end()
+
+    def say(text: str) -> None:
+        if inside[0] and not skipped[0]:
+            lines.say(text)
+
+    walk(archive.needed("content.xml"), start, end, say)
+    return first_text(archive.read("meta.xml"), "title"), lines.text()
+
+
+def read_epub(data: bytes) -> tuple[str, str]:
+    """A book: pages of HTML, in the order that its spine says."""
+    from mlx_tools.process.html_text import read_html
+
+    archive = Archive(data)
+    places: list[str] = []
+    files: dict[str, str] = {}
+    spine: list[str] = []
+
+    def root(name: str, attributes: Names) -> None:
+        if name == "rootfile":
+            places.append(attributes.get("full-path", ""))
+
+    def package(name: str, attributes: Names) -> None:
+        if name == "item":
+            files[attributes.get("id", "")] = attributes.get("href", "")
+        elif name == "itemref":
+            spine.append(attributes.get("idref", ""))
+
+    walk(archive.needed("META-INF/container.xml"), root)
+    place = places[0] if places else ""
+    described = archive.needed(place)
+    walk(described, package)
+    pages, size = list[str](), 0
+    for one in dict.fromkeys(spine):
+        name = normpath(join(dirname(place), unquote(files.get(one, ""))))
+        page = archive.read(name) if size < MAX_CHARS else None
+        if page is not None:
+            pages.append(read_html(page.decode("utf-8", "replace")).text)
+            size += len(pages[-1])
+    return first_text(described, "title"), "\n\n".join(filter(None, pages))
+
+
+# --- Pages --------------------------------------------------------------------------------------
+#
+# Since 2013 a document is a ZIP file of archives, each a run of objects in protocol buffers, packed
+# by Snappy. Of the objects one kind holds text (TSWP.StorageArchive).
+
+_TEXT_OBJECT = 2001
+_BODY = 0
+_NOT_READ = (1, 4)
+"""Kinds of text that no page shows as its own: headers and footers, and tables' notes."""
+
+_MARKS = re.compile("[\ufffc\u0004\u0005\u000e\u000f]")
+"""Stand for pictures, notes and breaks."""
+
+
+def read_pages(data: bytes) -> tuple[str, str]:
+    """Apple's form, of Pages '13 and later or (in XML) '09."""
+    archive = Archive(data)
+    for name in ("index.xml", "index.xml.gz"):
+        content = archive.read(name)
+        if content is not None:
+            return "", _old_pages(content if name == "index.xml" else _gunzipped(content))
+    inner = archive.read("Index.zip")
+    archive = Archive(inner) if inner is not None else archive
+    texts: list[tuple[int, str]] = []
+    for name in archive.names():
+        if name.startswith("Index/") and name.endswith(".iwa"):
+            texts += _texts(_unpacked(archive.needed(name)))
+    if not texts and not any(name.endswith(".iwa") for name in archive.names()):
+        raise Problem("it is damaged, or no such document")
+    found = [text for kind, text in sorted(texts, key=lambda one: one[0] != _BODY)]
+    text = "\n\n".join(one.strip() for one in found if one.strip())
+    return "", _MARKS.sub("", text.replace("\u2028", "\n").replace("\u2029", "\n"))
+
+
+def _gunzipped(data: bytes) -> bytes:
+    with gzip.open(io.BytesIO(data)) as file:
+        found = file.read(MAX_UNPACKED + 1)
+    if len(found) > MAX_UNPACKED:
+        raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+    return found
+
+
+def _old_pages(data: bytes) -> str:
+    lines, inside = Lines(), [0]
+
+    def start(name: str, _: Names) -> None:
+        if name == "text-body":
+            inside[0] += 1
+        elif name in ("tab", "br", "lnbr"):
+            lines.say("\t" if name == "tab" else "\n")
+
+    def end(name: str) -> None:
+        if name == "text-body":
+            inside[0] -= 1
+        elif name == "p":
+            lines.end()
+
+    walk(data, start, end, lambda text: lines.say(text) if inside[0] else None)
+    return lines.text()
+
+
+def _unpacked(data: bytes) -> bytes:
+    """An archive's chunks, each behind a zero and its length in three bytes."""
+    at, found = 0, bytearray()
+    while at + 4 <= len(data):
+        size = int.from_bytes(data[at + 1 : at + 4], "little")
+        found += _snappy(data[at + 4 : at + 4 + size], MAX_UNPACKED - len(found))
+        at += 4 + size
+    return bytes(found)
+
+
+def _snappy(data: bytes, most: int) -> bytes:
+    """Snappy's raw form: pieces as they are, and copies of what came before."""
+    length, at = _varint(data, 0)
+    out = bytearray()
+    while at < len(data):
+        tag = data[at]
+        kind, size = tag & 3, tag >> 2
+        at += 1
+        if kind == 0:
+            if size >= 60:
+                more = size - 59
+                size = int.from_bytes(data[at : at + more], "little")
+                at += more
+            out += data[at : at + size + 1]
+            at += size + 1
+        else:
+            if kind == 1:
+                size, far = (size & 7) + 3, (tag >> 5) << 8 | data[at]
+            else:
+                far = int.from_bytes(data[at : at + 2 * kind - 2], "little")
+            at += 1 if kind == 1 else 2 * kind - 2
+            size += kind == 1 or 1
+            if not 0 < far <= len(out):
+                raise Problem("it is damaged")
+            piece = bytes(out[-far:][:size])
+            out += (piece * (size // len(piece) + 1))[:size]
+        if len(out) > min(length, most):
+            raise Problem("it is damaged, or unpacks to too much")
+    return bytes(out)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value = 0
+    for shift in range(0, 64, 7):
+        value |= (data[at] & 127) << shift
+        at += 1
+        if data[at - 1] < 128:
+            break
+    return value, at
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message, each with its number; those of a fixed size are left out."""
+    at = 0
+    while at < len(data):
+        key, at = _varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = _varint(data, at)
+            yield key >> 3, value
+        elif kind == 2:
+            size, at = _varint(data, at)
+            yield key >> 3, data[at : at + size]
+            at += size
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        else:
+            raise Problem("it is damaged")
+
+
+def _texts(data: bytes) -> Iterator[tuple[int, str]]:
+    """The texts of an archive's objects, each with the kind it is of."""
+    at = 0
+    while at < len(data):
+        size, at = _varint(data, at)
+        described, at = data[at : at + size], at + size
+        for number, message in _fields(described):
+            if number != 2 or not isinstance(message, bytes):
+                continue
+            facts = dict(_fields(message))
+            kind, length = facts.get(1, 0), facts.get(3, 0)
+            if not isinstance(length, int):
+                raise Problem("it is damaged")
+            content, at = data[at : at + length], at + length
+            if kind == _TEXT_OBJECT:
+                yield from _text_of(content)
+
+
+def _text_of(content: bytes) -> Iterator[tuple[int, str]]:
+    fields = list(_fields(content))
+    kind = next((value for number, value in fields if number == 1), _BODY)
+    pieces = [value for number, value in fields if number == 3 and isinstance(value, bytes)]
+    if isinstance(kind, int) and kind not in _NOT_READ:
+        yield kind, "".join(piece.decode("utf-8", "replace") for piece in pieces)
+
+
+# --- RTF ----------------------------------------------------------------------------------------
+
+_RTF = re.compile(
+    rb"\\'(?P<hex>[0-9a-fA-F]{2})|\\(?P<word>[a-zA-Z]{1,32})(?P<number>-?\d{1,10})? ?"
+    rb"|\\(?P<sign>[^a-zA-Z])|(?P<brace>[{}])|[\r\n]+|(?P<text>[^\\{}\r\n]+)"
+)
+_BREAKS = {
+    **dict.fromkeys((b"par", b"line", b"row", b"sect", b"page"), "\n"),
+    **dict.fromkeys((b"tab", b"cell"), "\t"),
+    b"emdash": "—",
+    b"endash": "–",
+    b"bullet": "•",
+    b"lquote": "‘",
+    b"rquote": "’",
+    b"ldblquote": "“",
+    b"rdblquote": "”",
+    b"~": "\u00a0",
+    b"_": "-",
+    b"\n": "\n",
+    b"\r": "\n",
+    b"\\": "\\",
+    b"{": "{",
+    b"}": "}",
+}
+_HIDDEN = frozenset(
+    (
+        *(b"fonttbl", b"colortbl", b"stylesheet", b"info", b"pict", b"object", b"fldinst"),
+        *(b"header", b"footer", b"headerl", b"headerr", b"footerl", b"footerr", b"listtable"),
+        *(b"headerf", b"footerf", b"xe", b"tc", b"themedata", b"datastore"),
+    )
+)
+"""Groups that are no text of the document."""
+
+
+def read_rtf(data: bytes) -> tuple[str, str]:
+    """Rich text: what stands in groups that are text, letters by the document's code page."""
+    if not data.lstrip().startswith(b"{\\rtf"):
+        raise Problem("it is damaged, or no such document")
+    page = re.search(rb"\\ansicpg(\d{1,5})", data[:4_000])
+    encoding = f"cp{page[1].decode()}" if page else "cp1252"
+    out: list[str] = []
+    raw = bytearray()  # letters of several bytes stand in several escapes
+    stack, shown, fallback, skip = list[tuple[bool, int]](), True, 1, 0
+
+    def flush() -> None:
+        try:
+            out.append(raw.decode(encoding, "replace"))
+        except LookupError:
+            out.append(raw.decode("cp1252", "replace"))
+        raw.clear()
+
+    for found in _RTF.finditer(data):
+        brace, word, number = found["brace"], found["word"], found["number"]
+        byte = bytes.fromhex(found["hex"].decode()) if found["hex"] else b""
+        if skip and (byte or found["text"]):  # stands for a letter that was written by its number
+            text = found["text"] or b""
+            byte, skip = text[skip:], max(0, skip - max(1, len(text)))
+        else:
+            byte = byte or found["text"] or b""
+        if byte:
+            raw += byte if shown else b""
+            continue
+        if raw != b"":
+            flush()
+        if brace == b"{":
+            stack.append((shown, fallback))
+        elif brace == b"}":
+            shown, fallback = stack.pop() if stack else (True, 1)
+            skip = 0
+        elif word in _HIDDEN or found["sign"] == b"*":
+            shown = False
+        elif word == b"uc":
+            fallback = int(number or 1)
+        elif word == b"u" and number:
+            code = int(number) % 65_536
+            out.append(chr(code) if shown else "")
+            skip = fallback
+        elif shown:
+            out.append(_BREAKS.get(word or found["sign"] or b"", ""))
+    flush()
+    text = "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    title = re.search(rb"\{\\title ([^{}\\]{1,200})\}", data[:100_000])
+    return title[1].decode(encoding, "replace") if title else "", text.strip()
+
+
+READERS: dict[str, Callable[[bytes], tuple[str, str]]] = {
+    ".docx": read_docx,
+    ".odt": read_odt,
+    ".epub": read_epub,
+    ".pages": read_pages,
+    ".rtf": read_rtf,
+}
+
+if __name__ == "__main__":
+    main()
