@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mlx_tools.store import sqlite as module
 from mlx_tools.toolbox import KnowledgeBase
-from mlx_tools.toolbox import sqlite as module
 from mlx_tools.toolbox.kb import knowledge_base
 
 knowledge_base.BATCH_FILES = 3  # type: ignore[misc]
