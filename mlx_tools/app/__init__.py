@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from mlx_tools.app.config import Configuration, Group, SettingRow
     from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
     from mlx_tools.app.guard import LOCAL_NAMES, Door, Guard, Refusal, is_loopback, listen
-    from mlx_tools.app.jobs import job_store, jobs_of, lasting, recorded, roots_of
+    from mlx_tools.app.jobs import (
+        approval_templates,
+        job_store,
+        jobs_of,
+        lasting,
+        recorded,
+        roots_of,
+    )
     from mlx_tools.app.markup import LOOK, Html, seen, templates
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
@@ -56,7 +63,7 @@ __getattr__, __dir__ = names_of(
         "config": ("Configuration", "Group", "SettingRow"),
         "direct_calls": ("NO_MODEL", "call_recorded"),
         "guard": ("LOCAL_NAMES", "Door", "Guard", "Refusal", "is_loopback", "listen"),
-        "jobs": ("job_store", "jobs_of", "lasting", "recorded", "roots_of"),
+        "jobs": ("approval_templates", "job_store", "jobs_of", "lasting", "recorded", "roots_of"),
         "markup": ("LOOK", "Html", "seen", "templates"),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("signing_key",),

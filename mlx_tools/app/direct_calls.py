@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.jobs import session_store
+from mlx_tools.app.jobs import approval_templates, roots_of, session_store
 from mlx_tools.controller import Approver, DirectCall, call_tool
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import OnProgress, Registry
@@ -57,6 +57,8 @@ async def call_recorded(
             secret=store.secret,
             undo=files.undo,
             on_progress=on_progress,
+            templates=approval_templates(store),
+            roots=roots_of(configuration),
         )
     finally:
         files.transcript.close()

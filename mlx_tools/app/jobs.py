@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from mlx_tools.app import config
 from mlx_tools.app.config import Configuration
-from mlx_tools.paths import state_dir
-from mlx_tools.store import RootName, SessionStore, TranscriptStore
+from mlx_tools.paths import config_dir, state_dir
+from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
 from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
 from mlx_tools.transcript import Header
 
@@ -25,6 +25,18 @@ def session_store(configuration: Configuration) -> SessionStore:
         keep_all=own.keep == "always",
         watched=configuration.watched,
     )
+
+
+class Keyed(Protocol):
+    """A store of sessions, as far as it has the key of their approvals."""
+
+    @property
+    def secret(self) -> bytes: ...
+
+
+def approval_templates(store: Keyed) -> TemplateFile:
+    """The user's approval templates, sealed with the key of the sessions' approvals."""
+    return TemplateFile(config_dir() / "approvals.json", lambda: store.secret)
 
 
 def job_store(store: SessionStore) -> JobStore:

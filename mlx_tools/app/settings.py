@@ -26,7 +26,6 @@ from mlx_tools.policy import (
     checked,
     checked_effects,
     checked_rates,
-    checked_templates,
 )
 
 ProjectRule = Literal[
@@ -147,10 +146,6 @@ def signing_key(secret: str) -> bytes:
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
 TOOLS = Checked(f"a list of tools, each {_TOOL}", lambda value: checked(value, "tools"))
 EFFECTS = Checked(f"a list of {', '.join(ASKABLE)}", checked_effects)
-CALLS = Checked(
-    f"a list of calls, each {_TOOL}, with ARGUMENT=VALUE behind it or not",
-    lambda value: checked_templates(value, "calls"),
-)
 RATE = Checked(RATES, Rate.parse)
 RATE_TABLE = Checked(
     f"rates by tool, each tool {_TOOL}, each rate {RATES}",
@@ -214,13 +209,6 @@ class PolicySection(Section):
         "Effects that ask a person before every call that has one of them, whichever tool it "
         "is; network may be added, and an empty list asks about none",
         check=EFFECTS,
-    )
-    standing_approvals: Names = setting(
-        "never",
-        "Calls that need no approval for their effects: a tool, or a tool with some of its "
-        'arguments, such as file_access operation=write "path=drafts/*"; never for one that '
-        "was repaired or echoed",
-        check=CALLS,
     )
     local_only: bool = setting(
         "only_true",

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.jobs import jobs_of, session_store
+from mlx_tools.app.jobs import approval_templates, jobs_of, session_store
 from mlx_tools.app.settings import addresses
 from mlx_tools.backends import (
     Backend,
@@ -39,7 +39,7 @@ from mlx_tools.backends import (
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.paths import data_dir
-from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted, tool_in
+from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted
 from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName
 from mlx_tools.toolbox import Jobs, WebOptions
@@ -164,7 +164,6 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.allow", values.allow or ()),
         ("policy.deny", values.deny),
         ("policy.ask", values.ask),
-        ("policy.standing_approvals", map(tool_in, values.standing_approvals)),
         ("policy.rate_limits", values.rate_limits),
         ("tools.disabled", configuration.settings.tools.disabled),
     ):
@@ -284,14 +283,16 @@ def controller_of(
     approver: Approver,
 ) -> Controller:
     """A controller of a backend that was found, as the settings say."""
+    store = session_store(configuration)
     return Controller(
         backend,
         registry,
         configuration.policy(),
         limits=configuration.limits(),
         settings=settings,
-        store=session_store(configuration),
+        store=store,
         approver=approver,
+        templates=approval_templates(store),
         standing=configuration.standing(),
     )
 

@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, str] = {
     "mcp": "Add servers of the Model Context Protocol, whose tools are then as any other.",
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
     "serve": "Serve the interfaces that clients and agents speak.",
+    "approvals": "List, add and revoke standing yeses for calls of some shape.",
     "undo": "Bring back what a session's calls replaced, deleted and made.",
     "stats": "Count what was asked, what the tools did, and how it ended.",
     "golden": "Record runs, replay them, and check them on real models.",

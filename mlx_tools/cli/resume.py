@@ -17,6 +17,7 @@ from typing import Final
 from mlx_tools.app import (
     NO_MODEL,
     RunOptions,
+    approval_templates,
     choose,
     config,
     job_store,
@@ -78,11 +79,13 @@ class KeptSession:
         chosen = await choose(self.run, note)
         try:
             chosen.free_markers(self.header.style)
+            store = session_store(configuration)
             yield Controller(
                 wrap(chosen.backend),
                 registry,
-                store=session_store(configuration),
+                store=store,
                 approver=approver,
+                templates=approval_templates(store),
                 standing=configuration.standing(),
             )
         finally:

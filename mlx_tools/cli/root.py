@@ -45,7 +45,7 @@ from mlx_tools.errors import (
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 
-_FILES = {"undo": "sessions"}
+_FILES = {"undo": "sessions", "approvals": "approval_templates"}
 """Where a command stands that has no file of its name."""
 
 

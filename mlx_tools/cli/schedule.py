@@ -15,6 +15,7 @@ import typer
 
 from mlx_tools.app import (
     Autostart,
+    approval_templates,
     config,
     found,
     job_store,
@@ -332,6 +333,7 @@ async def _controller(job: Job) -> AsyncIterator[Controller]:
     run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
     registry, standing = registry_of(configuration), configuration.standing()
+    store = session_store(configuration)
     try:
         async with found(run, note) as (chosen, settings):
             yield Controller(
@@ -340,8 +342,9 @@ async def _controller(job: Job) -> AsyncIterator[Controller]:
                 job.policy_today(standing),
                 limits=configuration.limits(),
                 settings=settings,
-                store=session_store(configuration),
+                store=store,
                 approver=NobodyThere(),
+                templates=approval_templates(store),
                 standing=standing,
             )
     finally:

@@ -30,6 +30,7 @@ from mlx_tools.cli.output import (
     steerable,
     to_json,
 )
+from mlx_tools.policy import TEMPLATE
 from mlx_tools.transcript import Answered, GivenSource, Outcome, Paused, Stopped, events
 
 _WIDTH: Final = 160
@@ -134,6 +135,8 @@ class LiveView:
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
                 said = f"→ {event.name} {_line(to_json(event.arguments))}{repaired}"
                 self._calls.append(("bold", said))
+            case events.CallDecided() if event.rule.startswith(TEMPLATE):
+                self._step("yellow", f"! {_line(event.reason)}")
             case events.CallDecided() if event.decision != "allow":
                 self._calls.append(("yellow", f"  {event.decision}: {_line(event.reason)}"))
             case events.ToolEnded():

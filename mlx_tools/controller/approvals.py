@@ -21,10 +21,20 @@ import anyio
 from mlx_tools.controller.turn import arguments_size, decision_on, recorded, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import Effects, ToolCall, ToolSpec
-from mlx_tools.policy import Decision, Policy, same, seal
+from mlx_tools.policy import (
+    TEMPLATE,
+    ApprovalTemplate,
+    CallNow,
+    Decision,
+    Policy,
+    covered,
+    may_stand,
+    same,
+    seal,
+)
 from mlx_tools.protocol import Reading, judge
-from mlx_tools.store import to_json
-from mlx_tools.tools import Preview, preview_of
+from mlx_tools.store import RootName, to_json
+from mlx_tools.tools import Callee, Preview, preview_of
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
@@ -131,6 +141,42 @@ class Approver(Protocol):
         ...
 
 
+class Templates(Protocol):
+    """A person's approval templates: `mlx_tools.store.TemplateFile`."""
+
+    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+        """The template that covers a call."""
+        ...
+
+
+def template_of(
+    templates: Templates,
+    call: CallRecord,
+    tool: Callee,
+    preview: Preview,
+    *,
+    roots: Sequence[str],
+    nested: bool,
+    now: datetime,
+) -> ApprovalTemplate | None:
+    """The template that covers a call as it would run now. None covers one that was repaired,
+    mended, copied or edited, or that can only fail."""
+    if call.runs != "freely" or call.echoed or preview.fails:
+        return None
+    pinned = getattr(tool, "pinned", None)
+    return templates.covering(
+        CallNow(
+            spec=tool.spec,
+            pinned=pinned if isinstance(pinned, str) else None,
+            arguments=call.arguments,
+            paths=preview.paths,
+            roots=[RootName.parse(root).path for root in roots],
+            nested=nested,
+            at=now,
+        )
+    )
+
+
 class NobodyThere:
     """Decides nothing: every run that must ask pauses."""
 
@@ -183,6 +229,53 @@ class CallApprovals:
         self._conversation = conversation
         self._session = conversation.folded
         self._undecided: set[str] = set()
+
+    # --- templates ---
+
+    async def covered(self, calls: Sequence[CallRecord]) -> bool:
+        """Let those calls run that a template covers, of calls that are asked about for what they
+        may do alone; return whether there are such."""
+        found = False
+        for call in calls:
+            state = self._session.current.calls[call.call]
+            asked = state.decision.rule if state.decision is not None else ""
+            if not state.in_doubt and may_stand(asked):
+                decision = (await self._by_template(call))[0]
+                if decision is not None:
+                    self._conversation.append(recorded(call.call, decision))
+                    found = True
+        return found
+
+    async def still_covered(self, call: CallRecord, rule: str) -> str | None:
+        """The state of what a call acts on that a template let through by this ``rule``, None for
+        none. Raises `Changed` where that does not cover it any more, which is written down."""
+        decision, state = await self._by_template(call)
+        if decision is None or decision.rule != rule:
+            why = f"{rule} no longer covers {call.name}"
+            asks = Decision("ask", CHANGED, why, "requires_confirmation")
+            self._conversation.append(recorded(call.call, asks))
+            raise Changed
+        return state or None
+
+    async def _by_template(self, call: CallRecord) -> tuple[Decision | None, str]:
+        """The decision of a template on a call as it would run now, and the state of what it would
+        act on."""
+        templates, header = self._conversation.templates, self._session.header
+        spec = self._session.specs.get(call.name)
+        if templates is None or spec is None:
+            return None, ""
+        preview, tool = await self.preview(call), self._conversation.registry.get(call.name)
+        found = template_of(
+            templates,
+            call,
+            tool,
+            preview,
+            roots=header.roots,
+            nested=bool(header.parent),
+            now=self._conversation.now(),
+        )
+        decision = found and covered(found, spec, spec.effects_of(call.arguments))
+        return decision or None, preview.state
 
     # --- asking in place ---
 
@@ -510,6 +603,12 @@ def _asked(pause: PauseRecord | None, call: str) -> str:
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:
     """The seal that shows that a person said what the record says."""
     return seal(secret, "approval", to_json(record))
+
+
+def by_template(decision: DecisionRecord | None) -> str:
+    """The rule of a decision that a template made, empty for any other."""
+    rule = decision.rule if decision is not None and decision.decision == "allow" else ""
+    return rule if rule.startswith(TEMPLATE) else ""
 
 
 class NoQuestion(UsageError):

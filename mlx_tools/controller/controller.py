@@ -36,6 +36,7 @@ from mlx_tools.controller.approvals import (
     Approvals,
     Approver,
     NobodyThere,
+    Templates,
     check_begun_here,
     seal_of,
 )
@@ -221,7 +222,8 @@ class Controller:
     ``backend`` completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
     ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
     ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
-    about calls that need an approval; without one such a run ends `Paused`. ``standing`` is what
+    about calls that need an approval; without one such a run ends `Paused`. ``templates`` are a
+    person's standing yeses, which answer first for calls that they cover. ``standing`` is what
     is configured for all sessions, where ``policy`` was chosen for the new ones alone: a session
     that is resumed is held to it where it has changed since. ``now`` is the wall clock, in UTC.
     Raises `UsageError` for anything that is not what it should be.
@@ -237,6 +239,7 @@ class Controller:
         settings: RunSettings | None = None,
         store: Store | None = None,
         approver: Approver | None = None,
+        templates: Templates | None = None,
         standing: Policy | None = None,
         now: Callable[[], datetime] = _WALL_CLOCK,
     ) -> None:
@@ -254,7 +257,7 @@ class Controller:
         ):
             if not isinstance(value, kind):
                 raise wrong_argument(name, value, hint)
-        self._now = now
+        self._now, self._templates = now, templates
         self._depth, self._parent = 0, ""
         self._consents: Consents | None = None
         self._decided: tuple[RunSettings, Decided] | None = None
@@ -491,6 +494,7 @@ class Controller:
                 backend=self.backend,
                 registry=self.registry,
                 approver=self._approver,
+                templates=self._templates,
                 secret=secret,
                 now=self._now,
                 make_nested=partial(NestedRuns, depth=self._depth, make=self._within),
@@ -521,6 +525,7 @@ class Controller:
             ),
             store=self._store,
             approver=run.approver,
+            templates=self._templates,
             now=self._now,
         )
         within._depth, within._parent = self._depth + 1, run.parent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,8 +16,10 @@ from mlx_tools.controller.approvals import (
     ApprovalRequest,
     Approver,
     NobodyThere,
+    Templates,
     approval_request,
     confirmed,
+    template_of,
 )
 from mlx_tools.controller.outputs import cleaner, shorten
 from mlx_tools.controller.turn import arguments_size, recorded
@@ -27,12 +29,15 @@ from mlx_tools.policy import (
     Facts,
     Limits,
     Policy,
+    covered,
     decide,
     facts_of,
+    may_stand,
 )
 from mlx_tools.protocol import JudgedCall, Reading, judge, strict
 from mlx_tools.store import UndoStore
 from mlx_tools.tools import (
+    Callee,
     OnProgress,
     Preview,
     Registry,
@@ -93,62 +98,71 @@ async def call_tool(
     now: Callable[[], str] = _now,
     on_progress: OnProgress | None = None,
     undo: UndoStore | None = None,
+    templates: Templates | None = None,
+    roots: Sequence[str] = (),
 ) -> DirectCall:
     """Call a tool of the registry as a run of a model would.
 
     ``record`` gets every record as it comes, the one that says that a tool starts before it does.
     Without an approver a call that needs approval is left ``pending``. An approval binds to
-    ``session`` and ``secret``; ``undo`` keeps what the call replaces.
-    Raises nothing for a call that is wrong, denied or fails: the result says so.
+    ``session`` and ``secret``; ``undo`` keeps what the call replaces; ``templates`` answer first,
+    in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
     limits = limits or Limits()
     end = partial(_ended, policy=policy, limits=limits, record=record)
-    try:
-        arguments = strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        fault = ErrorInfo("invalid_arguments", f"the arguments are no JSON: {error}"[:500])
+    arguments, fault = _as_json(arguments)
+    if fault is not None:
         record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
         return end(DirectCall(name, {}, status="error", error=fault))
     judged, call = _read(registry, name, arguments, record)
     done = DirectCall(call.name, call.arguments, judged.call.repairs)
     if judged.error is not None and call.name not in registry.disabled:
         return end(replace(done, status="error", error=judged.error))
-    decision = _decided(call, registry, policy, limits)
+    decision, preview = _decided(call, registry, policy, limits), Preview("", "")
     record(recorded(_CALL, decision))
     done = replace(done, decision=decision)
-    preview = Preview("", "")
     if decision.decision == "ask" or decision.code == "dry_run":
         asked = registry.get(call.name)
         preview = await anyio.to_thread.run_sync(preview_of, asked, call.arguments, policy)
     if decision.decision == "deny":
         denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
-        status: Status = "dry_run" if denial.code == "dry_run" else "denied"
-        shown = cleaner(policy)(preview.text)
-        return end(replace(done, status=status, error=denial, preview=shown))
+        done = replace(done, error=denial, preview=cleaner(policy)(preview.text))
+        return end(replace(done, status="dry_run" if denial.code == "dry_run" else "denied"))
     tool = registry.get(call.name)
+    if templates is not None and may_stand(decision.rule):
+        decision = _by_template(decision, templates, call, tool, preview, roots, now(), record)
+        done = replace(done, decision=decision)
     if decision.decision == "ask":
         binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
-        why = decision.reason
-        request = approval_request(call, preview, tool=tool.spec, reason=why, **binds)
+        binds |= {"tool": tool.spec, "reason": decision.reason}
+        request = approval_request(call, preview, **binds)
         answer = await _answer(request, approver, record, now)
         if answer.approved is None:
             return replace(done, status="pending", preview=preview.text)
         if not answer.approved:
             return end(replace(done, status="denied", error=ErrorInfo("denied", answer.reason)))
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
-    person = approver or NobodyThere()
     context = ToolContext(
         policy=policy,
         expected=preview.state or None,
         session=session,
         undo=undo,
         report=on_progress,
-        confirms=lambda context, *asked: confirmed(person, _CALL, *asked),
+        confirms=lambda context, *asked: confirmed(approver or NobodyThere(), _CALL, *asked),
     )
     seconds, clean = limits.tool_timeout, cleaner(policy)
     result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)
-    status = "ok" if result.error is None else "error"
-    return end(replace(done, status=status, result=result, error=result.error))
+    done = replace(done, result=result, error=result.error)
+    return end(replace(done, status="ok" if result.error is None else "error"))
+
+
+def _as_json(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], ErrorInfo | None]:
+    """The arguments as JSON has them, or what is wrong with them."""
+    try:
+        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        return dict(strict.loads(text)), None
+    except (TypeError, ValueError, RecursionError) as error:
+        return {}, ErrorInfo("invalid_arguments", f"the arguments are no JSON: {error}"[:500])
 
 
 def _read(
@@ -166,6 +180,26 @@ def _read(
     for repair in judged.call.repairs:
         record(RepairRecord(turn=0, name=repair, call=_CALL))
     return judged, call
+
+
+def _by_template(
+    decision: Decision,
+    templates: Templates,
+    call: CallRecord,
+    tool: Callee,
+    preview: Preview,
+    roots: Sequence[str],
+    now: str,
+    record: Callable[[Record], None],
+) -> Decision:
+    """The decision of a template that covers the call, else the one before."""
+    at = datetime.fromisoformat(now)
+    found = template_of(templates, call, tool, preview, roots=roots, nested=False, now=at)
+    if found is None:
+        return decision
+    made = covered(found, tool.spec, tool.spec.effects_of(call.arguments))
+    record(recorded(_CALL, made))
+    return made
 
 
 async def _answer(

@@ -27,7 +27,9 @@ from mlx_tools.controller.approvals import (
     Approver,
     CallApprovals,
     Changed,
+    Templates,
     answers_of,
+    by_template,
     confirmed,
 )
 from mlx_tools.controller.completer import Completer, Emit
@@ -95,6 +97,7 @@ class Conversation:
     backend: Backend
     registry: Registry
     approver: Approver
+    templates: Templates | None
     secret: bytes
     now: Callable[[], datetime]
     make_nested: Callable[[Conversation], NestedRuns]
@@ -434,7 +437,8 @@ class Conversation:
                 case Ask():
                     self._waiting_for = ""
                     self._approvals.decide_again()  # a consent may cover them by now
-                    if calls := self.folded.current.asked():
+                    calls = self.folded.current.asked()
+                    if calls and not await self._approvals.covered(calls):
                         with self.person_waits():
                             await self._approvals.ask(calls)
                 case Rest():
@@ -576,12 +580,14 @@ class Conversation:
 
     async def _call(self, call: CallRecord) -> None:
         session, tool = self.folded, self.registry.get(call.name)
-        approval, expected = session.current.calls[call.call].approval, None
-        if approval is not None:
-            try:
-                expected = await self._approvals.binding(call, approval)
-            except Changed:
-                return
+        state, expected = session.current.calls[call.call], None
+        try:
+            if state.approval is not None:
+                expected = await self._approvals.binding(call, state.approval)
+            elif rule := by_template(state.decision):
+                expected = await self._approvals.still_covered(call, rule)
+        except Changed:
+            return
         denied = self.files.access.check(tool.spec)
         if denied is not None:
             decision = recorded(call.call, denied)

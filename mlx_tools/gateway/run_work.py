@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import anyio
 
-from mlx_tools.app import Configuration, jobs_of, registry_of, session_store
+from mlx_tools.app import Configuration, approval_templates, jobs_of, registry_of, session_store
 from mlx_tools.controller import (
     AlwaysApprove,
     ApprovalAnswer,
@@ -206,6 +206,7 @@ class RunWork:
             settings=replace(speaker.settings, output_schema=asked.schema),
             store=store,
             approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
+            templates=approval_templates(store),
             standing=_admitting(configuration.standing(), own),
         )
 

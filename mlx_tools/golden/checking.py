@@ -20,7 +20,7 @@ from mlx_tools.golden.file import Golden, read_golden
 from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
 from mlx_tools.messages import ErrorInfo, ToolSpec
-from mlx_tools.policy import Limits, Policy
+from mlx_tools.policy import TEMPLATE, Limits, Policy
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import canonical
 from mlx_tools.store import TranscriptStore, load
@@ -29,6 +29,7 @@ from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
     CarriedRecord,
+    DecisionRecord,
     EditRecord,
     Header,
     ObservationRecord,
@@ -317,6 +318,9 @@ class _SameSaid:
                     calls[record.call] = record
                 case EditRecord():
                     edited[record.call] = record.arguments
+                case DecisionRecord() if record.rule.startswith(TEMPLATE):
+                    call = calls[record.call]
+                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(True)
                 case ApprovalRecord():
                     call = calls[record.call]
                     self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(

@@ -15,7 +15,14 @@ from typing import Any, Final, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from mlx_tools.app import Configuration, RunOptions, found, registry_of, session_store
+from mlx_tools.app import (
+    Configuration,
+    RunOptions,
+    approval_templates,
+    found,
+    registry_of,
+    session_store,
+)
 from mlx_tools.controller import (
     ApprovalAnswer,
     Approver,
@@ -154,14 +161,16 @@ class Delegation:
             require_tools=work.require_tools,
             output_schema=None if schema is None else check_output_schema(schema),
         )
+        store = session_store(model.configuration)
         return Controller(
             model.backend,
             self.registry,
             policy,
             limits=model.limits,
             settings=settings,
-            store=session_store(model.configuration),
+            store=store,
             approver=approver,
+            templates=approval_templates(store),
             standing=model.configuration.standing(),
         )
 

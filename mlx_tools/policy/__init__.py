@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from mlx_tools.policy.approval_template import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.policy.decision import (
+    TEMPLATE,
     Decision,
     Facts,
     SecretFinder,
     asks,
+    covered,
     decide,
     denial,
     exceeded,
     facts_of,
+    may_stand,
     permitted,
     same,
     seal,
@@ -33,11 +37,9 @@ from mlx_tools.policy.rules import (
     checked,
     checked_effects,
     checked_rates,
-    checked_templates,
     covers,
     first_match,
     is_glob,
     matches,
     restriction,
-    tool_in,
 )

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal, Protocol
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import MUTATING, Effects, ToolSpec
+from mlx_tools.policy.approval_template import ApprovalTemplate
 from mlx_tools.policy.rules import (
     AFTER_READ,
     ASK_EFFECTS,
@@ -28,12 +29,16 @@ from mlx_tools.policy.rules import (
     Rate,
     RateCounts,
     first_match,
-    first_template,
     matches,
 )
 
 _TOUCHING: Final[Effects] = MUTATING | {"network"}
 """What a dry run lets no call do."""
+
+_NEEDS_APPROVAL: Final = "needs_approval"
+_ASK_EFFECTS: Final = "ask_effects "
+TEMPLATE: Final = "template "
+"""How the rules begin of decisions for a tool's own wish, for effects, and by a template."""
 
 _NEVER: Final = datetime(MAXYEAR, 12, 31, tzinfo=UTC)
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -111,11 +116,11 @@ def decide(
     suspect = _suspect(policy, name, effects, runs, echoed, facts)
     if suspect is not None and suspect.decision == "deny":
         return suspect
-    asked = suspect or _asked(policy, spec, effects, arguments)
+    asked = suspect or _asked(policy, spec, effects)
     if any(part.dry_run for part in policy.parts) and (asked or effects & _TOUCHING):
         return Decision("deny", "dry_run", f"dry run: {name} was not called", "dry_run")
     if asked is None:
-        return _allowed(policy, spec, grants[0], effects, arguments)
+        return _allowed(policy, spec, grants[0], effects)
     if suspect is None and facts.consented is not None and effects <= facts.consented:
         reason = f"{name} was allowed{_to(effects)} for the rest of the session"
         return Decision("allow", "session_consent", reason)
@@ -144,7 +149,7 @@ def asks(policy: Policy, spec: ToolSpec) -> bool:
     """Return whether every call to this tool needs approval, however cleanly it is written. One
     whose effects depend on its arguments may have calls that need none."""
     known = frozenset[Any]() if callable(spec.effects) else spec.effects
-    return _asked(policy, spec, known, None) is not None
+    return _asked(policy, spec, known) is not None
 
 
 def _refused(policy: Policy, spec: ToolSpec, name: str, effects: Effects) -> Decision | str:
@@ -206,48 +211,45 @@ def _suspect(
     return _ask("network_after_read", read) if after_read == "ask" else None
 
 
-def _asked(
-    policy: Policy, spec: ToolSpec, effects: Effects, arguments: Mapping[str, Any] | None
-) -> Decision | None:
-    """The question that every call of an allowed tool with these effects raises, or None.
-
-    ``arguments`` None asks about no call in particular: a standing approval answers then only where
-    it covers every call.
-    """
+def _asked(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision | None:
+    """The question that every call of an allowed tool with these effects raises, or None."""
     name = spec.name
-    asking = [(part, effects.intersection(part.ask_effects)) for part in policy.parts]
-    held = [
-        some
-        for part, some in asking
-        if (some or spec.needs_approval)
-        and first_template(part.standing_approvals, spec, arguments) is None
-    ]
-    if spec.needs_approval and held:
-        return _ask("needs_approval", f"{name} always needs approval")
     for part in policy.parts:
         if pattern := first_match(part.ask, spec):
             return _ask(f"ask {pattern}", f"the policy asks before {name} runs")
-    if held:
-        rule = f"ask_effects {', '.join(sorted(held[0]))}"
-        return _ask(rule, f"{name} may {_may(held[0])}, which is asked about first")
+    if spec.needs_approval:
+        return _ask(_NEEDS_APPROVAL, f"{name} always needs approval")
+    for part in policy.parts:
+        if asking := effects.intersection(part.ask_effects):
+            rule = f"{_ASK_EFFECTS}{', '.join(sorted(asking))}"
+            return _ask(rule, f"{name} may {_may(asking)}, which is asked about first")
     return None
 
 
-def _allowed(
-    policy: Policy, spec: ToolSpec, grant: str, effects: Effects, arguments: Mapping[str, Any]
-) -> Decision:
-    """Return what is said of a call that nothing asks about: where its effects, or the tool, would
-    have asked, what lets it through."""
+def may_stand(rule: str) -> bool:
+    """Return whether a question, by its rule, is one that a standing yes may answer: only what the
+    call may do, or the tool's own wish, raises it, and nothing is wrong with the call itself."""
+    return rule == _NEEDS_APPROVAL or rule.startswith(_ASK_EFFECTS)
+
+
+def _allowed(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> Decision:
+    """Return what is said of a call that nothing asks about: where its effects would have asked,
+    what lets it through."""
     name = spec.name
     asking = {*ASK_EFFECTS, *(effect for part in policy.parts for effect in part.ask_effects)}
-    if not spec.needs_approval and not effects & asking:
+    if not effects & asking:
         return Decision("allow", grant, f"{name} is allowed by {grant}")
-    template = first_template(policy.standing_approvals, spec, arguments)
-    if template is not None:
-        reason = f"{name} has a standing approval{_to(effects)}"
-        return Decision("allow", f"standing_approval {template}", reason)
     reason = f"{name} is allowed{_to(effects)} unasked, by {grant} and policy.ask_effects"
     return Decision("allow", grant, reason)
+
+
+def covered(template: ApprovalTemplate, spec: ToolSpec, effects: Effects) -> Decision:
+    """The decision on a call that would have been asked about, and that a template covers."""
+    reason = (
+        f"{spec.name} has a standing yes{_to(effects)} until {template.expires_at}: "
+        f"template {template.id}"
+    )
+    return Decision("allow", f"{TEMPLATE}{template.id}", reason)
 
 
 _DOES: Final[Mapping[str, str]] = {
@@ -413,7 +415,9 @@ _sorted: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
 def seal(
-    secret: bytes, kind: Literal["approval", "call", "header", "pause"], record: Mapping[str, Any]
+    secret: bytes,
+    kind: Literal["approval", "call", "header", "pause", "template"],
+    record: Mapping[str, Any],
 ) -> str:
     """The keyed digest of a record, given as JSON: 64 hexadecimal digits; its own ``seal`` is left
     out.

@@ -8,9 +8,6 @@ where one is written, or a plugin.
     plugin:weather        every tool of the plugin ``weather``
     plugin:weather/get_*  of that plugin, the tools that match
 
-A template of calls is such a name, and behind it what some of the arguments are, each a glob where
-one is written: ``file_access operation=write "path=drafts/*"``, divided as a shell divides words.
-
 Another name of a tool (`mlx_tools.messages.ALIASES`) means the tool. A pattern never gains a ``*``
 that nobody wrote, and upper and lower case differ.
 
@@ -23,7 +20,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, UTC, datetime, timedelta
@@ -94,59 +90,6 @@ def _means(pattern: str, name: str) -> bool:
 
 def _same(pattern: str, text: str) -> bool:
     return fnmatchcase(text, pattern) if is_glob(pattern) else text == pattern
-
-
-# --- templates of calls --------------------------------------------------------------------------
-
-
-def checked_templates(templates: object, field: str) -> tuple[str, ...]:
-    """The templates as a tuple; UsageError, naming ``field``, for one that could never match."""
-    if isinstance(templates, str) or not isinstance(templates, Sequence):
-        raise UsageError(f"{field}: expected a list of calls, not {templates!r:.200}")
-    for template in templates:
-        try:
-            words = shlex.split(template) if isinstance(template, str) else []
-        except ValueError:
-            words = []
-        if not words:
-            raise UsageError(f"{field}: {template!r:.200} cannot name a call", hint="write NAME")
-        checked(words[:1], field)
-        if wrong := [word for word in words[1:] if not word.partition("=")[0] or "=" not in word]:
-            raise UsageError(
-                f"{field}: {wrong[0]!r} in {template!r:.200} says nothing of an argument",
-                hint='write NAME, or NAME ARGUMENT=VALUE, such as file_access "path=drafts/*"',
-            )
-    return tuple(templates)
-
-
-def first_template(
-    templates: Sequence[str], spec: ToolSpec, arguments: Mapping[str, Any] | None
-) -> str | None:
-    """The first checked template that means a call of this tool with these arguments, or None.
-    Without arguments, the first that means every call of it."""
-    for template in templates:
-        name, *rest = shlex.split(template)
-        wanted = [word.partition("=")[::2] for word in rest]
-        if matches(name, spec) and (
-            not wanted
-            or (
-                arguments is not None
-                and all(key in arguments and _is(value, arguments[key]) for key, value in wanted)
-            )
-        ):
-            return template
-    return None
-
-
-def tool_in(template: str) -> str:
-    """Return how a checked template names its tool."""
-    return shlex.split(template)[0]
-
-
-def _is(pattern: str, value: Any) -> bool:
-    """Return whether an argument is what a template says. No glob means a path that goes up."""
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text == pattern or (_same(pattern, text) and ".." not in re.split(r"[/\\]", text))
 
 
 _DAY: Final = 86_400.0
@@ -433,17 +376,19 @@ later."""
 AFTER_READ: Final[tuple[AfterRead, ...]] = get_args(AfterRead)
 
 _LISTS: Final = ("allow", "deny", "ask")
-_LIST_LIKE: Final = (*_LISTS, "ask_effects", "standing_approvals")
+_LIST_LIKE: Final = (*_LISTS, "ask_effects")
 _SWITCHES: Final = ("local_only", "dry_run", "redact", "redact_paths")
 _LATER: Final[Mapping[str, Any]] = {
     "ask_effects": ASK_EFFECTS,
-    "standing_approvals": (),
     "session_rate_limit": None,
     "network_after_read": "allow",
     "redact": True,
     "redact_paths": False,
 }
 """Fields that JSON holds only where they are not at these defaults."""
+
+_GONE: Final = "standing_approvals"
+"""What older transcripts say, and nobody believes any more: it only gave power."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,9 +398,7 @@ class Policy:
     ``allow``, ``deny`` and ``ask`` list names, globs and plugins (see the top of this file);
     ``ask`` adds an approval to calls that are allowed. ``ask_effects`` are the effects (write,
     execute, network) that ask a person before every call that has one of them for its arguments,
-    whichever tool it is, and ``standing_approvals`` the calls that they and a tool's own
-    ``needs_approval`` do not ask about (see there, too); neither lets a call run that
-    was not written cleanly. ``preset`` names a set of tools that is allowed besides ``allow``
+    whichever tool it is. ``preset`` names a set of tools that is allowed besides ``allow``
     (`PRESETS`). ``local_only`` denies every call that
     may use the network. ``dry_run`` lets no call run that can change things, may use the network or
     would have asked. ``rate_limits`` says by pattern how often each tool that it means may be
@@ -474,7 +417,6 @@ class Policy:
     deny: Sequence[str] = ()
     ask: Sequence[str] = ()
     ask_effects: Sequence[str] = ASK_EFFECTS
-    standing_approvals: Sequence[str] = ()
     preset: str | None = None
     local_only: bool = False
     dry_run: bool = False
@@ -494,9 +436,6 @@ class Policy:
         }
         if self.ask_effects != ASK_EFFECTS:
             said["ask_effects"] = checked_effects(self.ask_effects)
-        if self.standing_approvals != ():
-            approved = checked_templates(self.standing_approvals, "policy.standing_approvals")
-            said["standing_approvals"] = approved
         for name in _SWITCHES:
             if not isinstance(getattr(self, name), bool):
                 raise UsageError(f"policy.{name}: expected true or false")
@@ -555,6 +494,7 @@ class Policy:
         cannot be read whole grants nothing."""
         if not isinstance(value, Mapping):
             raise UsageError("policy: expected an object")
+        value = {key: one for key, one in value.items() if key != _GONE}
         unknown = set(value) - {*_LISTS, *_SWITCHES, *_LATER, "preset", "rate_limits", "narrowing"}
         if unknown:
             raise UsageError(f"policy: unknown key {min(map(str, unknown))!r}")
@@ -600,5 +540,4 @@ def checked_effects(effects: Any) -> tuple[str, ...]:
 def restriction(allow: Sequence[str] = ("*",), **rules: Any) -> Policy:
     """The policy that takes away what ``rules`` say and leaves all else as it is: what another one
     is narrowed by."""
-    silent = {"redact": False, "ask_effects": (), "standing_approvals": ("*",)}
-    return Policy(allow=allow, **{**silent, **rules})
+    return Policy(allow=allow, **{"redact": False, "ask_effects": (), **rules})

@@ -40,6 +40,7 @@ from mlx_tools.store.roots import (
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_list import LAST, ListedSession, Standing, standing_of
 from mlx_tools.store.session_store import MemoryStore, SessionFiles, SessionStore
+from mlx_tools.store.template_file import TemplateFile
 from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, parse, to_json
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from mlx_tools.store import (
     Root,
     Unfit,
     Unlisted,
+    identity_of,
     open_present,
     place_of,
     put,
@@ -77,19 +78,19 @@ class Changes:
         after = "" if operation == "delete" else encoded(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
-            shown = self._shown(root, path)
+            shown, paths = self._shown(root, path), {"path": _led(root, parts)}
             if operation == "create":
-                return Preview(_diff(None, after, shown), ABSENT)
+                return Preview(_diff(None, after, shown), ABSENT, paths)
             with place_of(root, parts, self._writable) as place:
                 _check_writable(operation, place)
                 present = _present(place)
                 if present is None and operation == "delete":
                     raise Absent(f"there is no {place.name}")
         if present is None:
-            return Preview(_diff(None, after, shown), ABSENT)
+            return Preview(_diff(None, after, shown), ABSENT, paths)
         delete = operation == "delete"
         text = _deleting(present, shown) if delete else _replacing(present, after, shown)
-        return Preview(text, present.state)
+        return Preview(text, present.state, paths)
 
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
@@ -142,6 +143,15 @@ class Changes:
         if vacant and not isinstance(fault, Unfit | Unlisted):
             raise Absent(f"there is no {candidates[vacant[0][2]][1][-1]}")
         raise fault or Absent("there is no such file")
+
+
+def _led(root: Root, parts: Sequence[str]) -> str:
+    """Where a path leads that is walked without following a link; nowhere by a root that is no
+    longer where it was."""
+    with contextlib.suppress(OSError):
+        if identity_of(root.path.stat()) == root.identity:
+            return str(root.path.joinpath(*parts))
+    return ""
 
 
 def _check_writable(operation: Operation, place: Place) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overload
 
 from mlx_tools.errors import ToolDefinitionError
@@ -44,11 +44,14 @@ class Preview:
 
     ``text`` is for a person: a unified diff of what is written. ``state`` identifies what the call
     would act on as it is now, such as a hash of the file's content: an approval holds only as long
-    as it stays the same.
+    as it stays the same. ``paths`` says of arguments that are paths where in the file system they
+    lead. ``fails``: the call could only fail, or nobody can tell.
     """
 
     text: str
     state: str
+    paths: Mapping[str, str] = field(default_factory=dict)
+    fails: bool = False
 
 
 def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
@@ -75,10 +78,10 @@ def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None
         seen = look(arguments)
         return seen if isinstance(seen, Preview) else Preview("", "")
     except ToolError as error:
-        return Preview(f"This call can only fail: {error}", f"fails: {error}")
+        return Preview(f"This call can only fail: {error}", f"fails: {error}", fails=True)
     except Exception as error:  # anyone's code
         why = f"{type(error).__name__}: {error}"[:300]
-        return Preview(f"What it would change cannot be told: {why}", f"fails: {why}")
+        return Preview(f"What it would change cannot be told: {why}", f"fails: {why}", fails=True)
     finally:
         CONTEXT.reset(token)
 

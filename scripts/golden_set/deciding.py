@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from mlx_tools import ApprovalAnswer, Limits, Policy, Registry, Tool, UsageError
+from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.policy.redact import placeholder
 from mlx_tools.toolbox.calculator import calculator
 
@@ -16,6 +17,16 @@ from .tools import KEY, asking, changing, diary, look, save, send, store
 YES = ApprovalAnswer(True)
 ASKS = Policy(allow=["*"], ask=["save"])
 SAVE = call("save", path="a.txt", text="tea")
+
+
+class _One:
+    """One template, as a file of them is asked."""
+
+    def __init__(self, template: ApprovalTemplate) -> None:
+        self._template = template
+
+    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+        return self._template if self._template.covers(call) else None
 
 
 def scenes() -> Iterator[Scene]:
@@ -93,13 +104,26 @@ def _policies() -> Iterator[Scene]:
         answers=[YES, ApprovalAnswer(False, "not that one")],
         limits=Limits(max_iterations=5),
     )
+
+    async def with_template(stage: Stage) -> str:
+        spec = stage.registry.get("save").spec
+        yes = ApprovalTemplate(
+            id="7c0ffee5",
+            tool=spec.name,
+            pin=pin_of(spec, None),
+            arguments={"path": "a*", "text": "*"},
+            made_at="1999-12-31T00:00:00+00:00",
+            expires_at="2099-01-01T00:00:00+00:00",
+        )
+        return await stage.ask_all(stage.controller(*stage.scene.says, templates=_One(yes)))
+
     yield Scene(
-        name="policy/standing-approval",
-        about="A standing approval lets through the calls that it describes, and no other.",
-        features=("standing-approval",),
+        name="policy/approval-template",
+        about="An approval template lets through the calls that it describes, and no other.",
+        features=("approval-template",),
         tools=lambda: [save(needs_approval=True)],
         says=[SAVE, call("save", path="b.txt", text="tea")],
-        policy=Policy(allow=["*"], standing_approvals=["save path=a*"]),
+        play=with_template,
     )
     yield Scene(
         name="policy/placeholder",

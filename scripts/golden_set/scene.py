@@ -111,6 +111,7 @@ class Stage:
         answers: Sequence[ApprovalAnswer] = (),
         backend: Any = None,
         policy: Policy | None = None,
+        templates: Any = None,
     ) -> Controller:
         """What runs the scene, with a model that says these things."""
         settings = {"style": "jsonl", "strategy": "free", "model": "scripted"} | dict(
@@ -126,6 +127,7 @@ class Stage:
             settings=RunSettings(verdict=FoundVerdict(), **settings),
             store=self.store,
             approver=Approver(answers),
+            templates=templates,
             now=self.now,
         )
 

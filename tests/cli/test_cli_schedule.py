@@ -134,9 +134,9 @@ def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(home: Path) -> None:
 
 
 @pytest.fixture
-def notes_unasked(home: Path) -> None:
-    """The user's own configuration lets notes be taken unasked."""
-    configure(home, '[policy]\nstanding_approvals = ["notes_create"]\n')
+def notes_unasked(run: Any) -> None:
+    """The user has said yes to whatever notes are taken."""
+    run("approvals", "add", "notes_create", "title=*", "content=*", "--yes")
 
 
 @pytest.mark.usefixtures("notes_unasked")

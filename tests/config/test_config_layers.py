@@ -160,7 +160,6 @@ def test_the_usual_words_switch_on(place: Any, word: str) -> None:
         ("[policy]\nsession_rate_limit = '0/hour'\n", "policy.session_rate_limit", "calls/unit"),
         ("[policy]\nnetwork_after_read = 'never'\n", "policy.network_after_read", "deny, ask"),
         ("[policy]\nask_effects = ['read']\n", "policy.ask_effects", "write, execute, network"),
-        ("[policy]\nstanding_approvals = ['x y']\n", "policy.standing_approvals", "ARGUMENT=VALUE"),
     ],
 )
 def test_a_fault_in_a_file_names_file_key_and_what_is_allowed(
@@ -384,7 +383,6 @@ def test_local_hosts_are_the_users_to_open(place: Any) -> None:
             "policy.redact_paths",
         ),
         ("", "[policy]\nask_effects = ['write']\n", "policy.ask_effects"),
-        ("", "[policy]\nstanding_approvals = ['clock']\n", "policy.standing_approvals"),
         (RATES, "[policy]\nsession_rate_limit = '101/hour'\n", "policy.session_rate_limit"),
         (
             RATES,

@@ -16,7 +16,7 @@ from mlx_tools.app.config import ConfigErrors, Layer
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec
 from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded
 from mlx_tools.store.access_list import fingerprints
-from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, TEMPLATES, at
+from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, at
 
 ALL_SET = """
 [policy]
@@ -96,11 +96,11 @@ def test_a_project_file_may_ask_more(place: Any, user: str) -> None:
 def test_a_users_own_choice_of_what_asks_holds_beside_a_projects_list_of_tools(
     place: Any,
 ) -> None:
-    user = "[policy]\nallow = ['*']\nask_effects = []\nstanding_approvals = ['create_file']\n"
+    user = "[policy]\nallow = ['*']\nask_effects = []\n"
     loaded = place.load(user, "[policy]\nallow = ['create_file', 'notes_create']\n")
     for policy in (loaded.policy(), loaded.standing()):
-        for name, careful in (("create_file", True), ("notes_create", False)):
-            spec = ToolSpec(name, effects=frozenset({"write"}), needs_approval=careful)
+        for name in ("create_file", "notes_create"):
+            spec = ToolSpec(name, effects=frozenset({"write"}))
             assert decide(policy, spec, name, {}, runs="freely").decision == "allow"
 
 
@@ -133,7 +133,6 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "policy.deny": st.lists(PATTERNS, max_size=2).map(tuple),
     "policy.ask": st.lists(PATTERNS, max_size=2).map(tuple),
     "policy.ask_effects": EFFECTS,
-    "policy.standing_approvals": TEMPLATES,
     "policy.local_only": st.booleans(),
     "policy.dry_run": st.booleans(),
     "policy.rate_limits": st.dictionaries(PATTERNS, RATES, max_size=2),

@@ -255,9 +255,9 @@ def test_a_call_of_a_clients_tool_waits_for_its_result(begin: Any) -> None:
     anyio.run(main)
 
 
-def test_no_approval_and_no_standing_one_makes_a_call_of_a_clients_tool_here(begin: Any) -> None:
+def test_no_approval_makes_a_call_of_a_clients_tool_here(begin: Any) -> None:
     async def main() -> None:
-        file = '[gateway]\napprovals = "client"\n[policy]\nstanding_approvals = ["*"]\n'
+        file = '[gateway]\napprovals = "client"\n'
         one = begin(call("lookup", word="x"), answer("found"), file=file, policy__approve="always")
         made = await ask(one, client_tools=[{"type": "function", "function": LOOKUP}])
         assert made["status"] == "paused"

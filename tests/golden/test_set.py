@@ -39,7 +39,7 @@ FEATURES = (
     *("irrelevance", "answered", "paused", "format_errors", "repeated_call", "iteration_limit"),
     *("total_timeout", "completion_timeout", "backend_error", "interrupted"),
     *("mends", "dialects", "call-like", "call_like", "truncated", "guided", "auto"),
-    *("compacted-filling", "compacted-full", "context_full", "ask-effects", "standing-approval"),
+    *("compacted-filling", "compacted-full", "context_full", "ask-effects", "approval-template"),
     *(f"mended-{kind}" for kind in get_args(MendKind)),
     *("allow-session_consent", "allow-preset", "ask-needs_approval", "ask-changed", "deny-default"),
 )

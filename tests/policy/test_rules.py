@@ -21,9 +21,9 @@ from mlx_tools.policy import (
     decide,
     exceeded,
     first_match,
+    may_stand,
     restriction,
 )
-from mlx_tools.policy.rules import first_template
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
@@ -145,39 +145,15 @@ def test_which_effects_ask_is_said_by_the_policy_alone() -> None:
     assert asking.rule == "ask_effects execute, write"
 
 
-@pytest.mark.parametrize(
-    ("template", "arguments", "covered"),
-    [
-        ("file_access", {"operation": "write"}, True),
-        ("file_*", {"operation": "write"}, True),
-        ("change", {"operation": "write"}, False),
-        ("file_access operation=write", {"operation": "write"}, True),
-        ("file_access operation=delete", {"operation": "write"}, False),
-        ("file_access path=drafts/*", {"operation": "write", "path": "drafts/a/b"}, True),
-        ("file_access path=drafts/*", {"operation": "write", "path": "other/a"}, False),
-        ("file_access path=drafts/*", {"operation": "write", "path": "drafts/../a"}, False),
-        ("file_access path=drafts/*", {"operation": "write"}, False),
-        ("file_access 'path=a b' size=3", {"operation": "write", "path": "a b", "size": 3}, True),
-        ("file_access size=3", {"operation": "write", "size": "4"}, False),
-    ],
-)
-def test_a_standing_approval_covers_the_calls_that_it_describes(
-    template: str, arguments: dict[str, Any], covered: bool
-) -> None:
-    policy = Policy(allow=["*"], standing_approvals=[template])
-    made = decide(policy, FILES, "file_access", arguments, runs="freely")
-    assert (made.decision == "allow") == covered
-    if covered:
-        assert made.rule == f"standing_approval {template}" and "write" in made.reason
-    assert decide(policy, FILES, "file_access", arguments, runs="with_approval").decision == "ask"
-    other = policy.narrowed_by(Policy(allow=["*"]))
-    assert decide(other, FILES, "file_access", arguments, runs="freely").decision == "ask"
-
-
-def test_a_standing_approval_answers_for_the_tool_and_not_for_the_ask_list() -> None:
-    policy = Policy(allow=["*"], standing_approvals=["careful", "change"], ask=["change"])
-    assert rule_of(policy, CAREFUL) == "standing_approval careful"
-    assert rule_of(policy, CHANGE) == "ask change"
+def test_a_standing_yes_answers_for_effects_and_the_tool_and_for_nothing_else() -> None:
+    policy = Policy(allow=["*"], ask=["change"])
+    assert may_stand(rule_of(policy, CAREFUL)) and may_stand(rule_of(policy, UNDECLARED))
+    assert not may_stand(rule_of(policy, CHANGE))
+    assert not may_stand(rule_of(policy, LOOK)) and rule_of(policy, LOOK) == "allow *"
+    both = Policy(allow=["*"], ask=["careful"])
+    assert rule_of(both, CAREFUL) == "ask careful"
+    unclean = decide(ALL, CHANGE, "change", {}, runs="with_approval")
+    assert (unclean.decision, may_stand(unclean.rule)) == ("ask", False)
 
 
 def test_a_call_that_was_not_written_cleanly_is_asked_about() -> None:
@@ -301,13 +277,9 @@ def test_the_rules_come_in_their_order() -> None:
         ("dry_run", {"policy": {"dry_run": False}}),
         ("unclean", {"runs": "freely"}),
         ("network_after_read", {"policy": {"network_after_read": "allow"}}),
-        ("needs_approval", {"facts": {"consented": ALL_OF_IT}}),
-        (
-            "session_consent",
-            {"facts": {"consented": None}, "policy": {"standing_approvals": ("x",)}},
-        ),
+        ("ask x", {"facts": {"consented": ALL_OF_IT}}),
+        ("session_consent", {"facts": {"consented": None}}),
         ("ask x", {"policy": {"ask": ()}}),
-        ("standing_approval x", {"policy": {"standing_approvals": ()}}),
         ("needs_approval", {}),
     ]
     spec = ToolSpec("x", needs_approval=True)
@@ -329,7 +301,6 @@ WRONG: dict[str, tuple[Any, ...]] = {
     "deny": (["look look"], ["plugin:"]),
     "ask": (["plugin:a/"],),
     "ask_effects": ("write", ["read"], None, [["write"]]),
-    "standing_approvals": ("x", [""], ["x 'y"], ["x path"], ["x =a"], [3]),
     "preset": ("readonly_nothing",),
     "dry_run": (1,),
     "local_only": (None,),
@@ -366,6 +337,11 @@ def test_what_is_not_a_policy_is_not_read_as_one(wrong: Any) -> None:
         Policy.from_json(wrong)
 
 
+def test_the_standing_approvals_of_an_older_transcript_give_nothing() -> None:
+    older = Policy.from_json({**ALL.to_json(), "standing_approvals": ["*"]})
+    assert older == ALL and older.digest() == ALL.digest()
+
+
 def at(second: int) -> str:
     return f"2026-03-01T12:00:{second:02}Z"
 
@@ -377,10 +353,6 @@ PATTERNS = st.one_of(
 )
 RATES = st.sampled_from(["1/second", "2/minute", "1/minute", "3/day"])
 EFFECTS = st.sampled_from([(), ("write",), ("write", "execute"), ("network",)])
-TEMPLATES = st.lists(
-    st.one_of(PATTERNS, st.sampled_from(["file_access operation=write", "* operation=?"])),
-    max_size=2,
-).map(tuple)
 LISTS = st.lists(PATTERNS, max_size=4)
 PLAIN = st.builds(
     Policy,
@@ -388,7 +360,6 @@ PLAIN = st.builds(
     deny=LISTS,
     ask=LISTS,
     ask_effects=EFFECTS,
-    standing_approvals=TEMPLATES,
     preset=st.sampled_from([None, *PRESETS]),
     local_only=st.booleans(),
     dry_run=st.booleans(),
@@ -454,13 +425,8 @@ def test_only_what_is_allowed_and_not_denied_ever_runs(policy: Policy, call: Cal
     if decision.decision == "allow":
         assert runs == "freely"
         assert not echoed
-        held = [
-            p for p in policy.parts if not first_template(p.standing_approvals, spec, arguments)
-        ]
-        asked = (
-            (spec.needs_approval and bool(held))
-            or any(first_match(part.ask, spec) for part in policy.parts)
-            or any(effects & set(part.ask_effects) for part in held)
+        asked = spec.needs_approval or any(
+            first_match(part.ask, spec) or effects & set(part.ask_effects) for part in policy.parts
         )
         consented = facts.consented is not None and effects <= facts.consented
         assert asked == (decision.rule == "session_consent") and (consented or not asked)
@@ -497,7 +463,6 @@ def test_the_order_of_names_changes_neither_digest_nor_decision(
         deny=mixed(policy.deny),
         ask=mixed(policy.ask),
         ask_effects=mixed(policy.ask_effects),
-        standing_approvals=mixed(policy.standing_approvals),
         rate_limits=rates,
     )
     assert other.digest() == policy.digest()
@@ -524,7 +489,6 @@ def test_every_field_of_a_policy_is_in_its_digest() -> None:
         "deny": (["x"],),
         "ask": (["x"],),
         "ask_effects": ((), ("write",), ("network",)),
-        "standing_approvals": (("x",), ("x path=y",)),
         "preset": ("readonly_basic", "readonly_files"),
         "local_only": (True,),
         "dry_run": (True,),

@@ -57,7 +57,8 @@ def test_a_write_is_told_as_a_diff(files: Registry) -> None:
 
 def test_a_new_file_is_told_as_a_diff_from_nothing(files: Registry, folder: Path) -> None:
     told = shown(files, "create", "x/y.txt", "a\nb\n")
-    assert told == Preview("--- /dev/null\n+++ x/y.txt\n@@ -0,0 +1,2 @@\n+a\n+b", "absent")
+    diff = "--- /dev/null\n+++ x/y.txt\n@@ -0,0 +1,2 @@\n+a\n+b"
+    assert told == Preview(diff, "absent", {"path": f"{folder.resolve()}/x/y.txt"})
     assert not (folder / "x").exists()
 
 

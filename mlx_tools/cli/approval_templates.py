@@ -1,0 +1,162 @@
+"""`mlx-tools approvals`: a person's standing yeses for calls of some shape; see
+`mlx_tools.policy.approval_template`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final
+
+import typer
+
+from mlx_tools.app import approval_templates, registry_of, roots_of
+from mlx_tools.cli import options
+from mlx_tools.cli.call_text import ShownLine, as_name, in_words, on_one_line, show, wrapped
+from mlx_tools.cli.inputs import agreed, parse_json
+from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
+from mlx_tools.cli.output import columns_of, complain, counted, note, print_json, print_text
+from mlx_tools.cli.sessions import kept_sessions
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
+from mlx_tools.policy import ApprovalTemplate, pin_of
+from mlx_tools.store import RootName
+
+app = typer.Typer(add_completion=False)
+
+DAYS: Final = 30
+_MOST_DAYS: Final = 366
+
+
+@app.command(name="list")
+def list_templates(as_lines: AsJsonLines = False) -> None:
+    """List the templates that hold, the oldest first."""
+    file = approval_templates(kept_sessions())
+    found = file.templates(datetime.now(UTC))
+    for one in found:
+        if as_lines:
+            print_json(_as_json(one))
+        else:
+            print_text("\n".join(_lines(one)))
+    if not found:
+        note("there are no approval templates")
+    if strangers := file.strangers:
+        note(
+            f"{counted(strangers, 'entry')} of {file.path} was not added here, and holds nothing "
+            "(approvals revoke --all removes it)"
+        )
+
+
+@app.command()
+@options.with_settings("tools.roots")
+def add(
+    tool: Annotated[str, argument("TOOL", "The tool whose calls are meant.")],
+    patterns: Annotated[
+        list[str] | None,
+        argument(
+            "ARGUMENT=PATTERN…",
+            "What each argument of the call is: ARGUMENT=TEXT, in which * ? [ are wildcards, "
+            "ARGUMENT=* for any value, ARGUMENT:=JSON. A path is one below a root.",
+        ),
+    ] = None,
+    days: Annotated[
+        int, option("--days N", "For how long it holds.", min=1, max=_MOST_DAYS)
+    ] = DAYS,
+    nested: Annotated[
+        bool, option("--nested", "In runs that tools start within a call, too.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    *,
+    options_given: options.Options,
+) -> int:
+    """Add a standing yes for calls of one tool, as their arguments are."""
+    configuration, now = options.load(options_given), datetime.now(UTC)
+    registry = registry_of(configuration)
+    found = registry.get(tool)
+    pinned = getattr(found, "pinned", None)
+    roots = tuple(RootName.parse(root).path for root in roots_of(configuration))
+    template = ApprovalTemplate(
+        id="",
+        tool=found.spec.name,
+        pin=pin_of(found.spec, pinned if isinstance(pinned, str) else None),
+        arguments=_arguments(patterns or (), found.spec.parameters),
+        roots=roots,
+        nested=nested,
+        made_at=now.isoformat(timespec="seconds"),
+        expires_at=(now + timedelta(days=days)).isoformat(timespec="seconds"),
+    )
+    if not roots and "execute" in found.spec.possible_effects:
+        raise UsageError(
+            f"{tool} may run programs, in whatever folders a run has",
+            hint="name those in which this holds: --root DIR",
+        )
+    if not yes:
+        lines = map(ShownLine, _lines(template))
+        show(wrapped(lines, columns_of(sys.stderr) if sys.stderr.isatty() else None), sys.stderr)
+        if not agreed("Add this standing yes?", "", "say so with --yes"):
+            note("nothing was added")
+            return EXIT_STOPPED
+    made = approval_templates(kept_sessions()).add(template)
+    if as_json:
+        print_json(_as_json(made))
+    else:
+        print_text("\n".join(_lines(made)))
+    return EXIT_OK
+
+
+@app.command()
+def revoke(
+    ids: Annotated[list[str] | None, argument("ID…", "The templates, as list shows them.")] = None,
+    every: Annotated[bool, option("--all", "All of them.")] = False,
+) -> None:
+    """Take templates back: from now on their calls are asked about again."""
+    if every == bool(ids):
+        raise UsageError("which templates?", hint="name their ids, or say --all")
+    file, wanted = approval_templates(kept_sessions()), frozenset(ids or ())
+    gone = file.revoke(None if every else wanted)
+    if gone < len(wanted):
+        raise UsageError(
+            f"{counted(gone, 'template')} revoked; the other ids name none",
+            hint="mlx-tools approvals list",
+        )
+    complain(f"{counted(gone, 'template')} revoked", kind="done")
+
+
+def _arguments(given: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The patterns, by argument. Raises `UsageError` for what no call could have."""
+    known = schema.get("properties") or {}
+    found: dict[str, Any] = {}
+    for one in given:
+        parts = re.fullmatch(r"([^=:]+)(:?=)(.*)", one, re.DOTALL)
+        if parts is None:
+            raise UsageError(f"{one!r} says nothing of an argument", hint="write ARGUMENT=PATTERN")
+        name, sign, said = parts.groups()
+        if name not in known or name in found:
+            fault = "is said twice" if name in found else "is no argument of it"
+            raise UsageError(f"{name!r} {fault}", hint=f"it has {', '.join(known) or 'none'}")
+        found[name] = said if sign == "=" else parse_json(said, f"{name}:=")
+    if missing := [name for name in schema.get("required") or () if name not in found]:
+        raise UsageError(
+            f"a call always has {', '.join(missing)}, and this says nothing of it",
+            hint=f"{missing[0]}=* stands for any value",
+        )
+    return found
+
+
+def _as_json(template: ApprovalTemplate) -> dict[str, Any]:
+    return {key: value for key, value in asdict(template).items() if key != "seal"}
+
+
+def _lines(template: ApprovalTemplate) -> Iterator[str]:
+    until = datetime.fromisoformat(template.expires_at).astimezone()
+    yield f"{template.id} {as_name(template.tool)}, until {until:%Y-%m-%d %H:%M}".strip()
+    for name, pattern in template.arguments.items():
+        shown = "anything" if pattern == "*" else on_one_line(pattern)
+        yield f"  {as_name(name)}: {shown}"
+    if template.roots:
+        roots = ", ".join(map(in_words, template.roots))
+        yield f"  in runs whose folders lie in {roots}; paths are below it"
+    if template.nested:
+        yield "  in runs within a call too"

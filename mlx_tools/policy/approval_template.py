@@ -1,0 +1,163 @@
+"""Approval templates: a person's standing yes for calls of one shape. Pure.
+
+A template names the tool, as it was then, and has a pattern for every argument that such a call
+has: a call with another argument, or with one less, is another shape. A pattern is the value
+itself, a text with ``*``, ``?`` or ``[…]`` in it, a list or an object of patterns, or ``*`` alone,
+which any value fits. It is held against the whole value, never against a part of it, and against a
+path as the tool resolved it, below one of the template's folders.
+
+What does not fit for any reason is asked about as if there were no template.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import unquote
+
+from mlx_tools.messages import ToolSpec
+from mlx_tools.policy.rules import is_glob
+
+ANY: Final = "*"
+_DEEP: Final = "**"
+_UP: Final = ("", ".", "..")
+_SLACK: Final = timedelta(minutes=5)
+"""How far a clock may have been set back before it is no longer believed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallNow:
+    """A call as it would run now: ``arguments`` were validated, ``paths`` are those of them that
+    the tool resolves, each as the path that it comes to. ``roots`` are the folders of the run;
+    ``nested``: it is one within a call."""
+
+    spec: ToolSpec
+    pinned: str | None
+    arguments: Mapping[str, Any]
+    paths: Mapping[str, str]
+    roots: Collection[str]
+    nested: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalTemplate:
+    """A standing yes.
+
+    ``tool`` and ``pin`` say which tool, and as what (`pin_of`); ``arguments`` has the patterns.
+    ``roots`` are folders: paths that the tool resolves lie below them, and so do all folders of the
+    run; without any, the template covers no path, and says nothing of the run's. ``nested``: it
+    holds in runs within a call too. It holds from ``made_at`` until ``expires_at`` (ISO 8601, UTC).
+    ``seal`` shows that nobody changed it.
+    """
+
+    id: str
+    tool: str
+    pin: str
+    arguments: Mapping[str, Any]
+    roots: tuple[str, ...] = ()
+    nested: bool = False
+    made_at: str = ""
+    expires_at: str = ""
+    seal: str = ""
+
+    def covers(self, call: CallNow) -> bool:
+        """Return whether a call is one of these."""
+        return (
+            (self.tool, self.pin) == (call.spec.name, pin_of(call.spec, call.pinned))
+            and (self.nested or not call.nested)
+            and self.holds(call.at)
+            and self.arguments.keys() == call.arguments.keys()
+            and (not self.roots or all(self._below(root) is not None for root in call.roots))
+            and all(
+                self._leads(pattern, call.paths[name])
+                if name in call.paths
+                else fits(pattern, call.arguments[name])
+                for name, pattern in self.arguments.items()
+            )
+        )
+
+    def holds(self, now: datetime) -> bool:
+        """Return whether its time has come, by a clock that was not set back, and is not over."""
+        try:
+            begin, end = map(datetime.fromisoformat, (self.made_at, self.expires_at))
+            return begin - _SLACK <= now < end
+        except (TypeError, ValueError, OverflowError):
+            return False
+
+    def _leads(self, pattern: Any, path: str) -> bool:
+        below = self._below(path)
+        if below is None or not isinstance(pattern, str):
+            return False
+        return _whole(pattern, path if pattern.startswith("/") else below)
+
+    def _below(self, path: str) -> str | None:
+        """The rest of a path below one of the folders, None where it lies below none."""
+        found = (_within(path, root) for root in self.roots)
+        return next((rest for rest in found if rest is not None), None)
+
+
+def pin_of(spec: ToolSpec, pinned: str | None) -> str:
+    """Return what changes with anything that a tool declares, or is held to."""
+    return hashlib.sha256(f"{spec.digest()}\n{pinned or ''}".encode()).hexdigest()
+
+
+def _within(path: str, root: str) -> str | None:
+    """The rest of an absolute path below a folder, None where it does not lie there."""
+    if not root.startswith("/") or path == root:
+        return "." if path == root else None
+    rest = path.removeprefix(f"{root.rstrip('/')}/")
+    return None if rest == path or not {*_UP}.isdisjoint(rest.split("/")) else rest
+
+
+def fits(pattern: Any, value: Any) -> bool:
+    """Return whether a value is what a pattern says, whole."""
+    if pattern == ANY:
+        return True
+    if isinstance(pattern, str):
+        return isinstance(value, str) and _whole(pattern, value)
+    if isinstance(pattern, Mapping):
+        return (
+            isinstance(value, Mapping)
+            and pattern.keys() == value.keys()
+            and all(fits(one, value[name]) for name, one in pattern.items())
+        )
+    if isinstance(pattern, Sequence):
+        same = isinstance(value, Sequence) and not isinstance(value, str)
+        return same and len(pattern) == len(value) and all(map(fits, pattern, value))
+    return type(pattern) is type(value) and bool(pattern == value)
+
+
+def _whole(pattern: str, text: str) -> bool:
+    """Return whether a text is what a pattern says; ``*`` ends at ``/``, ``**`` between two is any
+    number of parts. No wildcard means a part that goes up, nor what cannot be seen."""
+    if not is_glob(pattern):
+        return text == pattern
+    plain = unquote(text)  # whoever reads a URL may go up by it
+    if not plain.isprintable() or "\\" in plain or ".." in plain.split("/"):
+        return False
+    return _led(pattern.split("/"), text.split("/"))
+
+
+def _led(pattern: list[str], parts: list[str]) -> bool:
+    if pattern[-1] == _DEEP:
+        pattern = [*pattern, ANY]
+    reached = {0}  # the places in the pattern at which the next part may stand
+    for part in parts:
+        after = set()
+        for place in reached:
+            while place < len(pattern) and pattern[place] == _DEEP:
+                after.add(place)
+                place += 1
+            if place < len(pattern) and _part(pattern[place], part):
+                after.add(place + 1)
+        reached = after
+    return len(pattern) in reached
+
+
+def _part(pattern: str, part: str) -> bool:
+    return fnmatchcase(part, pattern) if is_glob(pattern) and part not in _UP else part == pattern

@@ -1,0 +1,128 @@
+"""The user's approval templates on disk: one file, outside any project, each template sealed with
+the key of approvals, so that nothing but this program adds one."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import asdict, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.paths import private_dir, read_private, write_whole
+from mlx_tools.policy import ApprovalTemplate, CallNow, same, seal
+
+_VERSION: Final = 1
+_MOST_BYTES: Final = 1_000_000
+_MOST: Final = 1_000
+"""Templates that are kept; a person reads no more."""
+
+
+class TemplateFile:
+    """The templates in the file ``path``, which need not exist; ``secret`` gives the key.
+
+    It is read anew each time, so what was revoked holds for no call that has not started. Methods
+    raise `StorageError` where it cannot be read, trusted or written.
+    """
+
+    def __init__(self, path: Path, secret: Callable[[], bytes]) -> None:
+        self.path = path
+        self._secret = secret
+
+    def templates(self, now: datetime) -> list[ApprovalTemplate]:
+        """Those that hold, or will, the oldest first. One that has expired goes for good, so that a
+        clock that is set back does not bring it back."""
+        entries = self._entries()
+        known = [made for one in entries if (made := self._believed(one)) is not None]
+        gone = {one.id for one in known if not now < datetime.fromisoformat(one.expires_at)}
+        if gone:
+            with contextlib.suppress(StorageError, UsageError):
+                self.revoke(gone)
+        return [one for one in known if one.id not in gone]
+
+    @property
+    def strangers(self) -> int:
+        """How many entries were not made with this key: they hold nothing."""
+        return sum(self._believed(one) is None for one in self._entries())
+
+    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+        """The first template that covers a call, None where none does, or nothing can be read."""
+        with contextlib.suppress(StorageError):
+            return next((one for one in self.templates(call.at) if one.covers(call)), None)
+        return None
+
+    def add(self, template: ApprovalTemplate) -> ApprovalTemplate:
+        """Keep a template, under an id of its own."""
+        with self._locked():
+            entries = self._entries()
+            if len(entries) >= _MOST:
+                raise StorageError(
+                    f"{self.path} holds {_MOST} templates", hint="revoke some: approvals revoke ID"
+                )
+            made = replace(template, id=secrets.token_hex(4))
+            made = replace(made, seal=seal(self._secret(), "template", asdict(made)))
+            self._write([*entries, asdict(made)])
+        return made
+
+    def revoke(self, ids: Collection[str] | None) -> int:
+        """Take templates away, by their ids, or all; return how many there were."""
+        with self._locked():
+            entries = self._entries()
+            kept = [one for one in entries if ids is not None and one.get("id") not in ids]
+            if len(kept) < len(entries):
+                self._write(kept)
+        return len(entries) - len(kept)
+
+    def _believed(self, entry: Mapping[str, Any]) -> ApprovalTemplate | None:
+        """The template of an entry that was written here, as it was."""
+        if not same(seal(self._secret(), "template", entry), str(entry.get("seal"))):
+            return None
+        return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
+
+    def _entries(self) -> list[dict[str, Any]]:
+        try:
+            data = read_private(self.path, _MOST_BYTES + 1)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be read: {error.strerror}") from None
+        try:
+            value = json.loads(data) if len(data) <= _MOST_BYTES else None
+        except (ValueError, RecursionError):
+            value = None
+        entries: Any = None
+        if isinstance(value, dict) and value.get("version") == _VERSION:
+            entries = value.get("templates")
+        if not isinstance(entries, list) or not all(isinstance(one, dict) for one in entries):
+            raise StorageError(
+                f"{self.path} is damaged: no approval template holds",
+                hint="remove the file, and add them anew",
+            )
+        return entries
+
+    def _write(self, entries: Collection[Mapping[str, Any]]) -> None:
+        text = json.dumps({"version": _VERSION, "templates": list(entries)}, indent=1)
+        try:
+            write_whole(self.path, text.encode())
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {error.strerror}") from None
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        private_dir(self.path.parent)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            file = os.open(self.path.with_suffix(".lock"), flags, 0o600)
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
