@@ -6,7 +6,9 @@ spaces, and stems the English ones.
 
 Stemming is English alone. So a word that hardly a file has is looked for as the beginning of longer
 ones too, and words in letters beyond ASCII, most of them of languages with many endings, without
-their endings. What a word is taken for counts beside it, never instead of it.
+their endings; one that is nowhere as those that share most of its letters in threes, since people
+misspell, and some languages put words together. What a word is taken for counts beside it, never
+instead of it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
+from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import chain
 from typing import Final, NamedTuple
@@ -184,11 +187,18 @@ class TermMatcher:
         return found
 
 
-def query_of(question: str, count: CountHolding) -> Query:
+FindNear = Callable[[str], Iterable[str]]
+"""The terms there are that are spelled much like one that there is not."""
+
+
+def query_of(question: str, count: CountHolding, near: FindNear = lambda term: ()) -> Query:
     """What is looked for. Where the question has no words, neither has this."""
     wanted: dict[WantedTerm, None] = {}
     for term in asked(question):
-        wanted |= dict.fromkeys(_ways(term, count))
+        ways = list(_ways(term, count))
+        if len(term) >= _LEAST and not any(map(count, ways)):
+            ways += (WantedTerm(one, True) for one in near(term))
+        wanted |= dict.fromkeys(ways)
     quoted = (f'"{one}"' for one in phrases(question) for _ in range(_QUOTED_WEIGHT))
     clauses = [*(one.expression for one in wanted), *quoted]
     return Query(tuple(wanted), tuple(clauses))
@@ -224,6 +234,35 @@ def asked(question: str) -> list[str]:
             if term not in last:
                 (common if is_common(term) else found)[term] = None
     return [*(found or common)][:MAX_QUERY_TERMS]
+
+
+# --- words that are spelled much like another -----------------------------------------------------
+
+_ALIKE: Final = 0.75
+"""How alike two words are at least, as `difflib` has it, of which one may be a slip for the other;
+one that holds the other, as German puts words together, is as much like it."""
+
+_PART: Final = 5
+"""Letters of a word that another may hold, at least."""
+
+_MOST_NEAR: Final = 3
+
+
+def trigrams(term: str) -> list[str]:
+    """The letters of a term in threes, each once."""
+    return list(dict.fromkeys(term[at : at + 3] for at in range(len(term) - 2)))
+
+
+def nearest(term: str, candidates: Iterable[str]) -> list[str]:
+    """Those of the candidates that are most like a term, the best first."""
+    short = _stem(term)
+
+    def likeness(other: str) -> float:
+        held = min(len(short), len(other)) >= _PART and (short in other or other in short)
+        return max(_ALIKE if held else 0.0, SequenceMatcher(None, short, other).ratio())
+
+    scored = sorted(((likeness(one), one) for one in candidates), key=lambda one: (-one[0], one[1]))
+    return [one for score, one in scored[:_MOST_NEAR] if score >= _ALIKE]
 
 
 def phrases(question: str) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from mlx_tools.store import DAMAGED
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.passages import WITHIN
-from mlx_tools.toolbox.kb.query import FEW, TermMatcher, WantedTerm, query_of
+from mlx_tools.toolbox.kb.query import FEW, TermMatcher, WantedTerm, nearest, query_of, trigrams
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0
@@ -199,6 +199,10 @@ _FTS5_LEAST: Final = 1e-6
 """The rarity that FTS5's bm25 takes for a word that half of the rows have, or more."""
 
 
+_CANDIDATES: Final = 300
+"""Words that are looked at for one that is nowhere."""
+
+
 class ScoredPassage(NamedTuple):
     """A passage and its score, and the file it is of."""
 
@@ -222,7 +226,7 @@ class PassageRanking:
         # full-text index once for each file: so tables are joined in the order in which they stand
         # (CROSS JOIN), and no index is used for this (+).
         self._within = "AND +corpus = ?" if self._corpus else ""
-        self.query = query_of(question, self._count)
+        self.query = query_of(question, self._count, self._near)
 
     def best(self, limit: int) -> list[ScoredPassage]:
         """The best passage of each of the best files, with the file's score; then further ones, and
@@ -330,6 +334,23 @@ class PassageRanking:
         return (
             f"FROM {table} CROSS JOIN file ON file.id = {file} WHERE {table} MATCH ? {self._within}"
         )
+
+    def _near(self, term: str) -> list[str]:
+        """The words that files have and that share letters in threes with one that none has."""
+        sql = self._database.sql
+        for table, _ in _OF_FILES:
+            sql.execute(
+                f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table}_terms "
+                f"USING fts5vocab(main, {table}, row)"
+            )
+        grams = trigrams(term)
+        shared = " + ".join(["(instr(term, ?) > 0)"] * len(grams))
+        every = " UNION ".join(f"SELECT term FROM temp.{table}_terms" for table, _ in _OF_FILES)
+        query = (
+            f"SELECT term, {shared} AS shared FROM ({every}) WHERE length(term) > 2 AND shared > 0 "
+            f"ORDER BY shared DESC, abs(length(term) - ?), term LIMIT {_CANDIDATES}"
+        )
+        return nearest(term, (row[0] for row in self._database.rows(query, *grams, len(term))))
 
     def _count(self, wanted: WantedTerm) -> int:
         """How many files match, by their words or their names, up to `FEW`."""
