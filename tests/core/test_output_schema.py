@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from strong_model import StrongModel, Wish
 
@@ -92,6 +92,14 @@ def test_a_right_answer_is_left_alone_and_told_as_it_is_written(
     assert not [one for one in happens if isinstance(one, events.CallOpened | events.CallRead)]
 
 
+# These find an answer.
+@example(made=({"enum": [1]}, 1), seed=38, scores=True, strategy="guided")
+@example(
+    made=({"type": "array", "items": {"type": "integer"}, "maxItems": 1}, [1]),
+    seed=33,
+    scores=True,
+    strategy="auto",
+)
 @given(
     made=typed(),
     seed=st.integers(0, 2**32),

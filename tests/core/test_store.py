@@ -92,7 +92,7 @@ def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> Non
         files.transcript.close()
 
 
-@given(st.text(max_size=300), st.integers(1, 300))
+@given(st.text(min_size=30, max_size=300), st.integers(1, 100))
 def test_a_shortened_text_keeps_its_head_and_tail_and_its_limit(text: str, limit: int) -> None:
     short = shorten(text, limit, lambda n, start: f"[{n} left out]")
     assert len(short) <= limit

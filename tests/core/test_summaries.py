@@ -213,9 +213,9 @@ def test_secrets_are_in_no_prompt(tmp_path: Path) -> None:
 
 
 @given(
-    st.text(st.sampled_from("ab \n.é"), min_size=1, max_size=400),
-    st.integers(1, 400),
-    st.integers(1, 20_000),
+    st.text(st.sampled_from("ab \n.é"), min_size=20, max_size=400),
+    st.integers(100, 400),
+    st.integers(500, 20_000),
 )
 def test_parts_come_out_of_the_middle_in_order_and_their_summaries_have_room(
     unit: str, times: int, limit: int
