@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.toolbox import KnowledgeBase
+from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, query_of
 from tests.kb.shelf import paths, written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,3 +86,11 @@ def test_words_of_other_languages_are_found_slips_and_compounds_too(
 def test_a_word_that_is_like_no_other_finds_nothing(pages: KnowledgeBase) -> None:
     for word in ("zebra", "xylophone", "Qwertz"):
         assert paths(pages, word) == []
+
+
+def test_of_a_text_of_unknown_words_only_a_few_are_looked_for_by_their_letters() -> None:
+    looked: list[str] = []
+    words = [f"zq{number:03}xk" for number in range(40)]
+    found = query_of(" ".join(words), lambda _: 0, lambda term: looked.append(term) or ["known"])
+    assert looked == words[:MAX_NEAR_TERMS]
+    assert [one.term for one in found.wanted].count("known") == 1

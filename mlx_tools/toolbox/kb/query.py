@@ -27,6 +27,9 @@ MAX_QUERY_CHARS: Final = 4_000
 MAX_QUERY_TERMS: Final = 48
 MAX_QUERY_PHRASES: Final = 8
 MAX_TERM_CHARS: Final = 64
+MAX_NEAR_TERMS: Final = 4
+"""Words of a question that are nowhere for which others are looked for: it takes a walk through all
+words there are."""
 
 FEW: Final = 3
 """A word that fewer files or notes have is looked for as a beginning too."""
@@ -194,9 +197,11 @@ FindNear = Callable[[str], Iterable[str]]
 def query_of(question: str, count: CountHolding, near: FindNear = lambda term: ()) -> Query:
     """What is looked for. Where the question has no words, neither has this."""
     wanted: dict[WantedTerm, None] = {}
+    looked = 0
     for term in asked(question):
         ways = list(_ways(term, count))
-        if len(term) >= _LEAST and not any(map(count, ways)):
+        if len(term) >= _LEAST and looked < MAX_NEAR_TERMS and not any(map(count, ways)):
+            looked += 1
             ways += (WantedTerm(one, True) for one in near(term))
         wanted |= dict.fromkeys(ways)
     quoted = (f'"{one}"' for one in phrases(question) for _ in range(_QUOTED_WEIGHT))

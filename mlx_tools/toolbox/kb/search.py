@@ -337,20 +337,22 @@ class PassageRanking:
 
     def _near(self, term: str) -> list[str]:
         """The words that files have and that share letters in threes with one that none has."""
-        sql = self._database.sql
+        grams = trigrams(term)
+        shared = " + ".join(["(instr(term, ?) > 0)"] * len(grams))
+        found: dict[str, None] = {}
         for table, _ in _OF_FILES:
-            sql.execute(
+            self._database.sql.execute(
                 f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table}_terms "
                 f"USING fts5vocab(main, {table}, row)"
             )
-        grams = trigrams(term)
-        shared = " + ".join(["(instr(term, ?) > 0)"] * len(grams))
-        every = " UNION ".join(f"SELECT term FROM temp.{table}_terms" for table, _ in _OF_FILES)
-        query = (
-            f"SELECT term, {shared} AS shared FROM ({every}) WHERE length(term) > 2 AND shared > 0 "
-            f"ORDER BY shared DESC, abs(length(term) - ?), term LIMIT {_CANDIDATES}"
-        )
-        return nearest(term, (row[0] for row in self._database.rows(query, *grams, len(term))))
+            query = (
+                f"SELECT term, {shared} AS shared FROM temp.{table}_terms WHERE shared >= ? "
+                f"ORDER BY shared DESC, abs(length(term) - ?), term LIMIT {_CANDIDATES}"
+            )
+            least = max(1, len(grams) // 3)
+            rows = self._database.rows(query, *grams, least, len(term))
+            found |= dict.fromkeys(row[0] for row in rows)
+        return nearest(term, found)
 
     def _count(self, wanted: WantedTerm) -> int:
         """How many files match, by their words or their names, up to `FEW`."""
