@@ -20,11 +20,9 @@ import itertools
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 import venv
 from collections.abc import Iterator
@@ -40,6 +38,7 @@ RESULTS = HERE / "gateway_clients.json"
 sys.path[:0] = [str(CLIENTS), str(ROOT)]
 
 from agents import AGENTS, work  # noqa: E402
+from gateway_load import free_port, process  # noqa: E402
 from model import COMMANDS, TASK, StrongServer  # noqa: E402
 
 from scripts.clients_table import write_page  # noqa: E402
@@ -93,31 +92,6 @@ def made(name: str) -> Path:
 
 
 # --- processes ------------------------------------------------------------------------------------
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
-
-
-@contextlib.contextmanager
-def process(command: list[str], url: str, environ: dict[str, str]) -> Iterator[None]:
-    """A process that answers at this address, until the end."""
-    with tempfile.TemporaryFile() as log:
-        one = subprocess.Popen(command, env=os.environ | environ, stdout=log, stderr=log)
-        try:
-            for _ in range(1800):
-                with contextlib.suppress(OSError):
-                    urllib.request.urlopen(url, timeout=1).close()
-                    break
-                if one.poll() is not None:
-                    log.seek(0)
-                    raise SystemExit(log.read().decode()[-2000:])
-                time.sleep(0.1)
-            yield
-        finally:
-            one.terminate()
-            one.wait()
 
 
 @contextlib.contextmanager

@@ -122,10 +122,11 @@ def free_port() -> int:
 def process(
     command: list[str], url: str, environ: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that answers at this address, until the end."""
     with tempfile.TemporaryFile() as log:
         one = subprocess.Popen(command, env=os.environ | environ, stdout=log, stderr=log)
         try:
-            for _ in range(600):
+            for _ in range(1800):
                 with contextlib.suppress(OSError):
                     urllib.request.urlopen(url, timeout=1).close()
                     break
