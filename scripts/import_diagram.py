@@ -66,10 +66,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
+_LOOKED_AT: Final = (
+    *(ast.Module, ast.Import, ast.ImportFrom, ast.Call),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef),
+)
+
+
 @functools.cache
-def parsed(path: Path) -> ast.Module:
-    """The syntax tree of a module."""
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """The module itself, and the imports, calls, functions and classes in it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    return tuple(node for node in ast.walk(tree) if isinstance(node, _LOOKED_AT))
 
 
 def called(node: ast.Call) -> str:
@@ -88,7 +95,7 @@ def imports_of(name: str, path: Path) -> Iterator[tuple[int, str]]:
     package = [PACKAGE, *([] if name == FACE else name.split("."))]
     if not is_package:
         package.pop()
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name

@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import cast
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -51,8 +52,8 @@ HEAVY = {
 MODULES = house.modules()
 
 
-def tree_of(name: str) -> ast.Module:
-    return house.parsed(MODULES[name])
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    return house.nodes(MODULES[name])
 
 
 def pure_modules() -> list[str]:
@@ -60,7 +61,7 @@ def pure_modules() -> list[str]:
 
 
 def functions(name: str) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree_of(name)):
+    for node in nodes(name):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
@@ -74,7 +75,7 @@ def test_a_room_takes_from_another_only_what_its_init_offers() -> None:
     faults = [
         f"{name}, line {node.lineno}: {node.module}"
         for name in MODULES
-        for node in ast.walk(tree_of(name))
+        for node in nodes(name)
         if isinstance(node, ast.ImportFrom) and name != house.FACE
         for package, room, *inner in [[*(node.module or "").split("."), ""]]
         if package == house.PACKAGE and inner[:-1] and room != name.partition(".")[0]
@@ -114,7 +115,7 @@ def test_a_pure_room_does_no_io() -> None:
         if dotted.partition(".")[0] in NO_IO_MODULES and not dotted.startswith("urllib.parse")
     ]
     for name in pure_modules():
-        for node in ast.walk(tree_of(name)):
+        for node in nodes(name):
             if isinstance(node, ast.Call) and (called := house.called(node)) in NO_IO_CALLS:
                 faults.append(f"{name}, line {node.lineno}: calls {called}()")
     assert faults == []
@@ -187,13 +188,13 @@ def test_nothing_is_left_undone() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    assert [name for name in MODULES if not ast.get_docstring(tree_of(name))] == []
+    assert [n for n in MODULES if not ast.get_docstring(cast(ast.Module, nodes(n)[0]))] == []
 
 
 def test_no_class_name_stands_for_two_things() -> None:
     seen: dict[str, set[str]] = {}
-    for name, path in MODULES.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for name in MODULES:
+        for node in nodes(name):
             if isinstance(node, ast.ClassDef):
                 seen.setdefault(node.name, set()).add(name)
     assert {name: places for name, places in seen.items() if len(places) > 1} == {}
