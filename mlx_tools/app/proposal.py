@@ -176,7 +176,7 @@ class _MemoryStore(MemoryStore):
     files: SessionFiles | None = None
 
     def create(self) -> SessionFiles:
-        self.files = super().create()
+        self.files = replace(super().create(), artifacts=None)  # whose reader would be a tool
         return self.files
 
     @property

@@ -170,6 +170,22 @@ class ArtifactStore(KeptFiles):
             return None
 
 
+@dataclass(eq=False)
+class MemoryArtifacts(ArtifactStore):
+    """The artifacts of a session in memory: those in ``held`` that are under its name, ``folder``.
+    The oldest of all sessions make room for new ones."""
+
+    held: dict[Path, bytes]
+
+    def _write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+        self.held[self.folder / key] = data
+        while sum(map(len, list(self.held.values()))) > self.max_bytes:
+            self.held.pop(next(iter(self.held)), None)
+
+    def _read(self, key: str) -> bytes | None:
+        return self.held.get(self.folder / key)
+
+
 UNDO_FOLDER: Final = ".mlx-tools-undo"
 """No tool opens anything of this name (`mlx_tools.store.roots`)."""
 

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.access_list import Access, Used
-from mlx_tools.store.artifacts import ArtifactStore, UndoStore
+from mlx_tools.store.artifacts import ArtifactStore, MemoryArtifacts, UndoStore
 from mlx_tools.store.session_list import LAST, ListedSession
 from mlx_tools.store.transcript import Transcript
 from mlx_tools.transcript import Record
@@ -171,18 +172,20 @@ def new_session_id() -> str:
 class MemoryStore:
     """Keeps nothing on disk: for tests, and for callers who keep transcripts themselves.
 
-    The last sessions can be opened again, `KEPT` of them.
+    The last sessions can be opened again, `KEPT` of them; their artifacts together are bounded as
+    those of one session on disk.
     """
 
     secret = secrets.token_bytes(32)
     _kept: dict[str, Transcript] = field(default_factory=dict, init=False)
+    _held: dict[Path, bytes] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
         session = new_session_id()
         self._kept[session] = Transcript()
         while len(self._kept) > KEPT:
             del self._kept[next(iter(self._kept))]
-        return SessionFiles(session, self._kept[session])
+        return self._files(session, self._kept[session])
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session of this store, to go on with. Raises `UsageError` where there is none,
@@ -193,11 +196,15 @@ class MemoryStore:
         if kept.in_use:
             raise TranscriptError("the session is in use", hint="wait for it to end")
         kept.in_use = True
-        return SessionFiles(os.fspath(session), kept)
+        return self._files(os.fspath(session), kept)
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session of this store, to be looked at, in use or not. Raises what `open` raises."""
         kept = self._kept.get(os.fspath(session))
         if kept is None:
             raise UsageError(f"there is no session {os.fspath(session)!r} in memory")
-        return SessionFiles(os.fspath(session), kept)
+        return self._files(os.fspath(session), kept)
+
+    def _files(self, session: str, transcript: Transcript) -> SessionFiles:
+        artifacts = MemoryArtifacts(Path(session), held=self._held)
+        return SessionFiles(session, transcript, artifacts)

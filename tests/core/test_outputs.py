@@ -92,26 +92,34 @@ def reading(prompt: str) -> str:
 # --- reading on ---
 
 
-def test_a_model_that_reads_on_as_it_is_told_sees_the_whole(tmp_path: Path) -> None:
-    made = controller(tmp_path, call("long"), *[reading] * 40, answer())
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_model_that_reads_on_as_it_is_told_sees_the_whole(
+    tmp_path: Path, in_memory: bool
+) -> None:
+    folder = None if in_memory else tmp_path
+    made = controller(folder, call("long"), *[reading] * 40, answer())
     outcome = made.run_sync("Hi", tool_choice=None)
-    seen = observations(outcome)
+    seen = [r for r in outcome.records if isinstance(r, ObservationRecord)]
     pages = [r.content or "" for r in seen if r.name == "read_artifact" and r.error is None]
     head = (seen[0].content or "").partition("\n[...")[0]
     whole = head + "".join(page[: page.rindex("\n[characters")] for page in pages)
     assert whole == WHOLE
     assert all(len(page) <= LIMITS.max_observation_chars for page in pages)
-    assert [r.artifact for r in seen if r.artifact] == [*kept_by(outcome)]
+    kept = [r.artifact for r in seen if r.artifact]
+    assert kept == ([seen[0].artifact] if in_memory else [*kept_by(outcome)])
 
 
-def test_an_artifact_of_another_session_is_not_there(tmp_path: Path) -> None:
-    first = controller(tmp_path, call("long"), answer()).run_sync("Hi")
-    (key,) = kept_by(first)
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_an_artifact_of_another_session_is_not_there(tmp_path: Path, in_memory: bool) -> None:
     free = RunSettings(strategy="free")  # held, no tool is called that the model was not told of
-    lines = call("read_artifact", id=key), answer()
-    second = controller(tmp_path, *lines, settings=free).run_sync("Hi")
-    lines = call("read_artifact", id="0" * 32), answer()
-    guessed = controller(tmp_path, *lines, settings=free).run_sync("Hi")
+    keys: list[Any] = []
+    lines = call("long"), answer(), lambda _: call("read_artifact", id=keys[0]), answer()
+    lines += call("read_artifact", id="0" * 32), answer()
+    made = controller(None if in_memory else tmp_path, *lines, settings=free)
+    first = made.run_sync("Hi")
+    keys += [r.artifact for r in first.records if isinstance(r, ObservationRecord)]
+    assert keys[0] is not None
+    second, guessed = made.run_sync("Hi"), made.run_sync("Hi")
     assert second.calls[0].error_code == "tool_error"
     assert second.calls[0].error_preview == guessed.calls[0].error_preview
 
