@@ -295,12 +295,14 @@ class Conversation:
         return event
 
     def _outcome(self) -> Outcome:
-        return outcome_of(
+        outcome = outcome_of(
             self.files.transcript,
             transcript=self.files.path,
             outputs=self.outputs.whole,
             artifacts=self.outputs.artifacts,
         )
+        thoughts = [r.reasoning for r in outcome.records if isinstance(r, CompletionRecord)]
+        return replace(outcome, reasoning_artifact=self.outputs.keep_thoughts(thoughts))
 
     def _begin(self, question: str, tool_choice: str | None = None) -> None:
         """Write down the header of a new session, and what was said before it."""

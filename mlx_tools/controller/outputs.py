@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
@@ -19,6 +19,9 @@ from mlx_tools.transcript import CallRecord, Laid, Sources, lay_out
 
 if TYPE_CHECKING:
     from mlx_tools.policy import Redactor
+
+_THOUGHTS: Final = "thoughts"
+"""Beside the calls, which are c1, c2, …"""
 
 Notice = Callable[[int, int], str]
 """What stands where something was cut, by how many characters are left out and where they begin."""
@@ -145,6 +148,18 @@ class Outputs:
             content = (edited + _joined(content, after))[:limit]
         given = tuple(one.to_json() for one in laid.given)
         return Observation(content, None, self.artifacts.get(call.call), problem, given)
+
+    def keep_thoughts(self, thoughts: Iterable[str]) -> str | None:
+        """Keep what the model thought, where all is kept; return the artifact's id, None where
+        there is none."""
+        text = self.clean("\n\n".join(filter(None, thoughts))) if self._keeps_all else ""
+        if not text:
+            return None
+        if self.whole.get(_THOUGHTS) != text:
+            self.whole[_THOUGHTS] = text
+            self.artifacts.pop(_THOUGHTS, None)
+            self._keep(_THOUGHTS)
+        return self.artifacts.get(_THOUGHTS)
 
     def clean(self, text: str) -> str:
         """The text without what the policy takes out."""

@@ -357,7 +357,8 @@ class Context:
 class Outcome:
     """The ending of a run. Numbers the server did not report are None.
 
-    ``records`` are those of the run.
+    ``records`` are those of the run. ``reasoning_artifact`` is the id of the artifact that what the
+    model thought was kept as.
     """
 
     status: ClassVar[str]
@@ -372,6 +373,7 @@ class Outcome:
     context: Context = Context()  # frozen, so all may share it
     model: str | None = None
     strategy: str = "free"
+    reasoning_artifact: str | None = None
     records: Sequence[Record] = field(default=(), repr=False, compare=False)
 
     @property
@@ -385,7 +387,8 @@ class Outcome:
         return EXIT_OK
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
-        """The outcome as ``mlx-tools ask --json`` prints it: every key, always."""
+        """The outcome as ``mlx-tools ask --json`` prints it: every key, always, but for
+        ``reasoning_artifact``, where there is none."""
         return {
             "status": self.status,
             "answer": getattr(self, "answer", None),
@@ -405,7 +408,7 @@ class Outcome:
             "context": asdict(self.context),
             "model": self.model,
             "strategy": self.strategy,
-        }
+        } | ({"reasoning_artifact": self.reasoning_artifact} if self.reasoning_artifact else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

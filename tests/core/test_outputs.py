@@ -159,6 +159,22 @@ def test_once_a_tool_has_failed_every_output_of_the_run_is_kept(tmp_path: Path) 
     assert [kept.get(named[c.id] or "") for c in outcome.calls] == ["before", None, "after"]
 
 
+@pytest.mark.parametrize(
+    ("tool_called", "keep_all", "kept"),
+    [("short", False, False), ("short", True, True), ("broken", False, True)],
+)
+def test_what_the_model_thought_is_kept_where_all_of_a_run_is(
+    tmp_path: Path, tool_called: str, keep_all: bool, kept: bool
+) -> None:
+    script = (
+        f"<think>I call it.</think>{call(tool_called)}",
+        f"<think>Now I know.</think>{answer()}",
+    )
+    outcome = controller(tmp_path, *script, keeping={"keep_all": keep_all}).run_sync("Hi")
+    said = outcome.to_json().get("reasoning_artifact")
+    assert kept_by(outcome).get(said) == ("I call it.\n\nNow I know." if kept else None)
+
+
 def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
     tmp_path: Path,
 ) -> None:
