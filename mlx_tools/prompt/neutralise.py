@@ -342,6 +342,9 @@ TOOL_MARKERS: Final = (
 )
 """Markers around native tool calls and their results."""
 
+_MEDIA: Final = ("image", "video", "speech")
+_SPANS: Final = ("vision", "object_ref", "box", "quad")
+
 BUILTIN_TOKENS: Final = (
     *("<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|endoftext|>", "<|endofprompt|>"),
     *("<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>", "<|eot|>"),
@@ -358,8 +361,33 @@ BUILTIN_TOKENS: Final = (
     *("<SPECIAL_10>", "<SPECIAL_11>", "<SPECIAL_12>", "<extra_id_0>", "<extra_id_1>"),
     *("<|startoftext|>", "<|im_user|>", "<|im_assistant|>", "<|im_system|>", "<|im_middle|>"),
     *("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|file_sep|>", "<|repo_name|>"),
+    # Mistral (tekken)
+    *("[CALL_ID]", "[MODEL_SETTINGS]", "[/MODEL_SETTINGS]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"),
+    *("[IMG]", "[IMG_BREAK]", "[IMG_END]", "[AUDIO]", "[BEGIN_AUDIO]", "[TRANSCRIBE]"),
+    # Gemma 4
+    *("<|tool>", "<tool|>", "<|channel>", "<channel|>", "<|think|>", '<|"|>', "<|image|>"),
+    *("<|image>", "<image|>", "<|audio>", "<audio|>", "<|audio|>", "<|video|>"),
+    # Llama 4
+    *("<|eom|>", "<|step|>", "<|python_start|>", "<|python_end|>", "<|finetune_right_pad|>"),
+    *("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>"),
+    *("<|patch|>", "<|reasoning_thinking_start|>", "<|reasoning_thinking_end|>"),
+    # MiniMax
+    *("]~!b[", "]~b]", "[e~[", "]!d~[", "<function_call>", "<code_interpreter>"),
+    *("]<]image[>[", "]<]video[>[", "]<]speech[>[", "]<]vision pad[>["),
+    *(f"]<]{part} of {kind}[>[" for part in ("start", "end") for kind in _MEDIA),
+    # Seed
+    *("<seed:bos>", "<seed:eos>", "<seed:pad>", "<seed:tool_call>", "</seed:tool_call>"),
+    *("<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"),
+    # Qwen-VL
+    *(f"<|{part}_{end}|>" for part in _SPANS for end in ("start", "end")),
+    *("<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
+    # InternLM
+    *("<|action_start|>", "<|action_end|>", "<|interpreter|>", "<|plugin|>"),
+    *("<|User|>", "<|Bot|>", "<eoh>", "<eoa>"),
 )
-"""Control tokens of widely used chat models, beside those of reasoning and tool calls."""
+"""Control tokens of widely used chat models, beside those of reasoning and tool calls. Left out are
+those that only part files in a repository (``<filename>``), or are HTML (``<img>``): they forge no
+turn, and stand in many a text."""
 
 KNOWN_TOKENS: Final = tuple(
     dict.fromkeys(

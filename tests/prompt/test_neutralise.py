@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
 
 PLAIN_LINES = ("\nUser:", "\nAssistant:", "\nSystem:")
@@ -53,6 +54,45 @@ def test_no_text_keeps_a_control_token_and_every_text_comes_back(
     assert not tokens_in(neutral, neutraliser)
     assert neutraliser.restore(neutral) == text
     assert neutraliser.restore(neutraliser.plain(neutral)) == neutral
+
+
+@pytest.mark.parametrize(
+    ("family", "tokens"),
+    [
+        (
+            "Mistral",
+            "</s> [INST] [TOOL_CALLS] [CALL_ID] [ARGS] [THINK] [MODEL_SETTINGS] [IMG] [AUDIO]",
+        ),
+        (
+            "Gemma 4",
+            '<turn|> <|turn> <|tool> <tool|> <|channel> <channel|> <|think|> <|"|> <|image>',
+        ),
+        (
+            "Llama 4",
+            "<|eot|> <|eom|> <|header_start|> <|step|> <|python_start|> <|python_end|> <|image|>",
+        ),
+        ("MiniMax", "]~!b[ ]~b] [e~[ <minimax:tool_call> ]<]image[>[ ]<]start|of|video[>["),
+        ("Seed", "<seed:bos> <seed:eos> <seed:think> <seed:tool_call> </seed:cot_budget_reflect>"),
+        (
+            "Qwen-VL",
+            "<|vision_start|> <|vision_end|> <|image_pad|> <|box_end|> <|object_ref_start|>",
+        ),
+        ("InternLM", "<|action_start|> <|action_end|> <|interpreter|> <|plugin|> <eoa>"),
+    ],
+)
+def test_the_tokens_of_a_family_are_broken_where_the_model_is_not_known(
+    family: str, tokens: str
+) -> None:
+    neutraliser = Neutraliser(NAMED_FORMATS["plain"].control_tokens)
+    for token in tokens.split():
+        token = token.replace("t|of|v", "t of v")
+        assert token not in neutraliser.plain(f"a {token} b"), family
+        assert neutraliser.restore(neutraliser.plain(token)) == token
+
+
+@pytest.mark.parametrize("text", ["cp <filename> /tmp", '<img src="a">', "<box>", "[a][b]", "[]"])
+def test_what_is_written_in_many_a_text_is_left_alone(text: str) -> None:
+    assert KNOWN.plain(text) == text
 
 
 @pytest.mark.parametrize("neutraliser", [KNOWN, Neutraliser(())], ids=["known", "none"])
