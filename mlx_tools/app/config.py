@@ -549,12 +549,23 @@ def _more_and_less(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return more, less
 
 
+def _bare(key: str) -> str:
+    """A key as a hand may have it: units, and what parts words, are left out."""
+    return key.lower().removesuffix("_ms").replace("_", "").replace("-", "")
+
+
 def _unknown_key(key: str, value: Any) -> str:
     if key in _sections():
         return f"{key}: a section, written [{key}]"
     tail = key.rpartition(".")[2]
-    close = [k for k in table() if k.rpartition(".")[2] == tail][:1]  # the wrong section
-    close = close or difflib.get_close_matches(key, [*table(), *_sections()], n=1, cutoff=0.7)
+    same = [k for k in table() if k.rpartition(".")[2] == tail]  # the wrong section
+    close = difflib.get_close_matches(key, same, n=1, cutoff=0)
+    if "." not in key:  # the section was left out
+        ends = {k.rpartition(".")[2]: k for k in table()}
+        close += [ends[one] for one in difflib.get_close_matches(key, ends, n=1, cutoff=0.7)]
+    names = {_bare(k): k for k in (*table(), *_sections())}
+    alike = difflib.get_close_matches(_bare(key), names, n=1, cutoff=0.7)
+    close += [names[one] for one in alike]
     section = key.partition(".")[0]
     known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"

@@ -195,3 +195,18 @@ def test_every_option_of_the_settings_is_one_of_ask() -> None:
     flags = {row.flag for row in rows if row.group != "gateway"} - {""}
     offered = {flag for one in get_command(ask.app).params for flag in one.opts}
     assert flags <= offered
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        *(("gatway.api_key", "gateway.api_key"), ("limit.max_token", "limits.max_tokens")),
+        *(("dryrun", "policy.dry_run"), ("limits.total-timeout", "limits.total_timeout_ms")),
+        *(("policy.seed", "model.seed"), ("artifacts.keepdays", "artifacts.keep_days")),
+    ],
+)
+def test_a_setting_that_is_none_is_likened_by_its_whole_name(
+    run: Any, key: str, meant: str
+) -> None:
+    result = run("config", "set", key, "3")
+    assert result.code == 2 and f"did you mean {meant}?" in result.error

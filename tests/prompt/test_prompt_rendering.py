@@ -149,6 +149,16 @@ def test_a_prefix_never_stands_in_a_thought(chat_format: ChatFormat, reasoning: 
     assert prompt.render().startswith(asked + "1}<|im_end|>")
 
 
+@pytest.mark.parametrize(("name", "header"), [("plain", "Assistant: "), ("mistral", "[/INST] ")])
+def test_the_blank_behind_a_header_stands_before_what_is_forced(name: str, header: str) -> None:
+    prompt = folded(UserRecord(content="?"), chat_format=NAMED_FORMATS[name])
+    asked = prompt.render('{"a":')
+    assert asked.endswith(header + '{"a":')
+    prompt.add(said(1, '{"a":1}', prefix='{"a":'))
+    prompt.add(UserRecord(content="!"))
+    assert prompt.render().startswith(asked + "1}")
+
+
 def test_a_thought_that_the_header_opens_is_left_open_and_closed_later() -> None:
     prompt = folded(UserRecord(content="?"), chat_format=OPENS, reasoning="auto")
     asked = prompt.render()
