@@ -19,8 +19,9 @@ from mlx_tools import (
     builtin_tools,
 )
 from mlx_tools.backends import Backend, FoundVerdict, ModelFiles
-from mlx_tools.golden import Golden, read_session
+from mlx_tools.golden import Golden
 from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store.transcript import load
 
 from .scene import Approver, Scene, golden_of
 
@@ -215,7 +216,7 @@ async def _play(scene: Real, backend: Backend, files: ModelFiles) -> Golden:
             await controller().resume(session, approvals=scene.resumed)
         path = Path(store.path_of(session))
         return golden_of(
-            read_session(path),
+            Golden.of(tuple(load(path))),
             replace(scene, files=files),
             registry=registry,
             source="real",

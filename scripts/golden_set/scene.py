@@ -22,8 +22,9 @@ from mlx_tools import (
 from mlx_tools.backends import FoundVerdict, ModelFiles
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import BackendError
-from mlx_tools.golden import Golden, make_golden, read_session
+from mlx_tools.golden import Golden, make_golden
 from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedBackend
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -151,7 +152,7 @@ class Stage:
         """The golden transcript of a session that was played here."""
         scene, path = self.scene, self.path(session)
         return golden_of(
-            read_session(path),
+            Golden.of(tuple(load(path))),
             scene,
             registry=self.registry,
             source="scripted",
