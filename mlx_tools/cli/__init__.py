@@ -44,6 +44,10 @@ COMPLETION_VARIABLE = "_MLX_TOOLS_COMPLETE"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what is returned is the process's exit code."""
+    if sys.platform == "win32":  # the rest would fail at its imports
+        said = "Windows is not supported (in WSL it works: https://learn.microsoft.com/windows/wsl)"
+        print(f"mlx-tools: error: {said}", file=sys.stderr)
+        return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
     if shell := os.environ.get(COMPLETION_VARIABLE):
         from mlx_tools.cli.completion import SHELLS, complete

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from math import isfinite
@@ -73,6 +74,7 @@ class _Findings:
     verdict: FoundVerdict = field(default_factory=FoundVerdict)
     route: Route | None = None
     probed: Probed | None = None
+    versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def failed(self) -> bool:
@@ -126,6 +128,7 @@ def _as_json(found: _Findings) -> dict[str, Any]:
         "checks": [asdict(check) for check in found.checks],
         "verdict": verdict,
         "route": found.route.to_json() if found.route is not None else None,
+        "versions": found.versions,
     }
     return value if found.probed is None else value | {"probe": found.probed.to_json()}
 
@@ -136,7 +139,9 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
     except MlxToolsError as error:
         return _Findings([Check("server", "fail", error.message, error.hint or "")])
     try:
-        found = _Findings()
+        model_name = identity_of(chosen, chosen.model or run.model_name)
+        host = {"python": platform.python_version(), "platform": platform.platform()}
+        found = _Findings(versions=_versions(chosen) | {"model": model_name} | host)
         await _check(run, chosen, found, again=within is not None)
         if within is not None and not found.failed:
             try:

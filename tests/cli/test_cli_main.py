@@ -281,3 +281,13 @@ def test_python_m_is_the_same_program(home: Path) -> None:
             text=True,
         )
     assert (done.returncode, done.stdout, done.stderr) == (0, "Hi.\n", "")
+
+
+def test_windows_is_told_to_be_unsupported_before_anything_is_imported_that_it_lacks() -> None:
+    program = (
+        "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from mlx_tools.cli "
+        "import main; sys.exit(main(['ask', 'Hi?']))"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and "WSL" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -33,6 +33,13 @@ def probing(*after: Any, many: int = 10_000) -> ScriptedServer:
 CHATML = ("--chat-format", "chatml")
 
 
+def test_a_report_of_a_fault_has_the_versions(run: Any) -> None:
+    with ScriptedServer(*[answer("Hi.")] * 9, model="oracle") as server:
+        versions = run("doctor", "--url", server.url, *CHATML, "--json").json["versions"]
+    assert versions["model"] == "oracle"
+    assert {"mlx_tools", "server", "python", "platform"} <= versions.keys()
+
+
 @pytest.mark.slow
 def test_a_probe_is_kept_and_decides_the_next_run(run: Any, home: Path) -> None:
     with probing() as server:
