@@ -121,6 +121,30 @@ def test_a_pure_room_does_no_io() -> None:
     assert faults == []
 
 
+def test_what_differs_by_system_can_be_asked_as_if_it_were_another() -> None:
+    scripts = {
+        "process.isolated",
+        "process.media_script",
+        "tools.folder.child_process",
+    }  # are alone
+    faults = []
+    for name in MODULES.keys() - scripts:
+        defaults = {
+            id(default)
+            for node in nodes(name)
+            if isinstance(node, ast.FunctionDef)
+            for default in (*node.args.defaults, *filter(None, node.args.kw_defaults))
+        }
+        faults += [
+            f"{name}, line {node.lineno}: give it a parameter, platform: str = sys.platform"
+            for node in nodes(name)
+            if isinstance(node, ast.Attribute)
+            and ast.unparse(node) == "sys.platform"
+            and id(node) not in defaults
+        ]
+    assert faults == []
+
+
 def loaded_by(code: str) -> set[str]:
     """The top-level modules that a fresh interpreter holds after running ``code``."""
     script = f"{code}\nimport sys; print(*{{name.partition('.')[0] for name in sys.modules}})"

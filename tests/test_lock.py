@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -73,6 +77,25 @@ def test_the_lock_is_made_of_all_other_extras() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (named,) = re.findall(r"^LOCKED := (.*)$", makefile, re.MULTILINE)
     assert set(named.split()) == set(PROJECT["optional-dependencies"]) - LEFT_OUT
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])
+def test_nothing_is_compiled_on_a_mac(tmp_path: Path, python: str) -> None:
+    uv = shutil.which("uv", path=Path(sys.executable).parent)
+    assert uv is not None
+    tried = subprocess.run(
+        [
+            *(uv, "pip", "install", "--dry-run", "--no-deps", "--only-binary", ":all:"),
+            *("--python-platform", "aarch64-apple-darwin", "--python-version", python),
+            *("--target", tmp_path, "-r", ROOT / "requirements.lock"),
+        ],
+        env=os.environ | {"MACOSX_DEPLOYMENT_TARGET": "14.0"},
+        capture_output=True,
+        text=True,
+    )
+    assert tried.returncode == 0, tried.stderr
+    assert "+ mlx-metal==" in tried.stderr
 
 
 def test_each_platform_gets_its_own_build_of_mlx() -> None:

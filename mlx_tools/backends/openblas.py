@@ -30,6 +30,11 @@ def find_openblas(platform: str = sys.platform) -> str | None:
     return ctypes.util.find_library("openblas") or next(map(str, files), None)
 
 
+def slow_without(found: str | None, platform: str = sys.platform) -> str:
+    """A line for a person where MLX would need what was not found, else nothing."""
+    return NO_OPENBLAS if found is None and platform.startswith("linux") else ""
+
+
 def load_openblas(find: Callable[[], str | None]) -> str:
     """Load it into this process, before MLX itself is imported.
 
@@ -37,11 +42,11 @@ def load_openblas(find: Callable[[], str | None]) -> str:
     MLX looks for them, as with ``LD_PRELOAD``. Returns a line for a person where this cannot be
     done, and elsewhere nothing.
     """
-    if not sys.platform.startswith("linux") or _is_loaded():
+    if _is_loaded():
         return ""
     found = find()
     if found is None:
-        return NO_OPENBLAS
+        return slow_without(found)
     if "mlx.core" in sys.modules:
         return (
             "MLX was imported before OpenBLAS could be loaded: reading a prompt takes about ten "

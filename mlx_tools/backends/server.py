@@ -8,7 +8,6 @@ import re
 import secrets
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Final, Literal, Self
 
 from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.openblas import NO_OPENBLAS, find_openblas
+from mlx_tools.backends.openblas import find_openblas, slow_without
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -192,8 +191,8 @@ class ServerBackend:
             raise BackendUnreachable("the server was closed", hint="make a new ServerBackend")
         self._check()
         openblas = self._openblas()
-        if openblas is None and sys.platform.startswith("linux"):
-            self._tell(NO_OPENBLAS)
+        if said := slow_without(openblas):
+            self._tell(said)
         environment = server_environment(self._environ, openblas)
         folder = private_dir(self._log_folder or state_dir(self._environ) / "logs")
         for left in reversed(range(TRIES)):

@@ -63,9 +63,12 @@ def uninstall() -> int:
 
 
 def _autostart() -> Autostart:
-    from mlx_tools.app import Autostart
+    from mlx_tools.app import Autostart, starters
 
-    return Autostart(name="serve", starter="launchd" if sys.platform == "darwin" else "systemd")
+    keeps = next(
+        starter for starter in starters() if starter != "cron"
+    )  # cron keeps nothing running
+    return Autostart(name="serve", starter=keeps)
 
 
 def tell_left(left: list[str]) -> int:

@@ -128,9 +128,9 @@ class Seatbelt:
 
 
 @functools.cache
-def sandbox() -> Sandbox:
+def sandbox(platform: str = sys.platform) -> Sandbox:
     """The sandbox of this system, tried out once. Raises NoSandbox with the reason."""
-    return find(sys.platform, trusted_folders())
+    return find(platform, trusted_folders())
 
 
 def find(platform: str, folders: Sequence[str]) -> Sandbox:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlx_tools.store.roots import Refused, Root, RootName
 from mlx_tools.toolbox.command_plan import MAX_HIDDEN, Hidden, hidden, program, trusted_folders
@@ -25,6 +30,7 @@ from mlx_tools.toolbox.sandbox import (
     seatbelt_profile,
     status_of,
 )
+from mlx_tools.tools.folder.folder_tool import without_network
 
 FOLDERS = trusted_folders()
 
@@ -128,10 +134,97 @@ def test_the_profile_denies_what_it_does_not_name() -> None:
     assert all(line.count("(") == line.count(")") for line in lines)
 
 
-def test_a_path_cannot_end_the_profiles_string() -> None:
-    text = seatbelt_profile("/bin/cat", SandboxView("/a", [('/a"))(allow default)\\', False)]))
-    assert '(subpath "/a\\"))(allow default)\\\\")' in text
-    assert "\n(allow default)" not in text
+class Seatbelt:
+    """Decides as the system does by a profile: a list of rules in Scheme's notation, the last that
+    fits an operation and a path counts."""
+
+    TOKENS = re.compile(r'\s*(?:(?P<mark>[()])|"(?P<text>(?:[^"\\]|\\.)*)"|(?P<word>[^\s()"]+))')
+
+    def __init__(self, profile: str) -> None:
+        self.rules: list[Any] = []
+        open_lists, at, text = [self.rules], 0, profile.rstrip()
+        while at < len(text):
+            token = self.TOKENS.match(text, at)
+            assert token is not None, text[at : at + 40]
+            at = token.end()
+            if token["mark"] == "(":
+                open_lists.append([])
+            elif token["mark"] == ")":
+                done = open_lists.pop()
+                open_lists[-1].append(done)
+            elif token["text"] is not None:
+                open_lists[-1].append(("text", re.sub(r"\\(.)", r"\1", token["text"], flags=re.S)))
+            else:
+                open_lists[-1].append(token["word"])
+        assert len(open_lists) == 1
+
+    def allows(self, operation: str, path: str = "") -> bool:
+        decision = "allow"
+        for rule in self.rules:
+            if rule[0] in ("allow", "deny") and self._fits(rule[1:], operation, path):
+                decision = rule[0]
+        return bool(decision == "allow")
+
+    @staticmethod
+    def _fits(rule: list[Any], operation: str, path: str) -> bool:
+        names = [one for one in rule if isinstance(one, str)]
+        places = [one for one in rule if isinstance(one, list)]
+        if not any(fnmatchcase(operation, "*" if name == "default" else name) for name in names):
+            return False
+        inside = {"literal": str.__eq__, "subpath": lambda a, b: f"{a}/".startswith(f"{b}/")}
+        return not places or any(inside[kind](path, text[1]) for kind, text in places)
+
+
+VIEW = SandboxView(
+    "/data",
+    [("/data", False), ("/data/w", True)],
+    Hidden(["/data/w/.env"], ["/data/.ssh"], ["/data/w/.git"]),
+    starts=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("operation", "path", "allowed"),
+    [
+        ("file-read-data", "/data/a", True),
+        ("file-read-data", "/database", False),
+        ("file-read-data", "/data/w/.env", False),
+        ("file-read-data", "/data/.ssh/id", False),
+        ("file-read-data", "/elsewhere/Documents/a", False),
+        ("file-read-data", "/usr/lib/dyld", True),
+        ("file-read-metadata", "/", True),
+        ("file-read-metadata", "/Users", False),
+        ("file-write-create", "/data/a", False),
+        ("file-write-create", "/data/w/a", True),
+        ("file-write-data", "/data/w/.git/config", False),
+        ("file-write-data", "/data/w/.env", False),
+        ("file-write-data", "/dev/null", True),
+        ("file-write-data", "/usr/local/bin/cat", False),
+        ("process-exec", "/bin/cat", True),
+        ("process-exec", "/bin/sh", False),
+        ("process-fork", "", False),
+        ("network-outbound", "", False),
+        ("mach-lookup", "", False),
+    ],
+)
+def test_the_profile_decides_as_the_view_says(operation: str, path: str, allowed: bool) -> None:
+    assert Seatbelt(seatbelt_profile("/bin/cat", VIEW)).allows(operation, path) is allowed
+
+
+@given(st.text(st.characters(exclude_characters="\0"), min_size=1))
+def test_no_path_says_anything_in_a_profile_but_itself(name: str) -> None:
+    profile = Seatbelt(seatbelt_profile("/bin/cat", SandboxView("/a", [(f"/a/{name}", True)])))
+    assert profile.allows("file-write-data", f"/a/{name}")
+    for path in ("/a", "/b", "/etc/passwd"):
+        assert not profile.allows("file-write-data", path)
+    assert not profile.allows("network-outbound")
+
+
+def test_a_tool_without_network_has_all_but_that_on_a_mac() -> None:
+    *_, profile = without_network("darwin")
+    assert Seatbelt(profile).allows("file-read-data", "/any")
+    assert not Seatbelt(profile).allows("network-outbound")
+    assert without_network("linux") == ()
 
 
 # --- what is hidden ---

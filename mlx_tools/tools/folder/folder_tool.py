@@ -59,7 +59,12 @@ _ALWAYS: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ")
 """Variables that every tool sees, where they are set; they say nothing of the user."""
 
 _OFFLINE: Final = ("/usr/bin/sandbox-exec", "-p", "(version 1)(allow default)(deny network*)")
-"""On macOS: before what is to run without network."""
+
+
+def without_network(platform: str = sys.platform) -> tuple[str, ...]:
+    """What stands before a command that is to run without network; on Linux it sees to it itself,
+    and elsewhere it says that it cannot."""
+    return _OFFLINE if platform == "darwin" else ()
 
 
 def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool:
@@ -219,7 +224,7 @@ def _call(
         passing,
     )
     if any(part.local_only for part in talk.context.policy.parts):
-        command = (*(_OFFLINE if sys.platform == "darwin" else ()), *command, "offline")
+        command = (*without_network(), *command, "offline")
     command = (*command, "traced") if traced else command
     try:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
