@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar
-    from mlx_tools.app.steps import ReportStep, spelled, steps_of
+    from mlx_tools.app.steps import ReportStep, as_json, spelled, steps_of
     from mlx_tools.app.toml_edit import as_toml, with_value
     from mlx_tools.app.wiring import (
         RunOptions,
@@ -68,7 +68,7 @@ __getattr__, __dir__ = names_of(
         "proposal": ("Proposal", "Proposer"),
         "settings": ("signing_key",),
         "statistics": ("Share", "mcnemar"),
-        "steps": ("ReportStep", "spelled", "steps_of"),
+        "steps": ("ReportStep", "as_json", "spelled", "steps_of"),
         "toml_edit": ("as_toml", "with_value"),
         "wiring": (
             "RunOptions",

@@ -38,12 +38,14 @@ class Door:
     """Who may come in.
 
     ``hosts`` are the names, besides those of this machine's loopback, by which it may be reached,
-    ``origins`` the pages that may ask, ``key`` what every request must bear, empty for none.
+    ``origins`` the pages that may ask, ``key`` what every request must bear, empty for none. Below
+    the path ``page``, and at ``/``, something asks for a key of its own, where it is not empty.
     """
 
     hosts: Collection[str] = ()
     origins: Collection[str] = ()
     key: str = ""
+    page: str = ""
 
     def refusal(self, scope: Scope) -> Refusal | None:
         """Why a request may not come in, None where it may."""
@@ -54,9 +56,10 @@ class Door:
         origin = headers.get("origin")
         if origin is not None and origin not in self.origins and not self._own(origin, headers):
             return Refusal(403, "origin_not_allowed", f"pages of {origin!r} may not ask here")
-        if scope["path"] in OPEN_PATHS or scope.get("method") == "OPTIONS":
+        path = scope["path"]
+        if path in OPEN_PATHS or scope.get("method") == "OPTIONS" or self._has_key(headers):
             return None
-        if self._has_key(headers):
+        if self.page and (path == "/" or path.startswith(self.page)):
             return None
         return Refusal(401, "invalid_api_key", "the key is missing or wrong")
 

@@ -14,7 +14,15 @@ from typing import Annotated, Any, Final, cast
 import anyio
 import typer
 
-from mlx_tools.app import RunOptions, Share, found, opened, registry_of, session_store
+from mlx_tools.app import (
+    Configuration,
+    RunOptions,
+    Share,
+    found,
+    opened,
+    registry_of,
+    session_store,
+)
 from mlx_tools.backends import (
     STRATEGIES,
     STYLES,
@@ -255,27 +263,49 @@ def record(
     run = options.run_options(options_given)
     if questions:
         session = _asked(run, [inputs.as_question(question) for question in questions])
-    store = session_store(run.configuration)
-    files = store.read(Path(session) if Path(session).is_file() else store.find(session))
-    kept = Golden.of(files.transcript)
     try:
-        golden = make_golden(
-            kept,
-            name=name,
-            registry=registry_of(run.configuration),
-            about=about,
-            expect=wanted,
-            files=_files(kept.header),
-            artifact=files.artifacts.get if files.artifacts is not None else lambda key: None,
-        )
+        golden = _kept(session, target, run.configuration, name=name, about=about, expect=wanted)
     except CannotSettle as error:
         for line in difference_lines(error.differences):
             print(shown(line), file=sys.stderr)
         raise
-    expectations(golden.golden.expect, golden.golden.outcomes)
-    write_golden(golden, target)
     _tell(golden, target, as_json=as_json)
     return EXIT_OK
+
+
+def keep_session(configuration: Configuration, session: str, name: str) -> Path:
+    """Keep a session of the user as a golden transcript, where `record` keeps one, and return its
+    path. Raises `MlxToolsError`."""
+    target = _target(FOLDER, name, force=False).absolute()
+    _kept(session_store(configuration).find(session), target, configuration, name=name)
+    return target
+
+
+def _kept(
+    session: str,
+    target: Path,
+    configuration: Configuration,
+    *,
+    name: str,
+    about: str = "",
+    expect: Sequence[Any] = (),
+) -> Golden:
+    """The golden transcript of a session, by its id, ``last`` or a path, written down."""
+    store = session_store(configuration)
+    files = store.read(Path(session) if Path(session).is_file() else store.find(session))
+    kept = Golden.of(files.transcript)
+    golden = make_golden(
+        kept,
+        name=name,
+        registry=registry_of(configuration),
+        about=about,
+        expect=expect,
+        files=_files(kept.header),
+        artifact=files.artifacts.get if files.artifacts is not None else lambda key: None,
+    )
+    expectations(golden.golden.expect, golden.golden.outcomes)
+    write_golden(golden, target)
+    return golden
 
 
 def _target(into: Path, name: str, force: bool) -> Path:

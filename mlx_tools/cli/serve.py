@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ import typer
 
 from mlx_tools.app import config
 from mlx_tools.cli import options
-from mlx_tools.cli.output import complain, note
+from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
 from mlx_tools.paths import to_install
 from mlx_tools.store import RootName
@@ -41,8 +42,20 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
     except ImportError as error:
         needs = f"the gateway needs {error.name}"
         raise MissingDependency(needs, hint=to_install("gateway")) from error
-    anyio.run(serve, run, key, note)
+    from mlx_tools.cli.golden import keep_session
+
+    anyio.run(serve, run, key, note, partial(keep_session, run.configuration))
     return EXIT_OK
+
+
+@app.command()
+def page(context: typer.Context) -> None:
+    """Print the address of the page, with the key that opens it; options stand before this word."""
+    run, _ = _checked(context.obj)
+    from mlx_tools.gateway import page_link
+
+    gateway = run.configuration.settings.gateway
+    print_text(page_link(run.configuration, gateway.host, gateway.port))
 
 
 @app.command()

@@ -8,9 +8,9 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.gateway.run_rows import RunRows
-    from mlx_tools.gateway.serving import serve
+    from mlx_tools.gateway.serving import page_link, serve
 
 __getattr__, __dir__ = names_of(
     __name__,
-    {"run_rows": ("RunRows",), "serving": ("serve",)},
+    {"run_rows": ("RunRows",), "serving": ("page_link", "serve")},
 )

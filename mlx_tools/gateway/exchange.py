@@ -74,11 +74,11 @@ def key_of(request: HTTPConnection) -> str:
     return request.headers.get("x-api-key") or request.headers.get("authorization", "")
 
 
-async def json_body(request: Request) -> dict[str, Any]:
-    """A request's body, a JSON object. Raises `ApiError`."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, "unsupported_media_type", "the body must be application/json")
+async def body_of(request: Request, kind: str) -> bytes:
+    """A request's body, which must be of this media type. Raises `ApiError`."""
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != kind:
+        raise ApiError(415, "unsupported_media_type", f"the body must be {kind}")
     body = bytearray()
     with anyio.move_on_after(BODY_SECONDS) as late:
         async for part in request.stream():
@@ -87,6 +87,12 @@ async def json_body(request: Request) -> dict[str, Any]:
                 raise ApiError(413, "payload_too_large", f"the body is over {MAX_BODY} bytes")
     if late.cancelled_caught:
         raise ApiError(408, "timeout", f"the body did not come within {BODY_SECONDS:g} s")
+    return bytes(body)
+
+
+async def json_body(request: Request) -> dict[str, Any]:
+    """A request's body, a JSON object. Raises `ApiError`."""
+    body = await body_of(request, "application/json")
     try:
         value = json.loads(body.decode())
     except (ValueError, RecursionError) as error:

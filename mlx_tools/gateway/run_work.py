@@ -108,7 +108,7 @@ class RunWork:
     ) -> None:
         self.configuration, self._models = configuration, models
         self._note, self.webhooks = note, webhooks
-        self._make_registry = make_registry or self._registry
+        self.make_registry = make_registry or self._registry
         self.store = session_store(configuration)
         self.rows = RunRows(self.store)
 
@@ -185,7 +185,7 @@ class RunWork:
         """What a run goes by: the server's policy and limits, narrowed as its client says, and the
         client's own tools besides. Raises `MlxToolsError`."""
         configuration, own = self.configuration, asked.own_names
-        registry, policy = self._make_registry(header), configuration.policy()
+        registry, policy = self.make_registry(header), configuration.policy()
         named = [registry.named(name) for name in asked.tools or ()]
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:

@@ -33,6 +33,8 @@ from mlx_tools.gateway.run_work import Models, RunWork, standing_of_run, was_ask
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.policy import Policy
+from mlx_tools.store import SessionStore
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     DecisionRecord,
@@ -117,6 +119,11 @@ class Runs:
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._ending = False
 
+    @property
+    def sessions(self) -> SessionStore:
+        """The sessions of this user, runs and others."""
+        return self._store
+
     def owner(self, key: str) -> str:
         """By what the runs of whoever bears this key are known."""
         return hmac.new(self._secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
@@ -172,25 +179,32 @@ class Runs:
 
     async def view(self, row: RunRow) -> JsonObject:
         """The run as clients see it."""
+        status, records = await self.stands(row)
+        return _view(row, records, status)
+
+    async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:
+        """How a run stands, and its records. Raises `ApiError`."""
         if (live := self._live.get(row.id)) is not None:
-            return _view(row, live.records, live.status)
+            return live.status, live.records
         records = await self._records(row)
         row = self.find(row.owner, row.id)  # it may have been cancelled since
-        return _view(row, records, self._status(row, records))
+        return self._status(row, records), records
 
-    async def records(self, row: RunRow) -> Sequence[Record]:
-        """The records of a run. Raises `ApiError`."""
-        live = self._live.get(row.id)
-        return await self._records(row) if live is None else live.records
-
-    async def waiting(self, row: RunRow) -> list[tuple[ApprovalRequest, bool]]:
+    async def waiting(
+        self, row: RunRow, edited: Mapping[str, JsonObject] | None = None
+    ) -> list[tuple[ApprovalRequest, bool]]:
         """The calls of a run that wait for a person, as they would run now, and whether each is
-        still what was asked about. Raises `ApiError`."""
+        still what was asked about; of those that are ``edited`` only these, with the arguments
+        there. Raises `ApiError`, and `UsageError` where a call cannot have them."""
         async with self._acting(row):
             conversation = await self._reopen(row, await self._rested(row))
             try:
                 own = read_run(row.body).own_names
-                return [pair for pair in await conversation.waiting() if pair[0].name not in own]
+                found = [pair for pair in await conversation.waiting() if pair[0].name not in own]
+                if edited is None:
+                    return found
+                asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
+                return [(await one.edited(new), True) for one, new in asked if one.edited]
             finally:
                 conversation.close()
                 await conversation.registry.aclose()
@@ -218,6 +232,10 @@ class Runs:
             if answer.approved and name in read_run(row.body).own_names:
                 raise _conflict(f"{name} is a tool of the client's own: send its result")
             await self._go_on(row, RunAct("decide", {"call": call, **asdict(answer)}), records)
+
+    def tools(self) -> tuple[Registry, Policy]:
+        """The tools that there are, which the caller closes, and what may be called of them."""
+        return self._work.make_registry(None), self._configuration.policy()
 
     async def give(self, row: RunRow, given: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
@@ -510,5 +528,5 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     outcome = outcome_of(records, so_far=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
     if status in _ENDED and not rests(records):
-        value["reason"] = "cancelled" if row.cancelled else "interrupted"
+        value["reason"] = "cancelled" if status == "cancelled" else "interrupted"
     return {"id": row.id} | value | {"status": status}

@@ -91,6 +91,10 @@ class ServedModels:
             rows.append(row)
         return rows
 
+    def known(self) -> Mapping[str, Speaker | None]:
+        """The models by their names; None is one that nobody asked yet."""
+        return {name: self._speakers.get(name) for name in self._names}
+
     async def _open(self, name: str | None, *, first: bool = False) -> Speaker:
         """A model; with the ``first`` there is time to try its server's own function calling."""
         options = replace(self.options, model=name, spread=True, serves=True)

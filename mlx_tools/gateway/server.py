@@ -37,6 +37,7 @@ from mlx_tools.gateway.exchange import (
 )
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
+from mlx_tools.gateway.page import Page
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.runs import Runs
@@ -58,8 +59,8 @@ Take = Callable[[Speaker, TurnRequest, Emit], Any]
 class Gateway:
     """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids,
     ``temperature`` is what is sampled with where a client does not say. ``patience`` is how long a
-    client may take to take in what is sent, in seconds; ``runs`` are those of its own, None for
-    none."""
+    client may take to take in what is sent, in seconds; ``runs`` are those of its own, ``page`` is
+    where a person sees them, None for none."""
 
     models: ServedModels
     admission: Admission
@@ -69,6 +70,7 @@ class Gateway:
     temperature: float = 0.0
     patience: float = 60.0
     runs: Runs | None = None
+    page: Page | None = None
 
     async def take(self, speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
         """A turn of a model, by the protocol."""
@@ -93,6 +95,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
         routes=[
             *_turn_routes(gateway),
             *([] if gateway.runs is None else run_routes(gateway.runs, gateway.patience)),
+            *([] if gateway.page is None else gateway.page.routes()),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),

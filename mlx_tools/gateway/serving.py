@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 from types import FrameType
@@ -10,9 +11,10 @@ from typing import Final
 
 import uvicorn
 
-from mlx_tools.app import Door, RunOptions, listen, signing_key
+from mlx_tools.app import Configuration, Door, RunOptions, listen, session_store, signing_key
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import Meters
+from mlx_tools.gateway.page import PATH, Keep, Page, Person
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import Note, ServedModels
 from mlx_tools.gateway.server import Gateway, application
@@ -26,8 +28,9 @@ KEEP_ALIVE_SECONDS: Final = 75
 then write into one that is just being closed."""
 
 
-async def serve(options: RunOptions, key: str, note: Note) -> None:
-    """Serve as the settings say; clients must bear ``key`` where it is not empty.
+async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
+    """Serve as the settings say; clients must bear ``key`` where it is not empty. ``keep`` keeps
+    sessions as golden transcripts.
 
     Raises `UsageError` where its port cannot be had, and what `mlx_tools.app.found` raises.
     """
@@ -43,14 +46,16 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
         webhooks=Webhooks(own.webhooks, signing_key(secret) if secret else b""),
         meters=meters,
     )
+    person = Person(session_store(options.configuration).secret, time.time)
     gateway = Gateway(
         models,
         Admission(own.concurrency, own.queue, time.monotonic),
         meters=meters,
         temperature=options.configuration.settings.model.temperature,
         runs=runs,
+        page=Page(runs, models, person, keep),
     )
-    door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key)
+    door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key, page=PATH)
     config = uvicorn.Config(
         application(gateway, door),
         log_level="warning",
@@ -62,9 +67,20 @@ async def serve(options: RunOptions, key: str, note: Note) -> None:
     with listen(own.host, own.port) as listening:
         await models.open()
         host, port = listening.getsockname()[:2]
-        name = f"[{host}]" if ":" in host else host
-        note(f"{models.rows()[0]['id']} is served at http://{name}:{port}/v1")
+        note(f"{models.rows()[0]['id']} is served at {address(host, port)}v1")
+        if sys.stderr.isatty():  # a file would keep the key
+            note(f"its page is at {page_link(options.configuration, host, port)}")
         await _Server(config, runs.leave).serve(sockets=[listening])
+
+
+def address(host: str, port: int) -> str:
+    """The address of what listens there."""
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def page_link(configuration: Configuration, host: str, port: int) -> str:
+    """The address of the page, with the key that opens it, which a browser sends to nobody."""
+    return f"{address(host, port)}#key={Person(session_store(configuration).secret, time.time).key}"
 
 
 class _Server(uvicorn.Server):

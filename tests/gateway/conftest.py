@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,12 @@ import pytest
 from mlx_tools import Tool, tool
 from mlx_tools.app import Door, config
 from mlx_tools.backends import TokenCounter
+from mlx_tools.cli.golden import keep_session
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import Manner
 from mlx_tools.gateway.meters import Meters
+from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.server import Gateway, application
@@ -63,6 +66,9 @@ class OneModel:
 
     def rows(self) -> list[dict[str, Any]]:
         return [{"id": "scripted", "object": "model", "created": 0, "owned_by": "mlx-tools"}]
+
+    def known(self) -> dict[str, Speaker | None]:
+        return {"scripted": self.one, "other": None}
 
     async def aclose(self) -> None:
         return
@@ -160,8 +166,10 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             meters=meters,
             make_registry=lambda header: tools.registry(),
         )
-        gateway = Gateway(models, Admission(4, 8, lambda: 0.0), meters=meters, runs=runs)
-        app = application(gateway, Door(key=key))
+        person = Person(runs._secret, lambda: 1_700_000_000.0)
+        page = Page(runs, models, person, partial(keep_session, loaded))
+        gateway = Gateway(models, Admission(4, 8, lambda: 0.0), meters=meters, runs=runs, page=page)
+        app = application(gateway, Door(key=key, page=PATH))
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=KEY
         )
@@ -171,6 +179,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "meters": meters,
             "backend": backend,
             "tools": tools,
+            "person": person,
         }
         return SimpleNamespace(client=client, app=app, **shared)
 

@@ -1,0 +1,374 @@
+"""The page on the wire: HTML that is made here, forms that are posted, steps as they happen.
+
+Every form works without the script, which brings the steps of a run that is at work. Nothing is
+shown and nothing taken before a person's key was given, but the style and the form for that key. A
+form that is posted must come from a page of this very address.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
+from mlx_tools.controller import ApprovalAnswer
+from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client
+from mlx_tools.gateway.page.person import Person
+from mlx_tools.gateway.page.shown import (
+    ShownSession,
+    WaitingCall,
+    arguments_of,
+    diff_lines,
+    edited_call,
+    model_rows,
+    searched,
+    session_shown,
+    tool_rows,
+)
+from mlx_tools.gateway.pieces import server_sent
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.served_models import ServedModels
+from mlx_tools.policy import same
+
+PATH: Final = "/page/"
+"""All but the first page stands below this path."""
+
+_FOLDER: Final = Path(__file__).resolve().parent
+_FILES: Final = {
+    "look.css": LOOK,
+    **{name: _FOLDER / name for name in ("page.css", "page.js", "icon.svg")},
+}
+_HEADERS: Final = {
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+}
+_FIELDS: Final = 20
+_QUIET: Final = 15
+"""So many looks at a run without news, and whoever follows it is told that the gateway lives."""
+
+Fields = Mapping[str, str]
+Keep = Callable[[str, str], Path]
+"""Keeps a session as a golden transcript of this name, and returns its path. Blocks. Raises
+`MlxToolsError`."""
+
+
+class Page:
+    """The page of one gateway, for one person. ``keep`` keeps sessions as golden transcripts."""
+
+    def __init__(self, runs: Runs, models: ServedModels, person: Person, keep: Keep) -> None:
+        self._runs, self._models, self._person, self._keep = runs, models, person, keep
+        self._owner = runs.owner(person.key)
+
+    def routes(self) -> list[BaseRoute]:
+        """The routes, each behind the person's key."""
+        seen = {
+            "/": self._first,
+            f"{PATH}sessions": self._sessions,
+            f"{PATH}sessions/{{id}}": self._session,
+            f"{PATH}sessions/{{id}}/transcript": self._transcript,
+            f"{PATH}tools": self._tools,
+            f"{PATH}models": self._models_told,
+        }
+        posted = {
+            f"{PATH}ask": self._ask,
+            f"{PATH}sessions/{{id}}/decide": self._decide,
+            f"{PATH}sessions/{{id}}/look_again": self._look_again,
+            f"{PATH}sessions/{{id}}/continue": self._continue,
+            f"{PATH}sessions/{{id}}/cancel": self._cancel,
+            f"{PATH}sessions/{{id}}/golden": self._golden,
+        }
+        return [
+            *(Route(path, self._for_person(page), methods=["GET"]) for path, page in seen.items()),
+            *(Route(path, self._taking(take), methods=["POST"]) for path, take in posted.items()),
+            Route(f"{PATH}key", self._admit, methods=["POST"]),
+            Route(f"{PATH}sessions/{{id}}/live", _LiveSteps(self._runs, self._person)),
+            Route(f"{PATH}{{name}}", _file, methods=["GET"]),
+        ]
+
+    # --- who may ---
+
+    def _for_person(
+        self, page: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def asked(request: Request) -> Response:
+            if not self._person.is_at(request):
+                return _html("key.html.j2", 401, wrong=False)
+            try:
+                return await page(request)
+            except ApiError as error:
+                return _html("problem.html.j2", error.status, problem=error.message)
+            except MlxToolsError as error:
+                status = 400 if isinstance(error, UsageError) else 500
+                return _html("problem.html.j2", status, problem=str(error))
+
+        return asked
+
+    def _taking(
+        self, take: Callable[[Request, Fields], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def taken(request: Request) -> Response:
+            return await take(request, await _fields(request))
+
+        return self._for_person(taken)
+
+    async def _admit(self, request: Request) -> Response:
+        try:
+            given = (await _fields(request)).get("key", "").strip()
+        except ApiError as error:
+            return _html("problem.html.j2", error.status, problem=error.message)
+        if not same(given, self._person.key):
+            return _html("key.html.j2", 401, wrong=True)
+        response = _to("/")
+        self._person.admit(response, https=request.url.scheme == "https")
+        return response
+
+    # --- asking ---
+
+    async def _first(self, request: Request, problem: str = "", question: str = "") -> Response:
+        found = await anyio.to_thread.run_sync(searched, self._runs.sessions, "", "")
+        return _html(
+            "ask.html.j2",
+            400 if problem else 200,
+            models=[row["id"] for row in self._models.rows()],
+            waiting=[one for one in found.rows if one.standing.state == "paused"],
+            last=found.rows[:8],
+            problem=problem,
+            question=question,
+        )
+
+    async def _ask(self, request: Request, fields: Fields) -> Response:
+        body = {name: fields[name] for name in ("question", "model") if fields.get(name)}
+        try:
+            row, _ = await self._runs.create(self._owner, body, None)
+        except ApiError as error:
+            return await self._first(request, error.message, fields.get("question", ""))
+        return _to(f"{PATH}sessions/{row.id}")
+
+    # --- sessions ---
+
+    async def _sessions(self, request: Request) -> Response:
+        query, after = (request.query_params.get(name, "") for name in ("q", "after"))
+        found = await anyio.to_thread.run_sync(searched, self._runs.sessions, query, after)
+        return _html("sessions.html.j2", query=query, found=found)
+
+    async def _session(
+        self,
+        request: Request,
+        *,
+        problem: str = "",
+        done: str = "",
+        look: WaitingCall | None = None,
+    ) -> Response:
+        start = _number(request.query_params.get("from"))
+        shown = await session_shown(self._runs, request.path_params["id"], start)
+        waiting = [look if look and look.call == one.call else one for one in shown.waiting]
+        return await anyio.to_thread.run_sync(
+            lambda: _html(
+                "session.html.j2",
+                409 if problem else 200,
+                shown=shown,
+                waiting=waiting,
+                problem=problem or shown.problem,
+                done=done,
+            )
+        )
+
+    async def _transcript(self, request: Request) -> Response:
+        shown: ShownSession = await session_shown(self._runs, request.path_params["id"], 0)
+        name = {"content-disposition": f'attachment; filename="{shown.id}.jsonl"'}
+        text = await anyio.to_thread.run_sync(shown.text)
+        return Response(text, 200, _HEADERS | name, "application/x-ndjson")
+
+    def _row(self, request: Request) -> RunRow:
+        return self._runs.find(None, request.path_params["id"])
+
+    async def _done(self, request: Request, act: Awaitable[None]) -> Response:
+        """Do something with a session, and show it, or why not."""
+        try:
+            await act
+        except ApiError as error:
+            return await self._session(request, problem=error.message)
+        return _to(f"{PATH}sessions/{request.path_params['id']}")
+
+    async def _decide(self, request: Request, fields: Fields) -> Response:
+        row, call = self._row(request), fields.get("call", "")
+        given, decision = fields.get("arguments"), fields.get("decision", "")
+        if decision == "look":
+            try:
+                look = await edited_call(self._runs, row, call, given or "")
+            except (ApiError, UsageError) as error:
+                return await self._session(request, problem=str(error))
+            return await self._session(request, look=look)
+        reason, digest = fields.get("reason", "").strip(), fields.get("digest", "")
+        if decision == "deny":
+            answer = ApprovalAnswer(False, reason or "the user said no")
+        elif decision in ("approve", "session") and digest:
+            arguments = None if given is None else arguments_of(given)
+            said = "approved at the page"
+            answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)
+        else:
+            raise ApiError(400, "invalid_value", "decision: approve, session, deny or look")
+        return await self._done(request, self._runs.decide(row, call, answer, by_person=True))
+
+    async def _look_again(self, request: Request, fields: Fields) -> Response:
+        return await self._done(request, self._runs.look_again(self._row(request)))
+
+    async def _continue(self, request: Request, fields: Fields) -> Response:
+        row, question = self._row(request), fields.get("question", "")
+        if not question.strip():
+            return await self._session(request, problem="there is no question")
+        return await self._done(request, self._runs.ask(row, question))
+
+    async def _cancel(self, request: Request, fields: Fields) -> Response:
+        return await self._done(request, self._runs.cancel(self._row(request)))
+
+    async def _golden(self, request: Request, fields: Fields) -> Response:
+        name = fields.get("name", "").strip()
+        keep = functools.partial(self._keep, request.path_params["id"], name)
+        try:
+            path = await anyio.to_thread.run_sync(keep)
+        except MlxToolsError as error:
+            return await self._session(request, problem=str(error))
+        return await self._session(request, done=f"Kept as a golden transcript: {path}")
+
+    # --- what there is ---
+
+    async def _tools(self, request: Request) -> Response:
+        registry, policy = self._runs.tools()
+        try:
+            rows = await anyio.to_thread.run_sync(tool_rows, registry, policy)
+        finally:
+            await registry.aclose()
+        return _html("tools.html.j2", tools=rows)
+
+    async def _models_told(self, request: Request) -> Response:
+        return _html("models.html.j2", models=model_rows(self._models.known()))
+
+
+class _LiveSteps:
+    """The steps of a run as they happen, as an ASGI application: server-sent events, in which a
+    step is HTML, and what forms at the moment a text. The last of them says that the run rests."""
+
+    def __init__(self, runs: Runs, person: Person) -> None:
+        self._runs, self._person = runs, person
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        if not self._person.is_at(request):
+            await Response(status_code=401)(scope, receive, send)
+            return
+        row = self._runs.find(None, request.path_params["id"])
+        after = request.headers.get("last-event-id") or request.query_params.get("after")
+        sender = Sender(send, 60.0)
+        async with anyio.create_task_group() as tasks:
+            sender.give_up = tasks.cancel_scope.cancel
+            tasks.start_soon(end_with_client, receive, tasks.cancel_scope)
+            await sender.head(_HEADERS)
+            await self._tell(row, _number(after) or 0, sender)
+            await sender.more("", last=True)
+            tasks.cancel_scope.cancel()
+
+    async def _tell(self, row: RunRow, shown: int, sender: Sender) -> None:
+        quiet = 0
+        async with aclosing(self._runs.follow(row, shown, ends=True)) as follows:
+            async for told in follows:
+                quiet = quiet + 1 if told is None else 0
+                if told is None:
+                    if quiet % _QUIET == 0:
+                        await sender.more(KEEP_ALIVE)
+                    continue
+                number, event = told
+                if number is not None:
+                    _, records = await self._runs.stands(row)
+                    html, said = _steps(records[shown:number])
+                    data, shown = {"html": html, "said": said}, number
+                    await sender.more(f"id: {number}\n" + server_sent("steps", data))
+                    if event["type"] == "finished":
+                        break
+                elif (piece := _piece(event)) is not None:
+                    await sender.more(server_sent("piece", piece))
+        await sender.more(server_sent("rest", {}))
+
+
+def _steps(records: Any) -> tuple[str, str]:
+    """Records as HTML, and in some words."""
+    steps = steps_of(records)
+    html = _templates().get_template("live.html.j2").render(steps=steps)
+    said = f"{steps[-1].label} {steps[-1].title}" if steps else ""
+    return html, spelled(said[:200])
+
+
+_FORMS: Final = {"answer_piece": "Answer", "thought_piece": "Thought", "arguments_piece": "Call"}
+
+
+def _piece(event: Mapping[str, Any]) -> dict[str, str] | None:
+    """What forms at the moment, as a text under a label."""
+    if event["type"] == "call_opened":
+        return {"label": "Call", "text": f"{spelled(event['name'])} "}
+    label = _FORMS.get(event["type"])
+    return None if label is None else {"label": label, "text": spelled(event["text"])}
+
+
+async def _fields(request: Request) -> Fields:
+    """The fields of a form that a page of this very address has posted. Raises `ApiError`."""
+    origin = request.headers.get("origin", "")
+    if origin.partition("://")[2] != request.headers.get("host"):
+        raise ApiError(403, "origin_not_allowed", "forms are taken from this page alone")
+    body = await body_of(request, "application/x-www-form-urlencoded")
+    try:
+        pairs = parse_qsl(body.decode(), True, max_num_fields=_FIELDS)
+    except ValueError as error:
+        raise ApiError(400, "invalid_value", f"the form cannot be read: {error}") from None
+    return {name: value.replace("\r\n", "\n") for name, value in pairs}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdecimal() and len(text) < 10 else None
+
+
+async def _file(request: Request) -> Response:
+    path = _FILES.get(request.path_params["name"])
+    if path is None:
+        return _html("problem.html.j2", 404, problem="There is no such page.")
+    return FileResponse(path, headers=_HEADERS | {"cache-control": "no-cache"})
+
+
+def _html(name: str, status: int = 200, **values: Any) -> Response:
+    text = _templates().get_template(name).render(**values)
+    headers = _HEADERS | {"cache-control": "no-store"}
+    return HTMLResponse(text.encode(errors="replace"), status, headers)
+
+
+def _to(path: str) -> Response:
+    return RedirectResponse(path, 303, _HEADERS)
+
+
+@functools.cache
+def _templates() -> Any:
+    environment = templates(_FOLDER)
+    environment.globals |= {"diff_lines": diff_lines, "utc": _utc}
+    environment.filters["typed"] = lambda text: Html(escape(text))  # the person's own, as it is
+    return environment
+
+
+def _utc(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"

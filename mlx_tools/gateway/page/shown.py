@@ -1,0 +1,284 @@
+"""What the page shows, as values: sessions that are found, one of them step by step, calls that
+wait for a person, tools, models. What stands in them is of others, and is escaped by whoever shows
+it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+
+from mlx_tools.app import as_json, spelled, steps_of
+from mlx_tools.controller import ApprovalRequest
+from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.gateway.body import check_plain
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.turn import Speaker
+from mlx_tools.policy import Policy
+from mlx_tools.store import ListedSession, SessionStore, Standing, standing_of, to_json
+from mlx_tools.tools import Registry
+from mlx_tools.transcript import MendRecord, PauseRecord, Record, RepairRecord, at_rest
+
+RECORDS: Final = 60
+"""Records of a session on one page."""
+
+FOUND: Final = 25
+"""Sessions on one page."""
+
+SECONDS: Final = 2.0
+"""How long sessions are looked through for one page; the next one goes on from there."""
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSessions:
+    """Sessions, the one first that was last written to. ``after`` is the last that was looked at,
+    empty where there are no more."""
+
+    rows: Sequence[ListedSession]
+    after: str = ""
+
+
+def searched(
+    store: SessionStore, query: str, after: str, clock: Callable[[], float] = time.monotonic
+) -> FoundSessions:
+    """The sessions in which the query stands, in whatever was said, called or answered; all of them
+    where it is empty. Reads files."""
+    ids, until, rows = store.by_use(), clock() + SECONDS, list[ListedSession]()
+    if after in ids:
+        ids = ids[ids.index(after) + 1 :]
+    text = query.strip().casefold()
+    for number, session in enumerate(ids):
+        if number and (len(rows) == FOUND or clock() > until):
+            return FoundSessions(rows, ids[number - 1])
+        if not text or text in session or _holds(store, session, text):
+            rows.append(store.listed(session))
+    return FoundSessions(rows)
+
+
+def _holds(store: SessionStore, session: str, text: str) -> bool:
+    try:
+        records = store.records(session)
+    except TranscriptError:
+        return False
+    said = (getattr(r, name, None) for r in records for name in ("content", "text", "name"))
+    return any(isinstance(one, str) and text in one.casefold() for one in said)
+
+
+# --- one session ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingCall:
+    """A call that a person decides about. ``fresh``: it would still do what it was asked about
+    with, or with the arguments of this person, ``edited``. ``draft`` are those in a form."""
+
+    call: str
+    name: str
+    arguments: str
+    digest: str
+    preview: str = ""
+    reason: str = ""
+    suspect: bool = False
+    in_doubt: bool = False
+    fresh: bool = True
+    edited: bool = False
+    draft: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSession:
+    """A session from its record ``start`` on. ``run``: it is one of a gateway, which goes on with
+    it. ``problem`` is why it cannot be shown as it should."""
+
+    id: str
+    status: str
+    records: Sequence[Record]
+    start: int
+    run: bool
+    waiting: Sequence[WaitingCall] = ()
+    problem: str = ""
+    standing: Standing = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "standing", standing_of(self.records))
+
+    @property
+    def live(self) -> bool:
+        """Whether it is at work, and its end is on this page."""
+        return self.run and self.status in ("queued", "running") and not self.later
+
+    @property
+    def end(self) -> int:
+        """The record behind the last one on this page."""
+        return min(self.start + RECORDS, len(self.records))
+
+    @property
+    def earlier(self) -> int | None:
+        """Where the page before this one begins."""
+        return max(0, self.start - RECORDS) if self.start else None
+
+    @property
+    def later(self) -> int | None:
+        """Where the next page begins."""
+        return self.end if self.end < len(self.records) else None
+
+    def steps(self) -> Any:
+        """The steps on this page."""
+        return steps_of(self.records[self.start : self.end])
+
+    def text(self) -> bytes:
+        """All of its records, as they are kept."""
+        lines = (json.dumps(to_json(one), ensure_ascii=False) for one in self.records)
+        return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
+
+
+async def session_shown(runs: Runs, session: str, start: int | None) -> ShownSession:
+    """A session from a record on, by default its end. Raises `ApiError` where there is none."""
+    try:
+        row = runs.find(None, session)
+    except ApiError:
+        return await anyio.to_thread.run_sync(_of_others, runs.sessions, session, start)
+    status, records = await runs.stands(row)
+    waiting, problem = [], ""
+    if status == "paused":
+        try:
+            waiting = await waiting_calls(runs, row, records)
+        except ApiError as error:
+            problem = error.message
+    begin = _begin(records, start)
+    return ShownSession(session, status, records, begin, True, waiting, problem)
+
+
+def _of_others(store: SessionStore, session: str, start: int | None) -> ShownSession:
+    """A session that is no run of a gateway."""
+    if session not in store.ids():
+        raise ApiError(404, "not_found", "There is no such session, or none any more.")
+    try:
+        records = store.records(session)
+    except TranscriptError as error:
+        return ShownSession(session, "damaged", (), 0, False, problem=str(error))
+    try:
+        with store.held(session):
+            state: str = standing_of(records).state
+    except TranscriptError:
+        state = "running"
+    return ShownSession(session, state, records, _begin(records, start), False)
+
+
+def _begin(records: Sequence[Record], start: int | None) -> int:
+    """The first record of a page: none that is told of at the one before."""
+    begin = max(0, len(records) - RECORDS) if start is None else min(start, len(records))
+    while 0 < begin < len(records) and isinstance(records[begin], RepairRecord | MendRecord):
+        begin -= 1
+    return begin
+
+
+# --- calls that wait ------------------------------------------------------------------------------
+
+
+async def waiting_calls(runs: Runs, row: RunRow, records: Sequence[Record]) -> list[WaitingCall]:
+    """The calls of a run that a person decides about. Raises `ApiError`."""
+    found = [_waiting(one, fresh=fresh) for one, fresh in await runs.waiting(row)]
+    pause = at_rest(records)
+    within = pause.within if isinstance(pause, PauseRecord) else ()
+    return found + [
+        WaitingCall(
+            call=one.call_id,
+            name=one.name,
+            arguments=as_json(one.arguments, indent=2),
+            digest=one.digest,
+            reason="it is made within another call, of a run of its own",
+            in_doubt=one.in_doubt,
+        )
+        for one in within
+    ]
+
+
+async def edited_call(runs: Runs, row: RunRow, call: str, text: str) -> WaitingCall:
+    """A call that waits, with other arguments. Raises `ApiError`, and `UsageError` where it cannot
+    have them."""
+    ((request, _),) = await runs.waiting(row, {call: arguments_of(text)})
+    return _waiting(request, fresh=True, edited=True)
+
+
+def arguments_of(text: str) -> dict[str, Any]:
+    """Arguments as a person wrote them. Raises `UsageError` for what is no JSON object."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"The arguments are no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UsageError("The arguments are no JSON object, such as {}")
+    check_plain(value)
+    return value
+
+
+def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
+    text = as_json(one.arguments, indent=2)
+    return WaitingCall(
+        call=one.call,
+        name=one.name,
+        arguments=text,
+        digest=one.digest,
+        preview=one.preview,
+        reason=one.reason,
+        suspect=one.suspect,
+        in_doubt=one.in_doubt,
+        fresh=fresh,
+        edited=edited,
+        draft=text if spelled(text) == text else json.dumps(dict(one.arguments), indent=2),
+    )
+
+
+def diff_lines(text: str) -> Iterator[tuple[str, str]]:
+    """The lines of what a call would change, each with how it looks: of a unified diff what comes
+    (``ins``) and what goes (``del``)."""
+    changes = False
+    for line in text.removesuffix("\n").split("\n"):
+        changes = changes or line.startswith("@@")
+        yield {"+": "ins", "-": "del"}.get(line[:1], "") if changes else "", line
+
+
+# --- tools and models -----------------------------------------------------------------------------
+
+
+def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
+    """The tools, those first that may run, each with ``why`` it may not, empty where it may."""
+    rows = []
+    for row in registry.listing(policy):
+        why = row["disabled_reason"] or registry.lacks(row["name"], policy) or ""
+        known = registry.describe(row["name"]) if row["name"] in registry.all_specs() else {}
+        parameters = as_json(known.get("parameters"), indent=2)
+        rows.append(row | {"off": bool(why), "why": why, "parameters": parameters})
+    return sorted(rows, key=lambda row: row["off"])
+
+
+def model_rows(known: Mapping[str, Speaker | None]) -> list[dict[str, Any]]:
+    """The models, and of each that was asked before how it is spoken to."""
+    return [
+        {"name": name, "told": {} if speaker is None else _told(speaker)}
+        for name, speaker in known.items()
+    ]
+
+
+def _told(speaker: Speaker) -> dict[str, Any]:
+    manner = speaker.manner
+    native = manner.route.get("path") == "native"
+    return {
+        "Asked": "by its server's own function calling" if native else "by a prompt",
+        "Because": manner.route.get("reason"),
+        "Chat format": manner.chat_format.name,
+        "Style": manner.style,
+        "Strategy": manner.strategy,
+        "Reasoning": manner.reasoning,
+        "Context": None if speaker.context is None else f"{speaker.context:,} tokens",
+        "Server": getattr(speaker.backend, "url", None),
+    }

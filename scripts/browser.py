@@ -1,0 +1,188 @@
+"""A headless Chromium, driven as a person drives one: by what is seen, with its mouse and keys.
+
+Controls are found by their role and name, as a screen reader finds them. It speaks the browser's
+own debugging protocol over a WebSocket, so that nothing but Chromium is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Self
+
+from websockets.sync.client import connect
+
+PROGRAM: Final = shutil.which("chromium")
+PATIENCE: Final = 15.0
+"""Seconds for anything to come."""
+
+_OPTIONS: Final = (
+    *("--headless=new", "--remote-debugging-port=0", "--no-sandbox", "--disable-gpu"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--disable-default-apps", "--disable-extensions", "--hide-scrollbars"),
+    *("--disable-dev-shm-usage", "--force-device-scale-factor=1", "--mute-audio", "--lang=en"),
+)
+_KEYS: Final = {"Enter": (13, "\r"), "Tab": (9, ""), "Space": (32, " ")}
+
+
+class Browser:
+    """A browser with one page. ``asked`` are the addresses that it asked for, ``faults`` what it
+    complained of: errors of scripts, what the content security policy refused."""
+
+    def __init__(self) -> None:
+        if PROGRAM is None:
+            raise FileNotFoundError("chromium is not installed")
+        self.asked: list[str] = []
+        self.faults: list[str] = []
+        self._number, self._session = 0, ""
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._process = subprocess.Popen(
+            [PROGRAM, *_OPTIONS, f"--user-data-dir={self._folder.name}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def __enter__(self) -> Self:
+        port = Path(self._folder.name, "DevToolsActivePort")
+        self._until(lambda: port.exists() and len(port.read_text().split()) == 2, "Chromium")
+        number, path = port.read_text().split()
+        self._socket = connect(f"ws://127.0.0.1:{number}{path}", max_size=None, proxy=None)
+        target = self.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log", "DOM", "Accessibility"):
+            self.send(f"{domain}.enable")
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._socket.close()
+        self._process.kill()
+        self._process.wait()
+        self._folder.cleanup()
+
+    # --- the protocol ---
+
+    def send(self, method: str, **values: Any) -> Any:
+        """Have the browser do something; what comes of it. Raises `RuntimeError`."""
+        self._number += 1
+        message = {"id": self._number, "method": method, "params": values}
+        message |= {"sessionId": self._session} if self._session else {}
+        self._socket.send(json.dumps(message))
+        while True:
+            got = json.loads(self._socket.recv(timeout=PATIENCE))
+            if got.get("id") == self._number:
+                break
+            self._note(got.get("method", ""), got.get("params", {}))
+        if "error" in got:
+            raise RuntimeError(f"{method}: {got['error']['message']}")
+        return got["result"]
+
+    def _note(self, method: str, values: Any) -> None:
+        if method == "Network.requestWillBeSent":
+            self.asked.append(values["request"]["url"])
+        elif method == "Log.entryAdded" and values["entry"]["level"] == "error":
+            entry = values["entry"]
+            if entry["source"] != "network":  # a status that was meant is none
+                self.faults.append(f"{entry['text']} {entry.get('url', '')}")
+        elif method == "Runtime.exceptionThrown":
+            self.faults.append(json.dumps(values["exceptionDetails"]))
+
+    def run(self, script: str) -> Any:
+        """The value of an expression in the page; a promise is awaited."""
+        got = self.send(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in got:
+            raise RuntimeError(json.dumps(got["exceptionDetails"])[:2000])
+        return got["result"].get("value")
+
+    def _until(self, holds: Callable[[], Any], what: str) -> Any:
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                if found := holds():
+                    return found
+            except RuntimeError:  # the page was just left
+                pass
+            if time.monotonic() > end:
+                raise TimeoutError(f"{what}: not there; the page says: {self.text[:3000]}")
+            time.sleep(0.02)
+
+    # --- what a person does ---
+
+    def open(self, address: str) -> None:
+        """Go to an address, and wait until its page is there."""
+        self.send("Page.navigate", url=address)
+        self._until(lambda: self.run("document.readyState") == "complete", address)
+
+    def look(self, *, width: int = 1100, height: int = 800, dark: bool = False) -> None:
+        """Have a screen of this size, in pixels, and this colour scheme."""
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 500,
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.send("Emulation.setEmulatedMedia", features=[scheme])
+
+    def click(self, role: str, name: str) -> None:
+        """Click on the middle of the control that has this role and name."""
+        self._until(lambda: self._clicked(role, name), f"{role} {name!r}")
+
+    def _clicked(self, role: str, name: str) -> bool:
+        node = self._found(role, name)
+        if node is None:
+            return False
+        self.send("DOM.scrollIntoViewIfNeeded", backendNodeId=node)
+        (quad, *_) = self.send("DOM.getContentQuads", backendNodeId=node)["quads"]
+        x, y = sum(quad[::2]) / 4, sum(quad[1::2]) / 4
+        for kind in ("mousePressed", "mouseReleased"):
+            at = {"x": x, "y": y, "button": "left", "clickCount": 1}
+            self.send("Input.dispatchMouseEvent", type=kind, **at)
+        return True
+
+    def _found(self, role: str, name: str) -> int | None:
+        root = self.send("DOM.getDocument", depth=0)["root"]["backendNodeId"]
+        nodes = self.send(
+            "Accessibility.queryAXTree", backendNodeId=root, role=role, accessibleName=name
+        )["nodes"]
+        seen = [one["backendDOMNodeId"] for one in nodes if not one.get("ignored")]
+        return seen[0] if seen else None
+
+    def type(self, text: str, *, into: str = "", role: str = "textbox") -> None:
+        """Type a text, in the place of all that stands in the field with this name."""
+        if into:
+            self.click(role, into)
+            self.run("document.activeElement.select()")
+        self.send("Input.insertText", text=text)
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        code, text = _KEYS[key]
+        said = {"key": key, "code": key, "windowsVirtualKeyCode": code, "text": text}
+        self.send("Input.dispatchKeyEvent", type="keyDown", **said)
+        self.send("Input.dispatchKeyEvent", type="keyUp", **said)
+
+    @property
+    def text(self) -> str:
+        """What the page shows, as text."""
+        return str(self.run("document.body?.innerText ?? ''"))
+
+    def sees(self, text: str) -> None:
+        """Wait until the page shows this text. Raises `TimeoutError`."""
+        self._until(lambda: text in self.text, repr(text))
+
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        """A picture of the page, or of all of it, in a file."""
+        size = self.send("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"clip": size | {"scale": 1}} if whole else {}
+        got = self.send("Page.captureScreenshot", captureBeyondViewport=whole, **clip)
+        path.write_bytes(base64.b64decode(got["data"]))

@@ -1,0 +1,351 @@
+"""The page: opened by a person's key alone, and nothing that it shows is obeyed."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from mlx_tools.gateway.page.person import COOKIE, HOLDS, Person
+from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
+from mlx_tools.store import TranscriptStore, to_json
+from mlx_tools.testing import answer, call
+from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
+from tests.gateway.conftest import KEY, ask, rested
+
+HOME = "http://127.0.0.1"
+KEEP = call("keep", text="a")
+SESSION = "/page/sessions/{id}"
+SEEN = ("/", "/page/sessions", SESSION, SESSION + "/transcript", SESSION + "/live", "/page/tools")
+POSTED = ("/page/ask", *(f"{SESSION}/{name}" for name in ("decide", "continue", "cancel")))
+
+
+async def post(one: Any, path: str, origin: str = HOME, **fields: str) -> httpx.Response:
+    """What comes of a form."""
+    headers = {"origin": origin} if origin else {}
+    got: httpx.Response = await one.client.post(path, data=fields, headers=headers)
+    return got
+
+
+async def opened(one: Any) -> None:
+    """Give the person's key to the page."""
+    one.client.headers.pop("authorization")
+    got = await post(one, "/page/key", key=one.person.key)
+    assert (got.status_code, got.headers["location"]) == (303, "/")
+
+
+async def waiting(begin: Any, *more: Any) -> tuple[Any, dict[str, Any], str]:
+    """An open page, a run of a client that waits for a person, and the path of its session."""
+    one = begin(KEEP, *more)
+    made = await ask(one)
+    assert made["status"] == "paused"
+    await opened(one)
+    return one, made, SESSION.format(id=made["id"])
+
+
+@pytest.mark.parametrize("cookie", ["", "9.f", "forged", "old", "key"])
+def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
+    begin: Any, cookie: str
+) -> None:
+    async def main() -> None:
+        one = begin(KEEP, key="one")  # a client has a key, and sends it
+        made = await ask(one)
+        other, late = Person(b"x", lambda: 1_700_000_000.0), [0.0]
+        seals = {
+            "forged": _cookie_of(other),
+            "old": _cookie_of(Person(one.runs._secret, lambda: late[0])),
+            "key": one.person.key,
+        }
+        one.client.cookies.set(COOKIE, seals.get(cookie, cookie))
+        for path in SEEN:
+            got = await one.client.get(path.format(id=made["id"]))
+            assert (got.status_code, made["id"] in got.text) == (401, False), path
+        digest = made["pending"][0]["digest"]
+        for path in POSTED:
+            fields = {"call": "c1", "digest": digest, "decision": "approve", "question": "x"}
+            got = await post(one, path.format(id=made["id"]), **fields)
+            assert got.status_code == 401, path
+        assert (await post(one, "/page/key", key="one")).status_code == 401
+        assert (await rested(one, made["id"]))["status"] == "paused"
+        assert one.tools.written == []
+
+    anyio.run(main)
+
+
+def _cookie_of(person: Person) -> str:
+    from starlette.responses import Response
+
+    response = Response()
+    person.admit(response, https=False)
+    return re.search(f"{COOKIE}=([^;]+)", response.headers["set-cookie"])[1]  # type: ignore[index]
+
+
+def test_the_cookie_is_for_this_page_alone_and_the_persons_key_opens_nothing_of_a_clients(
+    begin: Any,
+) -> None:
+    async def main() -> None:
+        one = begin(key="one")
+        one.client.headers.pop("authorization")
+        got = await post(one, "/page/key", key=one.person.key)
+        said = got.headers["set-cookie"].lower()
+        for part in ("httponly", "samesite=strict", f"max-age={HOLDS}", "path=/"):
+            assert part in said
+        assert (await one.client.get("/")).status_code == 200
+        assert (await one.client.get("/v1/runs")).status_code == 401
+        bearer = {"authorization": f"Bearer {one.person.key}"}
+        assert (await one.client.get("/v1/runs", headers=bearer)).status_code == 401
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize("origin", ["", "null", "http://127.0.0.1:9", "http://evil.example"])
+def test_a_form_of_another_page_is_not_taken(begin: Any, origin: str) -> None:
+    async def main() -> None:
+        one, made, path = await waiting(begin)
+        fields = {"call": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
+        for form in (f"{path}/decide", f"{path}/cancel", "/page/ask", "/page/key"):
+            assert (await post(one, form, origin, **fields)).status_code == 403, form
+        one.client.headers.update(KEY)
+        assert (await rested(one, made["id"]))["status"] == "paused"
+        rebound = await one.client.get("/", headers={"host": "evil.example"})
+        assert rebound.status_code == 403
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("fields", "written", "told"),
+    [
+        ({"decision": "approve"}, ["a", "b"], "approved"),
+        ({"decision": "session"}, ["a", "b"], "for the session"),
+        ({"decision": "deny", "reason": "not <b>now</b>"}, ["b"], "not &lt;b&gt;now&lt;/b&gt;"),
+        ({"decision": "look", "arguments": '{"text": "z"}'}, ["z", "b"], "edited the call"),
+    ],
+)
+def test_a_person_decides_about_the_calls_of_any_client(
+    begin: Any, fields: dict[str, str], written: list[str], told: str
+) -> None:
+    async def main() -> None:
+        asks_again = fields["decision"] != "session"
+        one, made, path = await waiting(begin, call("keep", text="b"), answer("done"))
+        shown = await one.client.get(path)
+        fields["call"] = "c1"
+        if fields["decision"] == "look":
+            shown = await post(one, f"{path}/decide", **fields)
+            assert "with your arguments" in shown.text
+            fields.update(decision="approve", **_hidden(shown.text))
+        fields["digest"] = _hidden(shown.text)["digest"]
+        assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+        one.client.headers.update(KEY)
+        stands = await rested(one, made["id"])
+        assert (stands["status"] == "paused") == asks_again
+        if asks_again:
+            shown = await one.client.get(path)
+            await post(one, f"{path}/decide", decision="approve", **_hidden(shown.text))
+            stands = await rested(one, made["id"])
+        assert (stands["status"], one.tools.written) == ("answered", written)
+        assert told in (await one.client.get(path)).text
+
+    anyio.run(main)
+
+
+class _Hidden(HTMLParser):
+    """The hidden fields of the first form that decides."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.fields: dict[str, str] = {}
+        self._at = ""
+        self.feed(text.partition("/decide")[2].partition("</form>")[0])
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        own = dict(attrs)
+        if tag == "input":
+            self.fields[own["name"] or ""] = own["value"] or ""
+        self._at = (own["name"] or "") if tag == "textarea" else ""
+
+    def handle_data(self, data: str) -> None:
+        if self._at:
+            self.fields[self._at] = data.strip()
+            self._at = ""
+
+
+def _hidden(text: str) -> dict[str, str]:
+    return _Hidden(f"<form{text}").fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"decision": "approve", "digest": "0" * 64}, "not the digest"),
+        ({"decision": "approve", "call": "c7", "digest": "0"}, "not a call that waits"),
+        ({"decision": "approve"}, "decision: "),
+        ({"decision": "look", "arguments": "{"}, "no JSON"),
+        ({"decision": "look", "arguments": "[]"}, "no JSON object"),
+        ({"decision": "look", "arguments": '{"txt": 1}'}, "do not fit keep"),
+        ({"decision": "approve", "digest": "0", "arguments": "[]"}, "no JSON object"),
+    ],
+)
+def test_a_decision_that_does_not_hold_is_told_and_the_run_still_waits(
+    begin: Any, fields: dict[str, str], problem: str
+) -> None:
+    async def main() -> None:
+        one, made, path = await waiting(begin)
+        got = await post(one, f"{path}/decide", **{"call": "c1", **fields})
+        assert 400 <= got.status_code < 500
+        assert problem in got.text
+        one.client.headers.update(KEY)
+        assert (await rested(one, made["id"]))["status"] == "paused"
+        assert one.tools.written == []
+
+    anyio.run(main)
+
+
+def test_a_question_begins_a_run_whose_steps_come_as_they_happen(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(call("area", width=2, height=3), answer("6"), answer("7"))
+        await opened(one)
+        path = (await post(one, "/page/ask", question="How\r\nlarge?")).headers["location"]
+        live = (await one.client.get(f"{path}/live?after=0")).text
+        assert live.index("event: steps") < live.index("event: rest")
+        assert (await post(one, f"{path}/continue", question="Sure?")).status_code == 303
+        await rested(one, path.rpartition("/")[2])
+        shown = (await one.client.get(path)).text
+        assert all(text in shown for text in ("How\nlarge?", "Sure?", "answered", "area"))
+        assert "no question" in (await post(one, f"{path}/continue", question=" ")).text
+        wrong = await post(one, "/page/ask", question="x", model="other")
+        assert "there is scripted" in wrong.text
+
+    anyio.run(main)
+
+
+def test_tools_are_told_with_why_they_may_not_run_and_models_with_how_they_are_asked(
+    begin: Any,
+) -> None:
+    async def main() -> None:
+        one = begin(policy__allow="area")
+        await opened(one)
+        told = (await one.client.get("/page/tools")).text
+        allowed, _, denied = told.partition("May not run")
+        assert "<code>area</code>" in allowed
+        assert "keep is not among the allowed tools" in denied
+        models = (await one.client.get("/page/models")).text
+        assert all(one in models for one in ("scripted", "chatml", "jsonl", "Nobody asked it"))
+
+    anyio.run(main)
+
+
+# --- what others wrote ----------------------------------------------------------------------------
+
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)>\"'>&\x1b[31m\u202eabc\u2028\x00\ufeff"
+)
+
+
+def kept(folder: Path, *records: Any) -> str:
+    """A session of a person's with these records."""
+    store = TranscriptStore(folder / "state" / "sessions")
+    files = store.create()
+    files.transcript.close()
+    path = store.folder / files.session / "transcript.jsonl"
+    header = Header(session=files.session, created="2026-01-01T00:00:00+00:00")
+    path.write_text("".join(f"{json.dumps(to_json(one))}\n" for one in (header, *records)))
+    return files.session
+
+
+class _Tags(HTMLParser):
+    """The tags of a page with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_nothing_that_others_wrote_is_markup_or_turns_the_text(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(call("keep", text=HOSTILE), answer(HOSTILE))
+        made = await ask(one, question=HOSTILE)
+        await opened(one)
+        pages = ["/", f"/page/sessions?q={HOSTILE[:8]}", SESSION.format(id=made["id"])]
+        for path in pages:
+            got = await one.client.get(path)
+            policy = got.headers["content-security-policy"]
+            assert "unsafe" not in policy and "default-src 'none'" in policy
+            for tag, own in _Tags(got.text).tags:
+                assert tag != "img" and not any(name.startswith("on") for name in own), own
+                assert tag != "script" or own == {"type": "module", "src": "/page/page.js"}
+                assert "style" not in own and tag != "style"
+                for name in {"src", "href", "action"} & own.keys():
+                    assert re.match(r"[/#](?!/)", own[name] or ""), own
+            assert not set("\x1b\u202e\u2028\x00\ufeff") & set(got.text), path
+
+    anyio.run(main)
+
+
+def test_a_transcript_of_50_mb_is_shown_in_parts(begin: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        one = begin()
+        await opened(one)
+        many = 500
+        text = (HOSTILE * 2000)[: 50_000_000 // many]
+        outputs = [ObservationRecord(call=f"c{n}", name="t", content=text) for n in range(many)]
+        session = kept(tmp_path, UserRecord(content="Big?"), *outputs)
+        for query, first in (("", 2 + many - RECORDS), ("?from=0", 0)):
+            got = await one.client.get(SESSION.format(id=session) + query)
+            assert f"records {first + 1} to {first + RECORDS} of {many + 2}" in got.text
+            assert got.text.count('<li class="step') == RECORDS
+            assert len(got.content) < 5_000_000
+
+    anyio.run(main)
+
+
+def test_a_damaged_session_and_one_that_is_not_there_are_told_of(
+    begin: Any, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        one = begin()
+        await opened(one)
+        session = kept(tmp_path, UserRecord(content="x"))
+        (tmp_path / "state/sessions" / session / "transcript.jsonl").write_text("{}\n{]\n{}\n")
+        shown = await one.client.get(SESSION.format(id=session))
+        assert (shown.status_code, "damaged" in shown.text) == (200, True)
+        for name in ("nothing", "..", "%2e%2e", "a%2Fb"):
+            assert (await one.client.get(SESSION.format(id=name))).status_code == 404
+        for query in ("from=x", "from=99999999999", "from=" + "9" * 5000):
+            got = await one.client.get(f"{SESSION.format(id=session)}?{query}")
+            assert got.status_code == 200
+
+    anyio.run(main)
+
+
+def test_sessions_are_found_by_what_was_said_and_looked_through_a_part_at_a_time(
+    tmp_path: Path,
+) -> None:
+    folder = TranscriptStore(tmp_path / "state" / "sessions")
+    for number in range(2 * FOUND):
+        said = "About Tea" if number % 2 else "About bread"
+        kept(tmp_path, UserRecord(content="x"), AnswerRecord(turn=1, content=said))
+    first = searched(folder, "", "", lambda: 0.0)
+    rest = searched(folder, "", first.after, lambda: 0.0)
+    assert len({one.session for one in (*first.rows, *rest.rows)}) == 2 * FOUND
+    assert rest.after == ""
+    assert len(searched(folder, " tea ", "", lambda: 0.0).rows) == FOUND
+    hurried = count(0.0, 1.5)
+    part = searched(folder, "tea", "", lambda: next(hurried))
+    parts = [part]
+    while part.after:
+        part = searched(folder, "tea", part.after, lambda: next(hurried))
+        parts.append(part)
+    assert len(parts) == FOUND
+    assert sum(len(one.rows) for one in parts) == FOUND
