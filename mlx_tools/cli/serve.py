@@ -78,9 +78,8 @@ def uninstall() -> int:
 def _autostart() -> Autostart:
     from mlx_tools.app import Autostart, starters
 
-    keeps = next(
-        starter for starter in starters() if starter != "cron"
-    )  # cron keeps nothing running
+    # cron keeps nothing running
+    keeps = next(starter for starter in starters() if starter != "cron")
     return Autostart(name="serve", starter=keeps)
 
 
