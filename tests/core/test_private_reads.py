@@ -70,7 +70,7 @@ def test_a_read_that_was_answered_before_counts_too(registry: Registry) -> None:
     assert anyio.run(main) == ["ok", "denied"]
 
 
-OPEN = {"calculator", "clock", "fetch_url", "format_xml", "tool_search", "web_search"}
+OPEN = {"calculator", "clock", "fetch_url", "format_xml", "tool_search", "translate", "web_search"}
 """Tools that read, and of whose answers nothing is the user's own."""
 
 HELD = {"read_artifact"}

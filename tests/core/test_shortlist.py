@@ -148,7 +148,7 @@ def test_a_search_is_not_the_call_that_was_required() -> None:
 
 
 def test_a_run_without_any_tool_but_the_search_has_no_tools() -> None:
-    registry = builtin_tools(switched_off={"[cf]*": "off", **NETWORK})
+    registry = builtin_tools(switched_off={"[cf]*": "off", "translate": "off", **NETWORK})
     backend = ScriptedBackend(answer())
     controller(backend, registry).run_sync("Hello.")
     assert "There are no tools" in backend.prompts[0]
