@@ -50,7 +50,7 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
 
 @app.command()
 def page(context: typer.Context) -> None:
-    """Print the address of the page, with the key that opens it; options stand before this word."""
+    """Print the page's address, with its key."""
     run, _ = _checked(context.obj)
     from mlx_tools.gateway import page_link
 

@@ -142,7 +142,7 @@ def test_a_question_about_a_folder_is_answered_after_it_was_seen(run: Run, home:
         terminal = Terminal("tools", "add", "echo")
         try:
             terminal.type("y\r")  # before anything was shown
-            terminal.until(r"Add echo in .*\?\s+\[y/N\] ")
+            terminal.until(r"Add echo in\s+\S+\?\s+\[y/N\] ")
             assert terminal.process.poll() is None
             terminal.type(typed)
             assert terminal.end() == code
