@@ -1,6 +1,6 @@
 """A headless Chromium, driven as a person drives one: by what is seen, with its mouse and keys.
 
-Controls are found by their role and name, as a screen reader finds them. It speaks the browser's
+Controls are found by what they are and the name that stands on them. It speaks the browser's
 own debugging protocol over a WebSocket, so that nothing but Chromium is needed.
 """
 
@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -30,6 +31,25 @@ _OPTIONS: Final = (
 )
 _KEYS: Final = {"Enter": (13, "\r"), "Tab": (9, ""), "Space": (32, " ")}
 
+_ROLES: Final = {
+    "button": "button",
+    "link": "a[href]",
+    "summary": "summary",
+    "textbox": "textarea, input:not([type=hidden], [type=search])",
+    "searchbox": "input[type=search]",
+}
+_FIND: Final = """(selector, name) => {
+  const named = (one) => (one.labels?.[0] ?? one).textContent.trim().startsWith(name);
+  const all = [...document.querySelectorAll(selector)];
+  const found = all.find((one) => one.checkVisibility() && named(one));
+  if (document.readyState !== "complete" || !found) return null;
+  found.scrollIntoView({ block: "center", behavior: "instant" });
+  const { left, top, width, height } = found.getBoundingClientRect();
+  const [x, y] = [left + width / 2, top + height / 2];
+  return found.contains(document.elementFromPoint(x, y)) ? [x, y] : null;
+}"""
+"""The middle of a control, None while it is not there or something lies over it."""
+
 
 class Browser:
     """A browser with one page. ``asked`` are the addresses that it asked for, ``faults`` what it
@@ -40,31 +60,34 @@ class Browser:
             raise FileNotFoundError("chromium is not installed")
         self.asked: list[str] = []
         self.faults: list[str] = []
-        self._number, self._session = 0, ""
-        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._process = subprocess.Popen(
-            [PROGRAM, *_OPTIONS, f"--user-data-dir={self._folder.name}", "about:blank"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self._program, self._number, self._session = PROGRAM, 0, ""
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        port = Path(self._folder.name, "DevToolsActivePort")
-        self._until(lambda: port.exists() and len(port.read_text().split()) == 2, "Chromium")
+        with ExitStack() as stack:
+            self._begin(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def _begin(self, stack: ExitStack) -> None:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        command = [self._program, *_OPTIONS, f"--user-data-dir={folder}", "about:blank"]
+        no = subprocess.DEVNULL
+        process = stack.enter_context(subprocess.Popen(command, stdout=no, stderr=no))
+        stack.callback(process.kill)
+        port = Path(folder, "DevToolsActivePort")
+        self.until(lambda: port.exists() and len(port.read_text().split()) == 2, "Chromium")
         number, path = port.read_text().split()
-        self._socket = connect(f"ws://127.0.0.1:{number}{path}", max_size=None, proxy=None)
+        address = f"ws://127.0.0.1:{number}{path}"
+        self._socket = stack.enter_context(connect(address, max_size=None, proxy=None))
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Network", "Log", "DOM", "Accessibility"):
+        for domain in ("Page", "Runtime", "Network", "Log"):
             self.send(f"{domain}.enable")
-        return self
 
     def __exit__(self, *raised: object) -> None:
-        self._socket.close()
-        self._process.kill()
-        self._process.wait()
-        self._folder.cleanup()
+        self._stack.close()
 
     # --- the protocol ---
 
@@ -102,7 +125,8 @@ class Browser:
             raise RuntimeError(json.dumps(got["exceptionDetails"])[:2000])
         return got["result"].get("value")
 
-    def _until(self, holds: Callable[[], Any], what: str) -> Any:
+    def until(self, holds: Callable[[], Any], what: str) -> Any:
+        """Wait until something holds, and return it. Raises `TimeoutError`."""
         end = time.monotonic() + PATIENCE
         while True:
             try:
@@ -111,7 +135,8 @@ class Browser:
             except RuntimeError:  # the page was just left
                 pass
             if time.monotonic() > end:
-                raise TimeoutError(f"{what}: not there; the page says: {self.text[:3000]}")
+                says = f"; the page says: {self.text[:3000]}" if self._session else ""
+                raise TimeoutError(f"{what} is not there{says}")
             time.sleep(0.02)
 
     # --- what a person does ---
@@ -119,7 +144,7 @@ class Browser:
     def open(self, address: str) -> None:
         """Go to an address, and wait until its page is there."""
         self.send("Page.navigate", url=address)
-        self._until(lambda: self.run("document.readyState") == "complete", address)
+        self.until(lambda: self.run("document.readyState") == "complete", address)
 
     def look(self, *, width: int = 1100, height: int = 800, dark: bool = False) -> None:
         """Have a screen of this size, in pixels, and this colour scheme."""
@@ -135,27 +160,14 @@ class Browser:
 
     def click(self, role: str, name: str) -> None:
         """Click on the middle of the control that has this role and name."""
-        self._until(lambda: self._clicked(role, name), f"{role} {name!r}")
+        self.until(lambda: self._clicked(role, name), f"{role} {name!r}")
 
     def _clicked(self, role: str, name: str) -> bool:
-        node = self._found(role, name)
-        if node is None:
-            return False
-        self.send("DOM.scrollIntoViewIfNeeded", backendNodeId=node)
-        (quad, *_) = self.send("DOM.getContentQuads", backendNodeId=node)["quads"]
-        x, y = sum(quad[::2]) / 4, sum(quad[1::2]) / 4
-        for kind in ("mousePressed", "mouseReleased"):
-            at = {"x": x, "y": y, "button": "left", "clickCount": 1}
+        place = self.run(f"({_FIND})({json.dumps(_ROLES[role])}, {json.dumps(name)})")
+        for kind in ("mousePressed", "mouseReleased") if place else ():
+            at = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
             self.send("Input.dispatchMouseEvent", type=kind, **at)
-        return True
-
-    def _found(self, role: str, name: str) -> int | None:
-        root = self.send("DOM.getDocument", depth=0)["root"]["backendNodeId"]
-        nodes = self.send(
-            "Accessibility.queryAXTree", backendNodeId=root, role=role, accessibleName=name
-        )["nodes"]
-        seen = [one["backendDOMNodeId"] for one in nodes if not one.get("ignored")]
-        return seen[0] if seen else None
+        return bool(place)
 
     def type(self, text: str, *, into: str = "", role: str = "textbox") -> None:
         """Type a text, in the place of all that stands in the field with this name."""
@@ -178,7 +190,7 @@ class Browser:
 
     def sees(self, text: str) -> None:
         """Wait until the page shows this text. Raises `TimeoutError`."""
-        self._until(lambda: text in self.text, repr(text))
+        self.until(lambda: text in self.text, repr(text))
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """A picture of the page, or of all of it, in a file."""

@@ -1,0 +1,233 @@
+"""The page in a real browser, driven by its controls: each thing that a person does there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mlx_tools.app import config
+from mlx_tools.gateway import page_link
+from mlx_tools.testing import Completion, ScriptedServer, answer, call
+from scripts.browser import PROGRAM, Browser
+from tests.gateway.test_process import Running
+
+if PROGRAM is None:
+    pytest.skip("chromium is not installed", allow_module_level=True)
+
+PLAN = "# Plan\n\n- tea\n- bread\n"
+AXE = "4.11.0"
+AXE_SHA256 = "e9e5863c33a874f09bc01acd9234b7e3c871479f5eef8802fa582544465e6d01"
+"""Of its ``axe.min.js``, which npm fetches: half a megabyte, under the MPL 2."""
+
+LOOKS = ({}, {"dark": True}, {"width": 390, "height": 844})
+HOSTILE = "<img src=x onerror='window.harmed=1'><script>window.harmed=1</script>\u202eabc"
+
+
+def writes(text: str) -> str:
+    return call("file_access", operation="write", path="plan.md", content=text)
+
+
+class Driven:
+    """A gateway with its page in a browser; ``folder`` is what its runs may write to."""
+
+    def __init__(self, folder: Path, browser: Browser, *scripts: Any) -> None:
+        self.browser, self.folder = browser, folder / "files"
+        self.folder.mkdir()
+        (self.folder / "plan.md").write_text(PLAN)
+        self.server = ScriptedServer(*scripts).__enter__()
+        tools = ("--tools", "file_access,calculator", "--root", f"{self.folder}:rw")
+        self.gateway = Running(self.server, folder, *tools)
+        self.url = self.gateway.url.removesuffix("v1")
+        loaded = config.load(environ={}, cwd=folder, user_file=folder / "none.toml", home=folder)
+        key = page_link(loaded, "127.0.0.1", 1).partition("#")[2]
+        browser.look()
+        browser.open("about:blank")
+        browser.asked.clear()
+        browser.faults.clear()
+        browser.open(f"{self.url}#{key}")
+        browser.sees("Your question")
+
+    @property
+    def plan(self) -> str:
+        return (self.folder / "plan.md").read_text()
+
+    def ask(self, question: str, into: str = "Your question") -> None:
+        self.browser.type(question, into=into)
+        self.browser.press("Enter")
+
+    def end(self) -> None:
+        self.gateway.process.kill()
+        self.gateway.process.communicate()
+        self.server.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with Browser() as one:
+        yield one
+
+
+@pytest.fixture
+def drive(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Begin a gateway whose model writes these completions, and open its page."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    begun: list[Driven] = []
+
+    def begin(*scripts: Any) -> Driven:
+        begun.append(Driven(tmp_path, browser, *scripts))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.end()
+        assert {address.split("/")[2] for address in browser.asked if "//" in address} == {
+            one.url.split("/")[2]
+        }
+    assert browser.faults == []
+
+
+def test_a_person_asks_approves_what_the_diff_shows_denies_and_edits(drive: Any) -> None:
+    slowly = Completion(answer("The plan has rye bread."), size=2, delay=0.02)
+    one = drive(
+        *(call("file_access", operation="read", path="plan.md"), writes(PLAN + "- rye\n"), slowly),
+        *(writes("nothing\n"), answer("It stays.")),
+        *(writes("salt\n"), answer("Salted.")),
+    )
+    page = one.browser
+    one.ask("Put rye on the plan.")
+    page.sees("+- rye")
+    assert one.plan == PLAN
+    page.click("button", "Approve")
+    page.sees("The plan")
+    page.sees("Another question")
+    assert one.plan == f"{PLAN}- rye\n"
+    assert "at work" not in page.text
+
+    one.ask("Empty it.", "Another question")
+    page.type("keep my plan", into="Reason for the model")
+    page.click("button", "Deny")
+    page.sees("It stays.")
+    assert "keep my plan" in one.server.prompts[-1]
+
+    one.ask("Salt it.", "Another question")
+    page.click("summary", "Edit the arguments")
+    mine = {"operation": "write", "path": "plan.md", "content": "salt and pepper\n"}
+    page.type(json.dumps(mine), into="Arguments as JSON")
+    page.click("button", "Show what it would do")
+    page.sees("with your arguments")
+    page.sees("+salt and pepper")
+    page.click("button", "Approve")
+    page.sees("Salted.")
+    assert one.plan == "salt and pepper\n"
+
+
+def test_an_approval_is_of_what_was_seen_and_asked_anew_where_the_file_has_changed(
+    drive: Any,
+) -> None:
+    one = drive(writes("new\n"), answer("Done."))
+    page = one.browser
+    one.ask("Write it.")
+    page.sees("-# Plan")
+    (one.folder / "plan.md").write_text("mine\n")
+    page.click("button", "Approve")
+    page.sees("has changed since it was shown")
+    assert one.plan == "mine\n"
+    (one.folder / "plan.md").write_text("mine still\n")
+    page.open(page.run("location.href").removesuffix("/decide"))
+    page.sees("What it would do has changed")
+    page.click("button", "Ask me about it as it is now")
+    page.sees("-mine still")
+    page.click("button", "Approve")
+    page.sees("Done.")
+    assert one.plan == "new\n"
+
+
+def test_sessions_are_found_opened_and_kept_and_tools_and_models_are_told(
+    drive: Any, tmp_path: Path
+) -> None:
+    one = drive(call("calculator", expression="6*7"), answer("It is 42."), answer("Hello."))
+    page = one.browser
+    one.ask("What is six times seven?")
+    page.sees("It is 42.")
+    page.click("link", "Ask")
+    one.ask("Greet me.")
+    page.sees("Another question")
+    page.click("link", "Sessions")
+    page.sees("Greet me.")
+    page.type("42", into="Find", role="searchbox")
+    page.press("Enter")
+    page.until(lambda: "Greet me." not in page.text, "what was found")
+    page.click("link", "What is six times seven?")
+    page.sees('{"expression": "6*7"}')
+    page.click("summary", "Save as a golden transcript")
+    page.type("sums", into="Name")
+    page.click("button", "Save")
+    page.sees("golden_transcripts/sums.jsonl")
+    assert "It is 42." in (tmp_path / "golden_transcripts" / "sums.jsonl").read_text()
+    page.click("link", "Tools")
+    page.sees("run_command is not among the allowed tools")
+    page.click("link", "Models")
+    page.sees("chatml")
+
+
+def test_what_others_wrote_does_nothing_in_a_browser(drive: Any) -> None:
+    one = drive(writes(HOSTILE), answer(HOSTILE))
+    page = one.browser
+    one.ask(HOSTILE)
+    page.sees("U+202E")
+    page.click("button", "Approve")
+    page.sees("Another question")
+    for path in ("", "page/sessions"):
+        page.open(one.url + path)
+        page.sees("<img src=x")
+    assert page.run("window.harmed ?? 0") == 0
+
+
+@pytest.fixture(scope="module")
+def axe(pytestconfig: pytest.Config) -> str:
+    """The source of axe-core, fetched once."""
+    kept: Path = pytestconfig.cache.mkdir(f"axe-core-{AXE}")  # type: ignore[union-attr]
+    source = kept / "node_modules" / "axe-core" / "axe.min.js"
+    npm = shutil.which("npm")
+    if not source.exists() and npm is not None:
+        install = [npm, "install", "--prefix", kept, "--ignore-scripts", "--no-audit"]
+        subprocess.run([*install, f"axe-core@{AXE}"], capture_output=True, timeout=60)
+    if not source.exists():
+        pytest.skip("axe-core could not be fetched: it needs npm, and a network once")
+    text = source.read_bytes()
+    assert hashlib.sha256(text).hexdigest() == AXE_SHA256
+    return text.decode()
+
+
+def test_every_page_is_fit_for_whoever_reads_it_in_both_schemes_and_on_a_small_screen(
+    drive: Any, axe: str
+) -> None:
+    one = drive(answer("Hello."), writes("new\n"))
+    page = one.browser
+    one.ask("Greet me.")
+    page.sees("Another question")
+    answered = page.run("location.pathname").lstrip("/")
+    page.open(one.url)
+    one.ask("Write it.")
+    page.sees("Approve")
+    waits = page.run("location.pathname").lstrip("/")
+    paths = ["", "page/sessions", answered, waits, "page/tools", "page/models", "page/nothing"]
+    for path in [*paths, "key"]:
+        if path == "key":
+            page.send("Network.clearBrowserCookies")
+        page.open(one.url + path.removeprefix("key"))
+        page.run(axe + "; 0")
+        for look in LOOKS:
+            page.look(**look)
+            found = page.run("axe.run().then(({violations}) => violations)")
+            told = [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found]
+            assert told == [], (path, look)
+            wide = page.run("document.documentElement.scrollWidth")
+            assert wide <= look.get("width", 1100), (path, look)
