@@ -10,7 +10,7 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -33,14 +33,12 @@ class Access:
     call the list is read back, and held to what is so now. A list that is not there, cannot be read
     or says anything else lets no call run: it can take access away, and never give it.
 
-    ``path`` is a file that only its owner can read or write, None for nowhere. It is a kill switch:
-    whoever deletes it stops the run from calling anything more. What is read there must be, byte
-    for byte, what this run wrote. A run that was killed leaves its list; the next one of the
-    session writes a new one. ``watched`` are the places of configuration files, each with what was
-    there when the configuration was read (`fingerprints`).
+    It is a kill switch, where it is kept: whoever deletes it stops the run from calling anything
+    more. What is read there must be, byte for byte, what this run wrote. A run that was killed
+    leaves its list; the next one of the session writes a new one. ``watched`` are the places of
+    configuration files, each with what was there when the configuration was read (`fingerprints`).
     """
 
-    path: Path | None = None
     watched: Mapping[str, str] = field(default_factory=dict)
     _tools: Mapping[str, str] | None = field(default=None, init=False)
     _written: bytes = field(default=b"", init=False)
@@ -49,23 +47,15 @@ class Access:
         """Write the list of a run that begins. Raises `StorageError` where it cannot be."""
         self._tools = None
         tools = {spec.name: spec.digest() for spec in specs}
-        if self.path is not None:
-            listed = {
-                "version": _ACCESS_VERSION,
-                "session": session,
-                "policy": policy_hash,
-                "tools": tools,
-                "configuration": dict(self.watched),
-            }
-            self._written = json.dumps(listed, sort_keys=True).encode()
-            try:
-                with drafted(beside(self.path), self._written) as draft:
-                    draft.replace(self.path)
-            except OSError as error:
-                raise StorageError(
-                    f"the access list {self.path} cannot be written: {error.strerror}",
-                    hint="check the folder's permissions and free space",
-                ) from None
+        listed = {
+            "version": _ACCESS_VERSION,
+            "session": session,
+            "policy": policy_hash,
+            "tools": tools,
+            "configuration": dict(self.watched),
+        }
+        self._written = json.dumps(listed, sort_keys=True).encode()
+        self._write()
         self._tools = tools
 
     def check(self, spec: ToolSpec) -> Decision | None:
@@ -76,7 +66,7 @@ class Access:
     def _refusal(self, spec: ToolSpec) -> str:
         if self._tools is None:
             return "there is no access list: no run has begun, or it has ended"
-        if self.path is not None and (fault := self._fault(self.path)):
+        if fault := self._fault():
             return fault
         if spec.name not in self._tools:
             return f"{spec.name} was no tool of this run when it began"
@@ -87,9 +77,44 @@ class Access:
                 return f"the configuration has changed since the run began: {place}"
         return ""
 
-    def _fault(self, path: Path) -> str:
+    def end(self) -> None:
+        """End the run: nothing may be called any more."""
+        self._tools = None
+        self._remove()
+
+    # kept nowhere
+
+    def _write(self) -> None:
+        """Keep the list. Raises `StorageError` where it cannot be."""
+
+    def _fault(self) -> str:
+        """Why what is kept is not to be trusted, empty where it is as it was written."""
+        return ""
+
+    def _remove(self) -> None:
+        """Remove what is kept. Raises nothing."""
+
+
+@dataclass(eq=False)
+class AccessFile(Access):
+    """An access list in the file ``path``, which only its owner can read or write."""
+
+    _: KW_ONLY
+    path: Path
+
+    def _write(self) -> None:
         try:
-            intact = _content(path, owned=True) == self._written
+            with drafted(beside(self.path), self._written) as draft:
+                draft.replace(self.path)
+        except OSError as error:
+            raise StorageError(
+                f"the access list {self.path} cannot be written: {error.strerror}",
+                hint="check the folder's permissions and free space",
+            ) from None
+
+    def _fault(self) -> str:
+        try:
+            intact = _content(self.path, owned=True) == self._written
         except FileNotFoundError:
             return "the access list of this run is gone"
         except BlockingIOError:
@@ -100,12 +125,9 @@ class Access:
             return f"the access list of this run cannot be read: {error.strerror}"
         return "" if intact else "the access list is not the one that this run wrote"
 
-    def end(self) -> None:
-        """End the run: nothing may be called any more."""
-        self._tools = None
-        if self.path is not None:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+    def _remove(self) -> None:
+        with contextlib.suppress(OSError):
+            self.path.unlink()
 
 
 def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
@@ -155,18 +177,25 @@ def beside(path: Path) -> Path:
 @dataclass(eq=False)
 class Used:
     """The approvals that calls have started with, by their digests: each counts once, whatever is
-    taken away from a transcript. ``path`` None keeps them in memory."""
+    taken away from a transcript."""
 
-    path: Path | None = None
     _known: set[str] = field(default_factory=set, init=False)
 
     def take(self, digest: str) -> bool:
         """Use an approval up; False where it was used before. Raises `StorageError` where that
         cannot be written down: then it is not used up."""
-        if self.path is None:
-            taken = digest not in self._known
-            self._known.add(digest)
-            return taken
+        taken = digest not in self._known
+        self._known.add(digest)
+        return taken
+
+
+@dataclass(eq=False)
+class UsedFile(Used):
+    """The same in the file ``path``, a line each."""
+
+    path: Path
+
+    def take(self, digest: str) -> bool:
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:

@@ -10,6 +10,7 @@ import re
 import secrets
 import stat
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
@@ -36,13 +37,36 @@ _SWEPT: Final = ".swept"
 _DOUBTED: Final = ".clock"
 
 
-@dataclass(eq=False)
-class KeptFiles:
-    """A folder of files, each of them whole: a file that a crash cut off is none.
+class Kept(ABC):
+    """Bytes that a session keeps, each whole: what a crash cut off is nothing.
 
-    A file is gone after ``keep`` seconds. All together take at most ``max_bytes``: the oldest make
-    room for a new one. Names are 32 hexadecimal digits.
+    They are gone after some time. All together take at most ``max_bytes``: the oldest make room for
+    new ones. Names are 32 hexadecimal digits.
     """
+
+    max_bytes: int
+
+    @abstractmethod
+    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+        """Keep ``data`` as ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
+        then it is not kept; nothing else is removed then."""
+
+    @abstractmethod
+    def read(self, key: str) -> bytes | None:
+        """What is kept as ``key``, None where nothing is (any more), or it cannot be read."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The names of all that is kept."""
+
+    @abstractmethod
+    def forget(self, key: str) -> None:
+        """Remove what is kept as ``key``."""
+
+
+@dataclass(eq=False)
+class KeptFiles(Kept):
+    """A folder of files. A file is gone after ``keep`` seconds."""
 
     folder: Path
     _: KW_ONLY
@@ -66,9 +90,7 @@ class KeptFiles:
                     os.utime(path, (now, now))
         return removed
 
-    def _write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
-        """Make the file ``key``; with ``lasting`` it survives a power cut. Raises OSError, and
-        then there is none; nothing else is removed then."""
+    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with drafted(self.folder / f".{key}", data, lasting=lasting) as draft:
             draft.rename(self.folder / key)
@@ -76,8 +98,7 @@ class KeptFiles:
                 _sync(self.folder)
         self._make_room(key)
 
-    def _read(self, key: str) -> bytes | None:
-        """The content of a file, None where there is none (any more), or it cannot be read."""
+    def read(self, key: str) -> bytes | None:
         if not _ID.fullmatch(key):
             return None
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -89,6 +110,13 @@ class KeptFiles:
                 return file.read()
         except OSError:
             return None
+
+    def names(self) -> list[str]:
+        return [path.name for path, _ in self._files()]
+
+    def forget(self, key: str) -> None:
+        with contextlib.suppress(OSError):
+            (self.folder / key).unlink()
 
     def _make_room(self, newest: str) -> None:
         """Remove the oldest files until the bound holds; never the newest."""
@@ -111,6 +139,29 @@ class KeptFiles:
                         yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
+@dataclass(eq=False)
+class KeptInMemory(Kept):
+    """What ``held`` has under the name of one session; the oldest of all sessions make room."""
+
+    session: str
+    held: dict[tuple[str, str], bytes]
+    max_bytes: int = MAX_BYTES
+
+    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+        self.held[self.session, key] = data
+        while sum(map(len, list(self.held.values()))) > self.max_bytes:
+            self.held.pop(next(iter(self.held)), None)
+
+    def read(self, key: str) -> bytes | None:
+        return self.held.get((self.session, key))
+
+    def names(self) -> list[str]:
+        return [key for session, key in self.held if session == self.session]
+
+    def forget(self, key: str) -> None:
+        self.held.pop((self.session, key), None)
+
+
 @contextlib.contextmanager
 def drafted(draft: Path, data: bytes, *, lasting: bool = False) -> Iterator[Path]:
     """A new file with ``data`` in it, whole, that its owner alone can read, to be moved or linked
@@ -129,13 +180,14 @@ def drafted(draft: Path, data: bytes, *, lasting: bool = False) -> Iterator[Path
 
 
 @dataclass(eq=False)
-class ArtifactStore(KeptFiles):
-    """A folder of artifacts. Ids are random: none can be guessed.
+class ArtifactStore:
+    """The artifacts of a session. Ids are random: none can be guessed.
 
     ``keep_all`` says that outputs are to be kept which the transcript holds whole, too. ``sweep``
     is called with each, to remove what expired elsewhere.
     """
 
+    kept: Kept
     _: KW_ONLY
     keep_all: bool = False
     sweep: Callable[[], object] = lambda: None
@@ -147,14 +199,14 @@ class ArtifactStore(KeptFiles):
         Raises `StorageError` where it cannot be written; nothing else is removed then.
         """
         data = text.encode(errors="surrogatepass")
-        if len(data) > self.max_bytes:
+        if len(data) > self.kept.max_bytes:
             return None
         key = key or secrets.token_hex(16)
         try:
-            self._write(key, data)
+            self.kept.write(key, data)
         except OSError as error:
             raise StorageError(
-                f"an output could not be kept in {self.folder}: {error.strerror}",
+                f"an output could not be kept: {error.strerror}",
                 hint="free some space, and check the folder's permissions",
             ) from None
         self.sweep()
@@ -163,27 +215,11 @@ class ArtifactStore(KeptFiles):
     def get(self, key: str) -> str | None:
         """The text of an artifact. None where there is none (any more), and where it cannot be
         read: whoever guesses learns nothing."""
-        data = self._read(key)
+        data = self.kept.read(key)
         try:
             return None if data is None else data.decode(errors="surrogatepass")
         except ValueError:
             return None
-
-
-@dataclass(eq=False)
-class MemoryArtifacts(ArtifactStore):
-    """The artifacts of a session in memory: those in ``held`` that are under its name, ``folder``.
-    The oldest of all sessions make room for new ones."""
-
-    held: dict[Path, bytes]
-
-    def _write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
-        self.held[self.folder / key] = data
-        while sum(map(len, list(self.held.values()))) > self.max_bytes:
-            self.held.pop(next(iter(self.held)), None)
-
-    def _read(self, key: str) -> bytes | None:
-        return self.held.get(self.folder / key)
 
 
 UNDO_FOLDER: Final = ".mlx-tools-undo"
@@ -218,46 +254,48 @@ class Change:
         return int(self.key[:16], 16) / 1e9
 
 
-class UndoStore(KeptFiles):
+@dataclass(eq=False)
+class UndoStore:
     """All that the calls of one session replaced and deleted, for `mlx_tools.toolbox.restore`.
 
     Each file is a line of JSON that says what was to be changed, and behind it the old content. It
     is there, for good, before the change is made.
     """
 
+    kept: Kept
+
     def keep_old(self, change: Change, content: bytes) -> str:
         """Keep what a file holds that is about to be changed, and return the copy's key. Raises
         OSError where it cannot be written."""
         said = {name: value for name, value in asdict(change).items() if name != "key"}
-        last = max((int(path.name[:16], 16) for path, _ in self._files()), default=0)
+        last = max((int(one[:16], 16) for one in self.kept.names()), default=0)
         now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
         key = f"{now:016x}{secrets.token_hex(8)}"
         head = json.dumps(said, separators=(",", ":")).encode()
-        self._write(key, head + b"\n" + content, lasting=True)
+        self.kept.write(key, head + b"\n" + content, lasting=True)
         return key
 
     def changes(self) -> list[Change]:
         """All that was kept, the newest change first. What is no copy of ours is left out."""
         found = []
-        for path, _ in self._files():
+        for key in self.kept.names():
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                said = json.loads((self._read(path.name) or b"").partition(b"\n")[0])
-                change = Change(**{**said, "names": tuple(said["names"]), "key": path.name})
+                said = json.loads((self.kept.read(key) or b"").partition(b"\n")[0])
+                change = Change(**{**said, "names": tuple(said["names"]), "key": key})
                 if change.path and isinstance(change.mode, int):
                     found.append(change)
         return sorted(found, key=lambda change: change.key, reverse=True)
 
     @property
     def empty(self) -> bool:
-        return next(self._files(), None) is None
+        return not self.kept.names()
 
     def old(self, key: str) -> bytes:
         """The content that was kept, empty where there was no file."""
-        return (self._read(key) or b"").partition(b"\n")[2]
+        return (self.kept.read(key) or b"").partition(b"\n")[2]
 
     def forget(self, key: str) -> None:
-        with contextlib.suppress(OSError):
-            (self.folder / key).unlink()
+        self.kept.forget(key)
 
 
 @dataclass(eq=False)

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
-from mlx_tools.store.access_list import ACCESS_FILE, Access, Used, beside
+from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile, beside
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
     MAX_BYTES,
     UNDO_FOLDER,
     ArtifactStore,
+    KeptFiles,
     Sweeper,
     UndoStore,
     drafted,
@@ -119,18 +120,16 @@ class TranscriptStore(SessionStore):
             session,
             transcript,
             self.artifacts(folder),
-            Access(folder / ACCESS_FILE, self.watched),
-            Used(self.folder / "used"),
-            UndoStore(folder / UNDO_FOLDER, keep=self.keep),
+            AccessFile(self.watched, path=folder / ACCESS_FILE),
+            UsedFile(self.folder / "used"),
+            UndoStore(KeptFiles(folder / UNDO_FOLDER, keep=self.keep)),
         )
 
     def artifacts(self, folder: Path) -> ArtifactStore:
         """The place for outputs of the session in ``folder`` are kept. What is put there sweeps all
         sessions too, now and then: artifacts expire also where a program runs for days."""
         return ArtifactStore(
-            folder / ARTIFACTS,
-            keep=self.keep,
-            max_bytes=self.max_bytes,
+            KeptFiles(folder / ARTIFACTS, keep=self.keep, max_bytes=self.max_bytes),
             keep_all=self.keep_all,
             sweep=self._sweeper.sweep_if_due,
         )
@@ -199,7 +198,7 @@ class TranscriptStore(SessionStore):
         return _last_write(self.path(session)) / 1e9
 
     def undo(self, session: str, *, keep: float) -> UndoStore:
-        return UndoStore(self.folder / session / UNDO_FOLDER, keep=keep)
+        return UndoStore(KeptFiles(self.folder / session / UNDO_FOLDER, keep=keep))
 
     def tables(self, form: FileFormat) -> Tables:
         from mlx_tools.store.tables import SqliteTables

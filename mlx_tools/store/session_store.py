@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store.access_list import Access, Used
-from mlx_tools.store.artifacts import ArtifactStore, MemoryArtifacts, UndoStore
+from mlx_tools.store.artifacts import ArtifactStore, KeptInMemory, UndoStore
 from mlx_tools.store.session_list import LAST, ListedSession
 from mlx_tools.store.transcript import Transcript
 from mlx_tools.transcript import Record
@@ -178,7 +177,7 @@ class MemoryStore:
 
     secret = secrets.token_bytes(32)
     _kept: dict[str, Transcript] = field(default_factory=dict, init=False)
-    _held: dict[Path, bytes] = field(default_factory=dict, init=False)
+    _held: dict[tuple[str, str], bytes] = field(default_factory=dict, init=False)
 
     def create(self) -> SessionFiles:
         session = new_session_id()
@@ -206,5 +205,5 @@ class MemoryStore:
         return self._files(os.fspath(session), kept)
 
     def _files(self, session: str, transcript: Transcript) -> SessionFiles:
-        artifacts = MemoryArtifacts(Path(session), held=self._held)
+        artifacts = ArtifactStore(KeptInMemory(session, self._held))
         return SessionFiles(session, transcript, artifacts)

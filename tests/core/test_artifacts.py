@@ -16,6 +16,7 @@ from mlx_tools.store.artifacts import (
     KEEP_SECONDS,
     SWEEP_EVERY,
     ArtifactStore,
+    KeptFiles,
     Sweeper,
 )
 from mlx_tools.store.session_folder import TranscriptStore
@@ -28,7 +29,7 @@ def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = No
     key = store.put(text)
     assert key is not None
     when = (time.time() if now is None else now) - seconds
-    os.utime(store.folder / key, (when, when))
+    os.utime(store.kept.folder / key, (when, when))
     return key
 
 
@@ -36,7 +37,7 @@ def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = No
 
 
 def test_the_oldest_make_room_for_a_new_one(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path, max_bytes=100)
+    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
     keys = [aged(store, str(n) * 40, 100 - n) for n in range(3)]
     assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
 
@@ -44,7 +45,7 @@ def test_the_oldest_make_room_for_a_new_one(tmp_path: Path) -> None:
 def test_what_is_larger_than_all_that_may_be_kept_is_not_kept_and_removes_nothing(
     tmp_path: Path,
 ) -> None:
-    store = ArtifactStore(tmp_path, max_bytes=100)
+    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
     key = store.put("a" * 90)
     assert key is not None
     assert store.put("é" * 51) is None
@@ -55,19 +56,19 @@ def test_what_is_larger_than_all_that_may_be_kept_is_not_kept_and_removes_nothin
 def test_all_together_never_take_more_than_they_may(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], bound: int
 ) -> None:
-    store = ArtifactStore(tmp_path_factory.mktemp("a"), max_bytes=bound)
+    store = ArtifactStore(KeptFiles(tmp_path_factory.mktemp("a"), max_bytes=bound))
     for text in texts:
         key = store.put(text)
         assert (key is None) == (len(text.encode(errors="surrogatepass")) > bound)
         assert key is None or store.get(key) == text
-        assert sum(path.stat().st_size for path in store.folder.iterdir()) <= bound
+        assert sum(path.stat().st_size for path in store.kept.folder.iterdir()) <= bound
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x" * 1000)
-    store = ArtifactStore(tmp_path, max_bytes=10, keep=0.0)
+    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=10, keep=0.0))
     store.put("y")
-    store.expire(time.time() + 10 * DAY)
+    store.kept.expire(time.time() + 10 * DAY)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -81,7 +82,7 @@ def test_a_store_of_no_size_is_the_callers_mistake(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "expired", "missing", "damaged"])
 def test_what_cannot_be_read_is_not_there(tmp_path: Path, kind: str) -> None:
-    store, key = ArtifactStore(tmp_path), "0" * 32
+    store, key = ArtifactStore(KeptFiles(tmp_path)), "0" * 32
     path = tmp_path / key
     if kind == "link":
         (tmp_path / "target").write_text("secret")
@@ -103,7 +104,7 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_leaves_nothing(
 ) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(TranscriptError, match="could not be kept"):
-        ArtifactStore(tmp_path / "a").put("text")
+        ArtifactStore(KeptFiles(tmp_path / "a")).put("text")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -111,11 +112,11 @@ def test_a_folder_that_cannot_be_written_is_a_clear_error_and_leaves_nothing(
 
 
 def test_an_artifact_from_the_future_counts_as_written_now(tmp_path: Path) -> None:
-    store, now = ArtifactStore(tmp_path), time.time()
+    store, now = ArtifactStore(KeptFiles(tmp_path)), time.time()
     key = aged(store, "x", -1000 * DAY)
-    assert store.expire(now) == 0
-    assert store.expire(now + KEEP_SECONDS - 1) == 0
-    assert store.expire(now + KEEP_SECONDS + 1) == 1
+    assert store.kept.expire(now) == 0
+    assert store.kept.expire(now + KEEP_SECONDS - 1) == 0
+    assert store.kept.expire(now + KEEP_SECONDS + 1) == 1
     assert store.get(key) is None
 
 
@@ -126,7 +127,7 @@ class Machine:
         self.now = 1_800_000_000.0
         self.ticks = 0.0
         self.folder = folder
-        self.store = ArtifactStore(folder / "session" / "artifacts")
+        self.store = ArtifactStore(KeptFiles(folder / "session" / "artifacts"))
         self.sweeper = self.program()
 
     def program(self) -> Sweeper:
@@ -134,7 +135,7 @@ class Machine:
         return Sweeper(self.folder, clock=lambda: self.now, ticks=lambda: self.ticks)
 
     def put(self) -> Path:
-        return self.store.folder / aged(self.store, "x", 0, self.now)
+        return self.store.kept.folder / aged(self.store, "x", 0, self.now)
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from mlx_tools import Controller, Policy, tool
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, BackendBroken, StorageError
 from mlx_tools.policy import Limits
-from mlx_tools.store.access_list import Access, Used
-from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.access_list import AccessFile, UsedFile
+from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import TranscriptFile, load
@@ -74,11 +74,11 @@ class Store(TranscriptStore):
             def put(self, text: str) -> Any:
                 return disk.write(path.parent / "none", lambda: super(Artifacts, self).put(text))
 
-        class Checked(Access):
+        class Checked(AccessFile):
             def begin(self, *of: Any) -> None:
                 disk.write(path.parent / "none", lambda: super(Checked, self).begin(*of))
 
-        class UsedUp(Used):
+        class UsedUp(UsedFile):
             def take(self, digest: str) -> Any:
                 return disk.write(used, lambda: super(UsedUp, self).take(digest))
 
@@ -86,8 +86,8 @@ class Store(TranscriptStore):
         return replace(
             files,
             transcript=Transcript(path),
-            artifacts=Artifacts(path.parent / "artifacts"),
-            access=Checked(path.parent / "access.json"),
+            artifacts=Artifacts(KeptFiles(path.parent / "artifacts")),
+            access=Checked(path=path.parent / "access.json"),
             used=UsedUp(used),
         )
 

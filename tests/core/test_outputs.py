@@ -20,7 +20,7 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import events
@@ -76,8 +76,8 @@ def observations(outcome: Any) -> list[ObservationRecord]:
 
 def kept_by(outcome: Any) -> dict[str, str]:
     """What the session has kept, by id."""
-    store = ArtifactStore(Path(outcome.transcript).parent / "artifacts")
-    paths = store.folder.iterdir() if store.folder.is_dir() else ()
+    store = ArtifactStore(KeptFiles(Path(outcome.transcript).parent / "artifacts"))
+    paths = store.kept.folder.iterdir() if store.kept.folder.is_dir() else ()
     return {path.name: store.get(path.name) or "" for path in paths}
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.errors import StorageError, TranscriptError
-from mlx_tools.store.access_list import Used
-from mlx_tools.store.artifacts import ArtifactStore
+from mlx_tools.store.access_list import UsedFile
+from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
 from mlx_tools.store.session_folder import TranscriptStore
 from tests.core.full_disk import file_size_limit
 
@@ -49,7 +49,7 @@ def test_the_approval_key_is_made_once_even_by_many_at_once(tmp_path: Path) -> N
 
 
 def test_an_approval_on_a_full_disk_is_not_used_up_and_then_is_once(tmp_path: Path) -> None:
-    used, digest = Used(tmp_path / "used"), "d" * 64
+    used, digest = UsedFile(tmp_path / "used"), "d" * 64
     assert used.take("other")
     with file_size_limit(20), pytest.raises(StorageError, match="nothing was run"):
         used.take(digest)
@@ -59,12 +59,12 @@ def test_an_approval_on_a_full_disk_is_not_used_up_and_then_is_once(tmp_path: Pa
 
 def test_an_approval_counts_behind_one_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / "used").write_text("ddd")
-    used = Used(tmp_path / "used")
+    used = UsedFile(tmp_path / "used")
     assert [used.take("e" * 64), used.take("e" * 64)] == [True, False]
 
 
 def test_an_artifact_comes_back_whole_and_its_id_cannot_be_guessed(tmp_path: Path) -> None:
-    store = ArtifactStore(tmp_path / "a")
+    store = ArtifactStore(KeptFiles(tmp_path / "a"))
     text = "line\n\r\n\ud800 \N{GRINNING FACE}" * 1000
     key = store.put(text)
     assert store.get(key) == text
@@ -77,7 +77,7 @@ def test_an_artifact_comes_back_whole_and_its_id_cannot_be_guessed(tmp_path: Pat
 )
 def test_what_is_no_artifact_id_finds_nothing(tmp_path: Path, key: str) -> None:
     (tmp_path / "secret").write_text("x")
-    assert ArtifactStore(tmp_path / "a").get(key) is None
+    assert ArtifactStore(KeptFiles(tmp_path / "a")).get(key) is None
 
 
 def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> Non
     first = store.create()
     assert first.artifacts is not None
     key = first.artifacts.put("old")
-    os.utime(first.artifacts.folder / key, (0, 0))
+    os.utime(first.artifacts.kept.folder / key, (0, 0))
     second = store.create()
     assert first.artifacts.get(key) is None
     for files in (first, second):

@@ -15,7 +15,7 @@ import pytest
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.store.access_list import Access, fingerprints
+from mlx_tools.store.access_list import Access, AccessFile, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))
 SAVE = ToolSpec("save", effects=frozenset({"write"}))
@@ -24,7 +24,7 @@ SPECS = (LOOK, SAVE)
 
 @pytest.fixture
 def access(tmp_path: Path) -> Access:
-    made = Access(tmp_path / "access.json")
+    made = AccessFile(path=tmp_path / "access.json")
     made.begin("s1", "p1", SPECS)
     return made
 
@@ -114,7 +114,7 @@ def test_what_is_no_file_lets_nothing_run_and_is_not_waited_for(access: Access) 
 
 
 def test_the_list_of_another_session_does_not_help(access: Access, tmp_path: Path) -> None:
-    other = Access(tmp_path / "other.json")
+    other = AccessFile(path=tmp_path / "other.json")
     other.begin("s2", "p1", SPECS)
     access.path.write_bytes(other.path.read_bytes())
     assert "not the one" in (why(access) or "")
@@ -150,7 +150,9 @@ def test_a_configuration_that_changed_lets_nothing_run(tmp_path: Path, kind: str
     user.write_text("[policy]\nallow = ['*']\n")
     watched = fingerprints([user, project])
     access = (
-        Access(tmp_path / "access.json", watched) if kind == "file" else Access(watched=watched)
+        AccessFile(watched, path=tmp_path / "access.json")
+        if kind == "file"
+        else Access(watched=watched)
     )
     access.begin("s1", "p1", SPECS)
     assert why(access) is None
@@ -169,7 +171,7 @@ def test_a_configuration_that_changed_lets_nothing_run(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_before_a_run_begins_and_after_it_ended_nothing_runs(tmp_path: Path, kind: str) -> None:
-    access = Access(tmp_path / "access.json") if kind == "file" else Access()
+    access = AccessFile(path=tmp_path / "access.json") if kind == "file" else Access()
     assert "no access list" in (why(access) or "")
     access.begin("s1", "p1", SPECS)
     assert why(access) is None
@@ -180,7 +182,7 @@ def test_before_a_run_begins_and_after_it_ended_nothing_runs(tmp_path: Path, kin
 
 
 def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: Access) -> None:
-    again = Access(access.path)
+    again = AccessFile(path=access.path)
     assert "no access list" in (why(again) or "")
     again.begin("s1", "p2", [LOOK])
     assert why(again) is None
@@ -189,7 +191,7 @@ def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: Access
 
 
 def test_a_list_that_cannot_be_written_is_told_and_lets_nothing_run(tmp_path: Path) -> None:
-    access = Access(tmp_path / "nowhere" / "access.json")
+    access = AccessFile(path=tmp_path / "nowhere" / "access.json")
     with pytest.raises(TranscriptError, match="access list"):
         access.begin("s1", "p1", SPECS)
     assert why(access) is not None
