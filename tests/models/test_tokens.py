@@ -21,6 +21,7 @@ def texts() -> tuple[str, ...]:
         path.read_text(encoding="utf-8")
         for folder in ("prompts", "docs")
         for path in sorted((root / folder).rglob("*.*"))
+        if path.suffix in {".md", ".toml", ".txt", ".json"}
     )
 
 
