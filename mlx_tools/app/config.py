@@ -56,6 +56,9 @@ OTHER_VARIABLES = frozenset(
 PROFILES = "profiles"
 """The table of the user's file that holds the profiles, each a table of settings."""
 
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+_KEY = re.compile(r"[\x21-\x7e]{1,4000}")
+
 _TOOL_CHOICE = ("policy.allow", "policy.preset")
 
 _Choice = tuple[tuple[str, ...] | None, str | None]
@@ -191,15 +194,25 @@ def load(
     watched = fingerprints((user, *places))
     own = [read_file(user, "user")] if os.path.lexists(user) else []
     project = [read_file(path, "project") for path in reversed(places) if os.path.lexists(path)]
-    over = [
-        _read_environment(os.environ if environ is None else environ),
-        _read_options(options or {}),
-    ]
+    environ = os.environ if environ is None else environ
+    over = [_read_environment(environ), _read_options(options or {})]
     # Below the project's files, which tighten a profile as they do all else of the user's file.
     profiles = own[0].profiles if own else {}
     chosen = _profile(profiles, [*own, *over], user)
+    own, chosen, over = ([_filled(one, environ) for one in some] for some in (own, chosen, over))
     found = merge([defaults(), *own, *chosen, *project, *over])
     return replace(found, watched=watched, profiles=profiles)
+
+
+def _filled(layer: Layer, environ: Mapping[str, str]) -> Layer:
+    """The layer, with a key that is written as ``${NAME}`` taken from the environment."""
+    values, problems = dict(layer.values), list(layer.problems)
+    for key, value in layer.values.items():
+        if table()[key].setting.secret and (said := _VARIABLE.fullmatch(str(value))):
+            values[key] = environ.get(said[1], "").strip()
+            if not _KEY.fullmatch(values[key]):
+                problems.append(f"{layer.source}: {key}: the variable {said[1]} holds no key")
+    return replace(layer, values=values, problems=tuple(problems))
 
 
 def _profile(profiles: Mapping[str, Layer], layers: Sequence[Layer], user: Path) -> list[Layer]:
@@ -387,8 +400,11 @@ def read_file(path: Path, kind: Kind) -> Layer:
     except UnicodeDecodeError as error:
         return fault(f"not UTF-8 at byte {error.start}")
     layer = _read_toml(text, kind, str(path))
-    every = {key for one in (layer, *layer.profiles.values()) for key in one.values}
-    if info.st_mode & 0o077 and any(table()[key].setting.secret for key in every):
+    every = [pair for one in (layer, *layer.profiles.values()) for pair in one.values.items()]
+    held = [
+        table()[key].setting.secret and not _VARIABLE.fullmatch(str(value)) for key, value in every
+    ]
+    if info.st_mode & 0o077 and any(held):
         warning = f"{path}: holds a key and can be read by others (chmod 600 {path})"
         return replace(layer, warnings=(warning,))
     return layer
@@ -533,7 +549,7 @@ def _secret_in(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigError(f"{file}: {problem}", hint="a file that holds the key") from None
-    if not re.fullmatch(r"[\x21-\x7e]{1,4000}", text):
+    if not _KEY.fullmatch(text):
         raise ConfigError(f"{file} holds no key", hint="write one line without spaces into it")
     return text
 

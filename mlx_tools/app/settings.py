@@ -375,7 +375,7 @@ class BackendSettings(Section):
         repr=False,
         option="--api-key-file FILE",
         group="own",
-        allowed="a key without spaces",
+        allowed="a key without spaces, or ${NAME} for what the variable NAME holds",
         secret=True,
     )
 
@@ -520,7 +520,7 @@ class GatewaySettings(Section):
         repr=False,
         option="--api-key-file FILE",
         group="gateway",
-        allowed="a key without spaces",
+        allowed="a key without spaces, or ${NAME} for what the variable NAME holds",
         secret=True,
     )
     hosts: Names = setting(

@@ -27,6 +27,7 @@ from mlx_tools.process import clean
 
 if TYPE_CHECKING:
     import asyncio
+    import ssl
 
     import httpx
 
@@ -253,22 +254,56 @@ DEAD_WORDS: Final = "generation thread died"
 
 def translate(error: Exception, address: str) -> MlxToolsError:
     """The error of our tree that stands for ``error`` (httpx's, or the operating system's)."""
+    import ssl
+
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLError):
+            return _untrusted(cause, address)
     names = [cls.__name__ for cls in type(error).__mro__]
     kind, words, hint = next(_HTTPX[name] for name in names if name in _HTTPX)
     detail = clean(_reason(error)) or names[0]
     return kind(f"{words.format(address)}: {detail}", hint=hint)
 
 
-def _reason(error: BaseException) -> str:
-    """What the operating system said, where it stands behind ``error``; else the error's words."""
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what stands behind it."""
     seen: BaseException | None = error
     for _ in range(8):
         if isinstance(seen, BaseExceptionGroup):
             seen = seen.exceptions[0]
+        if seen is None:
+            return
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _reason(error: BaseException) -> str:
+    """What the operating system said, where it stands behind ``error``; else the error's words."""
+    for seen in _causes(error):
         if isinstance(seen, OSError) and seen.strerror:
             return os.strerror(seen.errno) if seen.errno and seen.errno > 0 else seen.strerror
-        seen = seen and (seen.__cause__ or seen.__context__)
     return str(error)
+
+
+_CERTIFICATES: Final[Mapping[int, str]] = {
+    # OpenSSL's number of what is wrong with a certificate: what to do
+    10: "the server needs a new one, or this machine's clock is wrong",
+    62: "name the server as its certificate does",
+    64: "name the server as its certificate does",
+}
+
+
+def _untrusted(error: ssl.SSLError, address: str) -> BackendUnreachable:
+    said, number = getattr(error, "verify_message", ""), getattr(error, "verify_code", 0)
+    if not number:
+        reason = clean((error.reason or str(error)).replace("_", " ").lower())
+        hint = "does it speak http:// there, not https://?"
+        return BackendUnreachable(f"{address} does not speak TLS: {reason}", hint=hint)
+    own = "SSL_CERT_FILE=FILE trusts the certificates in FILE (PEM), such as your own authority's"
+    return BackendUnreachable(
+        f"the certificate of {address} is not trusted: {clean(said)}",
+        hint=_CERTIFICATES.get(number, own),
+    )
 
 
 def dead(address: str) -> BackendDead:
@@ -382,6 +417,10 @@ class Begun:
         await self.response.aclose()
 
 
+_PLAIN: Final = frozenset(("Content-Type", "Accept", "Accept-Encoding"))
+"""Headers that hold no key; any other may."""
+
+
 class Exchange:
     """Sends requests to the server at ``address``, each with ``headers``.
 
@@ -398,7 +437,7 @@ class Exchange:
         self._kept: dict[
             asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
         ] = {}
-        self._ssl: Any = None
+        self._way: dict[str, Any] | None = None
 
     async def begin(self, body: Mapping[str, Any], limits: Deadlines, *, silent: bool) -> Begun:
         """Send a request for a completion, and wait for the first byte of what is no error.
@@ -458,7 +497,10 @@ class Exchange:
         try:
             yield
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-            raise translate(error, str(self._address)) from error
+            told = translate(error, str(self._address))
+            if told.hint == START_HINT and self._way and self._way["trust_env"]:
+                told.hint = _by_proxy(self._address) or told.hint
+            raise told from error
 
     async def client(self) -> httpx.AsyncClient:
         """The client of the running event loop."""
@@ -485,24 +527,55 @@ class Exchange:
     def _new_client(self) -> httpx.AsyncClient:
         import httpx
 
-        proxied = not self._address.loopback
-        try:
-            if self._ssl is None:
-                # a TLS context takes 15 to 50 ms: once, and not for plain http to this machine
-                plain = self._address.loopback and self._address.base.startswith("http:")
-                self._ssl = httpx.create_ssl_context(verify=not plain, trust_env=proxied)
+        if self._way is None:
+            self._way = way_to(self._address, keyed=not _PLAIN.issuperset(self._headers))
+        with proxy_named():
             return httpx.AsyncClient(
-                verify=self._ssl,
-                trust_env=proxied,
+                **self._way,
                 timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT),
                 limits=httpx.Limits(max_keepalive_connections=8, keepalive_expiry=KEPT),
-                follow_redirects=False,
             )
-        except (ImportError, ValueError, OSError) as error:
-            raise UsageError(
-                f"the proxy or certificate settings of the environment cannot be used: {error}",
-                hint="check HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
-            ) from error
+
+
+def way_to(address: Address, *, keyed: bool) -> dict[str, Any]:
+    """What an HTTP client (httpx's, or one with the same options) is made with to go to a server.
+
+    Certificates and proxies are those that the environment names. No proxy is asked for this
+    machine, nor over plain http where a key goes along (``keyed``): the proxy could read it.
+    Raises `UsageError` for certificates that cannot be used.
+    """
+    import httpx
+
+    plain = address.base.startswith("http:")
+    proxied = not address.loopback and not (plain and keyed)
+    with proxy_named():
+        # a TLS context takes 15 to 50 ms: not for plain http to this machine
+        context = httpx.create_ssl_context(verify=not (plain and address.loopback))
+    return {"verify": context, "trust_env": proxied, "follow_redirects": False}
+
+
+def _by_proxy(address: Address) -> str | None:
+    """What to do where a server cannot be reached that is asked by way of a proxy; None where it is
+    not."""
+    from urllib.request import getproxies, proxy_bypass
+
+    scheme, _, rest = address.base.partition("://")
+    if not {scheme, "all"} & set(getproxies()) or proxy_bypass(rest.partition("/")[0]):
+        return None
+    name = f"{scheme.upper()}_PROXY"
+    return f"it is asked by way of the proxy of {name} or ALL_PROXY; NO_PROXY names what is not"
+
+
+@contextmanager
+def proxy_named() -> Iterator[None]:
+    """Turns what is raised within of settings in the environment into a `UsageError`."""
+    try:
+        yield
+    except (ImportError, ValueError, OSError) as error:
+        raise UsageError(
+            f"the proxy or certificate settings of the environment cannot be used: {error}",
+            hint="check HTTPS_PROXY, ALL_PROXY, SSL_CERT_FILE and SSL_CERT_DIR",
+        ) from error
 
 
 async def _closing(client: httpx.AsyncClient) -> AsyncGenerator[None, None]:

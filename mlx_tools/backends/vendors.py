@@ -23,8 +23,10 @@ from mlx_tools.backends.transport import (
     Address,
     Deadlines,
     parse_address,
+    proxy_named,
     refused,
     translate,
+    way_to,
 )
 from mlx_tools.backends.wire import check_request, check_size, without_surrogates
 from mlx_tools.errors import (
@@ -228,11 +230,16 @@ class AnthropicBackend(VendorBackend):
     obeys_choice = True
 
     def _new_client(self) -> Any:
-        from anthropic import AsyncAnthropic
+        from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
 
         official = str(self.address) == _OFFICIAL
         key = self._api_key or (os.environ.get("ANTHROPIC_API_KEY") if official else None)
-        return AsyncAnthropic(api_key=key or "none", base_url=str(self.address))
+        way = way_to(self.address, keyed=key is not None)
+        # It asks the environment's proxies whatever trust_env says.
+        straight = {} if way["trust_env"] else dict.fromkeys(("all://", "http://", "https://"))
+        with proxy_named():
+            http = DefaultAsyncHttpxClient(mounts=straight, **way)
+        return AsyncAnthropic(api_key=key or "none", base_url=str(self.address), http_client=http)
 
     async def _close(self, client: Any) -> None:
         await client.close()
@@ -388,10 +395,11 @@ class OllamaBackend(VendorBackend):
     def _new_client(self) -> Any:
         from ollama import AsyncClient
 
-        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-        return AsyncClient(
-            host=str(self.address), headers=headers, trust_env=not self.address.loopback
-        )
+        # Without one of ours the SDK sends OLLAMA_API_KEY to whatever server it is.
+        headers = {"Authorization": f"Bearer {self._api_key or 'none'}"}
+        way = way_to(self.address, keyed=self._api_key is not None)
+        with proxy_named():
+            return AsyncClient(host=str(self.address), headers=headers, **way)
 
     async def _close(self, client: Any) -> None:
         await client.close()

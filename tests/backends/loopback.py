@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,13 +94,16 @@ class Server:
     """``url`` is where it listens, ``requests`` what it was asked, in order. ``connections`` counts
     those that were opened, ``ended`` is raised for each that has ended."""
 
-    def __init__(self, handle: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, handle: Callable[[Connection], None], context: ssl.SSLContext | None = None
+    ) -> None:
         self.requests: list[Connection] = []
         self.connections = 0
         self.ended = threading.Semaphore(0)
         self.over = threading.Event()
         self.closed_by_client = threading.Event()
         self._handle = handle
+        self._context = context
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -131,13 +135,18 @@ class Server:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError):
+        with suppress(OSError), self._wrapped(connection) as connection:
             while (request := Connection(connection, self)).path:
                 self.requests.append(request)
                 self._handle(request)
                 if not request.keep:
                     break
         self.ended.release()
+
+    def _wrapped(self, connection: socket.socket) -> socket.socket:
+        if self._context is None:
+            return connection
+        return self._context.wrap_socket(connection, server_side=True)
 
 
 @contextmanager
@@ -147,8 +156,10 @@ def serving(
     health: Callable[[Connection], None] | None = None,
     models: Callable[[Connection], None] | None = None,
     props: Callable[[Connection], None] | None = None,
+    context: ssl.SSLContext | None = None,
 ) -> Iterator[Server]:
-    """A server whose ``/v1/completions`` does ``complete``; the rest is not found, or as given."""
+    """A server whose ``/v1/completions`` does ``complete``; the rest is not found, or as given.
+    With ``context`` it speaks TLS."""
     routes = {
         "/v1/completions": complete,
         "/health": health,
@@ -163,7 +174,7 @@ def serving(
         else:
             route(request)
 
-    server = Server(handle)
+    server = Server(handle, context)
     try:
         yield server
     finally:

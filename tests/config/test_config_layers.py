@@ -514,6 +514,19 @@ def test_a_key_in_a_file_that_others_can_read_is_a_warning(place: Any) -> None:
     assert "chmod 600" in warning and "hush" not in warning
 
 
+def test_a_key_of_another_variable_is_read_only_where_that_is_asked_for(place: Any) -> None:
+    named = "[backend]\napi_key = '${OPENAI_API_KEY}'\n"
+    environ = {"OPENAI_API_KEY": "hush"}
+    assert place.load("", environ=environ).settings.backend.api_key is None
+    place.user.write_text(named)
+    place.user.chmod(0o644)  # it holds no key
+    loaded = config.load(environ=environ, cwd=place.cwd, user_file=place.user, home=place.home)
+    assert (loaded.settings.backend.api_key, loaded.warnings) == ("hush", ())
+    for environ in ({}, {"OPENAI_API_KEY": "hush hush"}):
+        (fault,) = place.problems(named, environ=environ)
+        assert fault.endswith("backend.api_key: the variable OPENAI_API_KEY holds no key")
+
+
 def test_a_bad_key_is_not_shown(place: Any) -> None:
     found = place.problems(
         "[backend]\napi_key = 'hush hush'\n", environ={"MLX_TOOLS_BACKEND_API_KEY": "hush hush"}
