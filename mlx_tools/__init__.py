@@ -82,32 +82,4 @@ __all__ = [
     "tool",
 ]
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {
-        "backends": (
-            "Chunk",
-            "CompletionRequest",
-            "CompletionsBackend",
-            "LocalBackend",
-            "ServerBackend",
-        ),
-        "controller": (
-            "AlwaysApprove",
-            "ApprovalAnswer",
-            "ApprovalRequest",
-            "Approver",
-            "Controller",
-            "Conversation",
-            "RunSettings",
-        ),
-        "errors": ("BackendError", "MlxToolsError", "UsageError"),
-        "messages": ("ToolSpec",),
-        "policy": ("Limits", "Policy"),
-        "prompt": ("ChatFormat",),
-        "store": ("TranscriptStore",),
-        "toolbox": ("builtin_tools",),
-        "tools": ("Registry", "Tool", "tool"),
-        "transcript": ("Answered", "Outcome", "Paused", "Source", "Sources", "Stopped"),
-    },
-)
+__getattr__, __dir__ = names_of(__name__)

@@ -52,41 +52,4 @@ if TYPE_CHECKING:
         with_settings,
     )
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {
-        "autostart": ("Autostart", "starters"),
-        "checks": (
-            *("Check", "check_all", "check_native_tools", "check_tried", "check_verdict"),
-            "written_tokens",
-        ),
-        "config": ("Configuration", "Group", "SettingRow"),
-        "direct_calls": ("NO_MODEL", "call_recorded"),
-        "guard": ("LOCAL_NAMES", "Door", "Guard", "Refusal", "is_loopback", "listen"),
-        "jobs": ("approval_templates", "job_store", "jobs_of", "lasting", "recorded", "roots_of"),
-        "markup": ("LOOK", "Html", "seen", "templates"),
-        "proposal": ("Proposal", "Proposer"),
-        "settings": ("signing_key",),
-        "statistics": ("Share", "mcnemar"),
-        "steps": ("ReportStep", "as_json", "spelled", "steps_of"),
-        "toml_edit": ("as_toml", "with_value"),
-        "wiring": (
-            "RunOptions",
-            "choose",
-            "controller_of",
-            "found",
-            "identity_of",
-            "opened",
-            "refuse_tools_where_off",
-            "refuse_where_off",
-            "registry_of",
-            "route_of",
-            "run_settings",
-            "session_store",
-            "tools_of",
-            "try_native",
-            "with_route_tried",
-            "with_settings",
-        ),
-    },
-)
+__getattr__, __dir__ = names_of(__name__)

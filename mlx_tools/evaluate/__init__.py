@@ -32,32 +32,4 @@ if TYPE_CHECKING:
     from mlx_tools.evaluate.task_file import FILE, load_tasks
     from mlx_tools.evaluate.tasks import run_tasks
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {
-        "bfcl_data": (
-            "CATEGORIES",
-            "PACKAGE",
-            "VERSION",
-            "Half",
-            "have_wheel",
-            "load_items",
-            "run_bfcl",
-            "sample",
-            "wheel_path",
-        ),
-        "probe": (
-            "STRATEGIES",
-            "Cell",
-            "Measured",
-            "load_questions",
-            "make_verdict",
-            "measure",
-            "styles_for",
-        ),
-        "results": ("Result", "Results", "described"),
-        "summary": ("summarise", "table"),
-        "task_file": ("FILE", "load_tasks"),
-        "tasks": ("run_tasks",),
-    },
-)
+__getattr__, __dir__ = names_of(__name__)

@@ -10,7 +10,4 @@ if TYPE_CHECKING:
     from mlx_tools.gateway.run_rows import RunRows
     from mlx_tools.gateway.serving import page_link, serve
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {"run_rows": ("RunRows",), "serving": ("page_link", "serve")},
-)
+__getattr__, __dir__ = names_of(__name__)

@@ -13,12 +13,4 @@ if TYPE_CHECKING:
     from mlx_tools.mcp.mcp_server import McpServer
     from mlx_tools.mcp.mcp_serving import http_application, serve_http, serve_stdio
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {
-        "delegation": ("Delegation",),
-        "elicitation": ("Wording",),
-        "mcp_server": ("McpServer",),
-        "mcp_serving": ("http_application", "serve_http", "serve_stdio"),
-    },
-)
+__getattr__, __dir__ = names_of(__name__)

@@ -48,13 +48,7 @@ if TYPE_CHECKING:
     from mlx_tools.store.sqlite import DAMAGED, FileFormat, SqliteFile, passes
     from mlx_tools.store.tables import Presence, SqliteTables, Statements, Tables
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {
-        "sqlite": ("DAMAGED", "FileFormat", "SqliteFile", "passes"),
-        "tables": ("Presence", "SqliteTables", "Statements", "Tables"),
-    },
-)
+__getattr__, __dir__ = names_of(__name__)
 
 
 @functools.cache

@@ -52,29 +52,4 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.web_fetch import Fetcher
     from mlx_tools.toolbox.web_tools import WebOptions
 
-__getattr__, __dir__ = names_of(
-    __name__,
-    {
-        "builtin": ("builtin_tools", "tools"),
-        "clock": ("local_zone", "zone_of"),
-        "file_access": ("create_file", "file_access_spec"),
-        "kb.documents": ("BINARY",),
-        "kb.knowledge_base": (
-            *("DEFAULT_CORPUS", "DEFAULT_LIMIT", "MAX_LIMIT", "Added", "Corpus", "KnowledgeBase"),
-            "Skipped",
-        ),
-        "kb.search": ("Hit",),
-        "knowledge": ("Knowledge",),
-        "note_tools": ("notes_create", "notes_search"),
-        "notes": ("Notes",),
-        "restore": ("Undo", "UndoStep", "outermost", "undoable"),
-        "schedule.job": ("OPEN", "Job", "JobRun", "Listed", "RunEnd", "Seen"),
-        "schedule.job_store": ("SCHEDULE", "JobStore", "utc_now"),
-        "schedule.runner": ("Ended", "Runner", "settle"),
-        "schedule.when": ("parse_when",),
-        "schedule_task": ("Jobs",),
-        "urls": ("Target", "UrlRefused", "is_public", "read_domain", "read_local", "read_url"),
-        "web_fetch": ("Fetcher",),
-        "web_tools": ("WebOptions",),
-    },
-)
+__getattr__, __dir__ = names_of(__name__)
