@@ -50,11 +50,28 @@ _RUN_POSTS: Final = (
     (f"{_RUN}/cancel", "The end of a run", None),
 )
 _GETS: Final = (
-    ("/v1/runs", "The client's runs, the last first"),
-    (_RUN, "A run"),
-    (f"{_RUN}/events", "The events of a run, as they are sent by a server"),
-    ("/v1/models", "The models that are served"),
-    ("/health", "Whether the gateway serves"),
+    ("/v1/runs", "The client's runs, the last first", "Runs"),
+    (_RUN, "A run", "Run"),
+    (f"{_RUN}/events", "The events of a run, as they are sent by a server", "Answer"),
+    ("/v1/models", "The models that are served", "Answer"),
+    ("/health", "Whether the gateway serves", "Answer"),
+)
+
+
+_TEXT: Final = {"type": "string"}
+_PARAMETERS: Final[tuple[Any, ...]] = (
+    (
+        "/v1/runs",
+        "get",
+        ("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100}),
+        ("after", "query", _TEXT),
+    ),
+    (
+        "/v1/runs",
+        "post",
+        ("Idempotency-Key", "header", {"minLength": 1, "maxLength": 255} | _TEXT),
+    ),
+    (f"{_RUN}/events", "get", ("Last-Event-ID", "header", {"pattern": "^[0-9]{0,16}$"} | _TEXT)),
 )
 
 
@@ -74,7 +91,7 @@ def openapi_document() -> dict[str, Any]:
     for kind, name in _TEXTS:
         fields = schemas[kind.__name__]["properties"]
         fields[name] = {"anyOf": [{"type": "string"}, fields[name]]}
-    schemas["Answer"] = {"type": "object"}
+    schemas |= {"Answer": {"type": "object"}, "Run": _RUN_SEEN, "Runs": _RUNS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "mlx-tools", "version": version("mlx-tools")},
@@ -89,20 +106,18 @@ def openapi_document() -> dict[str, Any]:
 
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
-    for path, about in _GETS:
+    for path, about, seen in _GETS:
         streamed = path.endswith("/events")
-        paths[path] = {"get": _named(path) | _operation(about, streamed=streamed)}
+        paths[path] = {"get": _named(path) | _operation(about, seen, streamed=streamed)}
     for path, about, kind, streamed in _POSTS:
         paths[path] = {"post": _body(kind) | _operation(about, streamed=streamed)}
     for path, about, taken in _RUN_POSTS:
         post = _named(path) | ({} if taken is None else _body(taken))
         status = "201" if path == "/v1/runs" else "200"
-        paths.setdefault(path, {})["post"] = post | _operation(about, status=status)
-    limit = {"type": "integer", "minimum": 1, "maximum": 100}
-    paths["/v1/runs"]["get"]["parameters"] = [
-        {"name": "limit", "in": "query", "schema": limit},
-        {"name": "after", "in": "query", "schema": {"type": "string"}},
-    ]
+        paths.setdefault(path, {})["post"] = post | _operation(about, "Run", status=status)
+    for path, method, *more in _PARAMETERS:
+        taken = paths[path][method].setdefault("parameters", [])
+        taken += [{"name": name, "in": where, "schema": schema} for name, where, schema in more]
     return paths
 
 
@@ -117,8 +132,10 @@ def _body(kind: type[Body]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": content}}
 
 
-def _operation(about: str, *, streamed: bool = False, status: str = "200") -> dict[str, Any]:
-    answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}Answer"}}}
+def _operation(
+    about: str, seen: str = "Answer", *, streamed: bool = False, status: str = "200"
+) -> dict[str, Any]:
+    answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}{seen}"}}}
     if streamed:
         answer["text/event-stream"] = {"schema": {}}
     error = {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
@@ -135,5 +152,28 @@ _ERROR: Final = {
             "required": ["message", "type"],
             "properties": {"message": {"type": "string"}, "type": {"type": "string"}},
         }
+    },
+}
+
+_RUN_SEEN: Final = {
+    "type": "object",
+    "required": ["id", "status", "answer", "reason", "calls", "pending"],
+    "properties": {
+        "id": {"type": "string"},
+        "status": {"enum": ["queued", "running", "paused", "answered", "stopped", "cancelled"]},
+        "answer": {"type": ["string", "null"]},
+        "reason": {"type": ["string", "null"]},
+        "calls": {"type": "array", "items": {"type": "object"}},
+        "pending": {"type": "array", "items": {"type": "object"}},
+    },
+}
+_RUNS: Final = {
+    "type": "object",
+    "required": ["data", "first_id", "last_id", "has_more"],
+    "properties": {
+        "data": {"type": "array", "items": {"$ref": f"{_AT}Run"}},
+        "first_id": {"type": ["string", "null"]},
+        "last_id": {"type": ["string", "null"]},
+        "has_more": {"type": "boolean"},
     },
 }

@@ -39,11 +39,30 @@ class _Strict(Body):
     model_config = ConfigDict(extra="forbid")
 
 
+def _described(*ways: JsonObject, **more: JsonObject) -> ConfigDict:
+    """Has a body's description say that it fits one of these, which no field says by itself."""
+    return ConfigDict(extra="forbid", json_schema_extra={"oneOf": [*ways], **more})
+
+
+def _with(name: str, kind: str, **others: JsonObject) -> JsonObject:
+    """A field of this type is there, of the others each is as described."""
+    return {"required": [name], "properties": {name: {"type": kind}, **others}}
+
+
+_NULL: Final = {"type": "null"}
+_SHOWN: Final = {"minLength": 1}
+
+
 class RunBody(_Strict):
+    model_config = _described(
+        _with("question", "string", messages=_NULL),
+        _with("messages", "array", question=_NULL),
+        **{"not": {"required": ["preset", "tools"]}},
+    )
     question: Question | None = None
     messages: Annotated[list[JsonObject], Field(min_length=1)] | None = None
     model: str | None = None
-    preset: str | None = None
+    preset: Annotated[str, Field(json_schema_extra={"enum": [*PRESETS]})] | None = None
     tools: list[Name] | None = None
     client_tools: Annotated[list[JsonObject], Field(max_length=_MOST_TOOLS)] | None = None
     limits: JsonObject | None = None
@@ -52,6 +71,11 @@ class RunBody(_Strict):
 
 
 class ApprovalBody(_Strict):
+    model_config = _described(
+        {"properties": {"decision": {"const": "approve"}, "digest": _SHOWN, "arguments": _NULL}},
+        _with("arguments", "object", decision={"const": "edit"}, digest=_SHOWN),
+        {"properties": {"decision": {"const": "deny"}, "arguments": _NULL}},
+    )
     call_id: Name
     digest: str
     decision: Literal["approve", "deny", "edit"]
@@ -74,6 +98,10 @@ class ApprovalBody(_Strict):
 
 
 class ResultBody(_Strict):
+    model_config = _described(
+        {"required": ["output"], "properties": {"error": _NULL}},
+        _with("error", "string") | {"not": {"required": ["output"]}},
+    )
     call_id: Name
     output: Any = None
     error: Annotated[str, Field(min_length=1)] | None = None

@@ -224,7 +224,9 @@ def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
 def _seen(asking: HTTPConnection) -> int:
     """The last event that the client has; one that cannot set a header says it in the address."""
     query = asking.query_params.get("last_event_id", "0")
-    return _number(asking.headers.get("last-event-id", query) or "0", "Last-Event-ID", 0, 2**53)
+    return _number(
+        asking.headers.get("last-event-id", query) or "0", "Last-Event-ID", 0, 10**16 - 1
+    )
 
 
 def _number(text: str, name: str, least: int, most: int) -> int:

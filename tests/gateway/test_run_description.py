@@ -1,0 +1,124 @@
+"""``/v1/runs`` holds to its own description, whatever is asked: requests that schemathesis makes of
+it, those that fit it and those that just do not, of runs that stand as runs can."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("schemathesis")
+
+import requests
+import schemathesis
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_tools.backends import Chunk, CompletionRequest
+from mlx_tools.gateway.openapi import openapi_document
+from mlx_tools.testing import answer, call
+from tests.gateway.conftest import KEY
+
+pytestmark = pytest.mark.hypothesis
+
+OWN = {"type": "function", "function": {"name": "own", "parameters": {"type": "object"}}}
+ASKED = ("x", "please keep", "please own")
+"""Questions of runs that have ended, wait for a person and wait for their client."""
+
+DESCRIBED = schemathesis.openapi.from_dict(openapi_document())
+OPERATIONS = {
+    one.ok().label: one.ok()
+    for one in DESCRIBED.include(path_regex="^/v1/runs").get_all_operations()
+}
+FITS, DOES_NOT = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+ALL = [
+    (label, mode)
+    for label, one in OPERATIONS.items()
+    for mode in (FITS, DOES_NOT)
+    if mode is FITS or one.body or one.query or one.headers  # else there is nothing to be wrong
+]
+SOUND: Any = {
+    "messages": st.just([{"role": "user", "content": "x"}]),
+    "client_tools": st.just([OWN]),
+    "limits": st.fixed_dictionaries({"max_iterations": st.integers(1, 5)}),
+    "schema": st.just({"type": "object"}),
+    "webhook": st.none(),
+    "tools": st.lists(st.sampled_from(["area", "keep"]), unique=True),
+}
+"""Fields of which the description says less than what must hold."""
+
+
+class Willing:
+    """A model that makes the call that the question asks for, and else answers."""
+
+    model = "scripted"
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        made = {"please keep": call("keep", text="a"), "please own": call("own")}
+        wanted = next((one for one in made if one in request.prompt), "")
+        yield Chunk(made.get(wanted, answer("done")))
+        yield Chunk("", "stop")
+
+
+class Served:
+    """A gateway on a socket."""
+
+    def __init__(self, app: Any) -> None:
+        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        while not self.server.started:
+            assert self.thread.is_alive()
+        self.url = "http://{}:{}".format(*self.server.servers[0].sockets[0].getsockname())
+
+    def run(self, question: str) -> dict[str, Any]:
+        """A run that rests."""
+        body = {"question": question, "client_tools": [OWN]}
+        made: dict[str, Any] = self.ask("POST", json=body)
+        while made["status"] in ("queued", "running"):
+            made = self.ask("GET", f"/{made['id']}")
+        return made
+
+    def ask(self, method: str, path: str = "", **more: Any) -> Any:
+        url = f"{self.url}/v1/runs{path}"
+        return requests.request(method, url, headers=KEY, timeout=30, **more).json()
+
+
+@pytest.fixture
+def served(begin: Any) -> Iterator[Served]:
+    one = begin(file='[gateway]\napprovals = "client"\n', most=10_000)
+    one.models.one.backend = Willing()
+    made = Served(one.app)
+    yield made
+    made.server.should_exit = True
+    made.thread.join()
+
+
+@pytest.mark.parametrize(("label", "mode"), ALL)
+def test_what_is_asked_of_runs_is_answered_as_described(
+    served: Served, label: str, mode: Any
+) -> None:
+    streams = label.endswith("/events")  # of a run that waits it would have no end
+
+    @settings(max_examples=settings.default.max_examples // 6, database=None)
+    @given(OPERATIONS[label].as_strategy(generation_mode=mode), st.data())
+    def check(case: Any, data: st.DataObject) -> None:
+        if "id" in case.path_parameters and data.draw(st.booleans()):
+            run = served.run(data.draw(st.sampled_from(ASKED[:1] if streams else ASKED)))
+            case.path_parameters["id"] = run["id"]
+            if run["pending"] and mode is FITS and isinstance(case.body, dict):
+                waits = run["pending"][0]
+                case.body |= {
+                    name: waits[name] for name in ("call_id", "digest") & case.body.keys()
+                }
+        elif mode is FITS and label == "POST /v1/runs":
+            for name in SOUND.keys() & case.body.keys():
+                case.body[name] = case.body[name] and data.draw(SOUND[name])
+        response = case.call(base_url=served.url, headers=KEY)
+        if response.status_code != 422:  # the key of an earlier one, with another body
+            case.validate_response(response, headers=KEY)
+
+    check()
