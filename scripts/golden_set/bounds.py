@@ -133,7 +133,7 @@ def _contexts() -> Iterator[Scene]:
         features=("compacted",),
         asks=[f"How is the weather on day {number}?" for number in range(4)],
         says=[said] * 6,
-        settings={"context": 900, "compact": "auto"},
+        settings={"context": 960, "compact": "auto"},
     )
     yield Scene(
         name="limits/context-full",

@@ -64,8 +64,8 @@ def _words() -> Iterator[Mutation]:
     yield words(
         "mode-answer-first",
         "mode-answer-first.txt",
-        "where one helps",
-        "where that helps",
+        "what you do not",
+        "what you may not",
         without(has("rag-first")),
         "those in that mode",
     )
