@@ -72,17 +72,15 @@ def peers() -> str:
     results = found("gateway_peers.json")
     rows: list[Row] = results["rows"]
     names = list(dict.fromkeys(one["peer"] for one in rows))
-    lines = [f"| the model writes | {' | '.join(names)} |", f"| --- {'| --- ' * len(names)}|"]
-    for form in (*dict.fromkeys(one["form"] for one in rows), ""):
-        cells = [share(rows, name, form) for name in names]
-        lines += [f"| {form or '**all**'} | {' | '.join(cells)} |"]
+    lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
+    lines += [f"| {' | '.join(share(rows, name) for name in names)} |"]
     named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     command = f"`python benchmarks/gateway_peers.py`, {results['date']}, with {named}."
     return "\n\n".join([command, "\n".join(lines)])
 
 
-def share(rows: list[Row], peer: str, form: str = "") -> str:
-    its = [one["passed"] for one in rows if one["peer"] == peer and form in ("", one["form"])]
+def share(rows: list[Row], peer: str) -> str:
+    its = [one["passed"] for one in rows if one["peer"] == peer]
     return f"{sum(its)} of {len(its)}"
 
 
