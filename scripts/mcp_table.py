@@ -60,12 +60,9 @@ def conformance() -> str:
 
 def start() -> str:
     times: dict[str, float] = found("mcp_start")["seconds"]
-    rows = [["servers that are kept", "processor time, s", "more than with none"]]
     none = times["none"]
-    for what, seconds in times.items():
-        more = "" if what.startswith(("none", "the SDK")) else f"{seconds - none:.2f}"
-        rows.append([what, f"{seconds:.2f}", more])
-    return f"`python benchmarks/mcp_start.py`, 15 tools a server.\n\n{table(*rows)}"
+    said = [f"{what} {seconds - none:.2f} s" for what, seconds in times.items()][1:-1]
+    return f"Processor time above a start with none: {'; '.join(said)} (`benchmarks/mcp_start.py`)."
 
 
 def documents() -> str:
