@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 WORKERS ?= 2
 PYTEST_ARGS ?=
 # All extras but vision and speech (docs/dependencies.md).
-LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain dev
+LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain postgres dev
 QUESTION ?= What is 17 * 23?
 
 # Tests start the command some hundred times: compiled anew each time, it takes twice as long.

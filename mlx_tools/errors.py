@@ -143,8 +143,10 @@ class TranscriptError(MlxToolsError):
 
 
 class StorageError(TranscriptError):
-    """Something that a run must keep cannot be written: the disk is full. The run broke off there,
-    and goes on where it can be."""
+    """Something that a run must keep cannot be written: the disk is full, the database is gone. The
+    run broke off there, and goes on where it can be. ``cure`` is what is to be done before."""
+
+    cure: str = "free some space"
 
 
 class ScheduleError(MlxToolsError):

@@ -173,7 +173,7 @@ def test_every_foreign_import_is_a_declared_dependency() -> None:
     extras = project["optional-dependencies"]
     named = (
         *("anthropic", "gateway", "keychain", "mcp", "mlx", "ollama", "openapi", "pdf"),
-        *("pytest", "speech", "telemetry", "vision", "web"),
+        *("postgres", "pytest", "speech", "telemetry", "vision", "web"),
     )
     texts = [*project["dependencies"], *(text for extra in named for text in extras[extra])]
     declared: set[str] = {canonicalize_name(Requirement(text).name) for text in texts}

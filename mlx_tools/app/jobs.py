@@ -18,13 +18,17 @@ _LASTING: Final = ("backend.kind", "backend.url", "model.", "limits.", "tools.ca
 
 def session_store(configuration: Configuration) -> SessionStore:
     """Where sessions are kept."""
-    own = configuration.settings.artifacts
-    return TranscriptStore(
-        state_dir() / "sessions",
-        keep=own.keep_days * 86_400,
-        keep_all=own.keep == "always",
-        watched=configuration.watched,
-    )
+    settings = configuration.settings
+    own: Any = {
+        "keep": settings.artifacts.keep_days * 86_400,
+        "keep_all": settings.artifacts.keep == "always",
+        "watched": configuration.watched,
+    }
+    if settings.sessions is None:
+        return TranscriptStore(state_dir() / "sessions", **own)
+    from mlx_tools.store import PostgresStore
+
+    return PostgresStore(settings.sessions, **own)
 
 
 class Keyed(Protocol):

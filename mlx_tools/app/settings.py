@@ -131,6 +131,12 @@ def _origins(value: Any) -> object:
     return found
 
 
+def _database(value: Any) -> object:
+    from mlx_tools.store import check_address
+
+    return check_address(value)
+
+
 def signing_key(secret: str) -> bytes:
     """The bytes of a key for webhooks. Raises `UsageError`."""
     kind, _, text = secret.partition("_")
@@ -161,6 +167,8 @@ ORIGINS = Checked(
 WEBHOOK_SECRET = Checked("whsec_ and 24 to 64 bytes in base64", lambda value: signing_key(value))
 DOMAINS = Checked("a list of domains such as example.org; each means all names below it", _domains)
 LOCAL_HOSTS = Checked("a list of hosts, each with its port, such as localhost:8080", _local_hosts)
+
+DATABASE = Checked("postgresql://USER@HOST/NAME", lambda value: _database(value))
 
 Names = tuple[str, ...]
 
@@ -577,6 +585,14 @@ class Settings(Section):
         option="--profile NAME",
         group="own",
         allowed="the name of a profile",
+    )
+    sessions: Key | None = setting(
+        "never",
+        "The PostgreSQL database that sessions are kept in, in place of files; its address",
+        repr=False,
+        allowed="postgresql://USER@HOST/NAME",
+        check=DATABASE,
+        secret=True,
     )
     routing: Routing
     backend: BackendSettings

@@ -385,11 +385,11 @@ class Conversation:
 
     @contextlib.contextmanager
     def _resumable(self) -> Iterator[None]:
-        """Tell whoever finds the disk full that nothing is lost, and how to go on."""
+        """Tell whoever finds that nothing can be written that nothing is lost, and how to go on."""
         try:
             yield
         except StorageError as error:
-            error.hint = f"free some space, then: mlx-tools sessions resume {self.files.session}"
+            error.hint = f"{error.cure}, then: mlx-tools sessions resume {self.files.session}"
             raise
 
     async def _drive(self) -> None:

@@ -49,10 +49,12 @@ class SessionStore(ABC):
 
     What is read of sessions needs no tools and no model, and makes nothing. One process at a time
     writes to a session: whoever has opened it holds it until its transcript is closed, or the
-    process ends, however it ends. ``place`` is what messages call the store.
+    process ends, however it ends. ``place`` is what messages call the store, ``dsn`` leads to the
+    database that it is in, None where it is in files.
     """
 
     place: str
+    dsn: str | None = None
 
     # --- going on ---
 

@@ -20,7 +20,7 @@ from mlx_tools.process import clean
 DAMAGED: Final = "malformed"
 """As SQLite says it, for what it does not see."""
 
-_ODD_VALUES: Final = (TypeError, ValueError, LookupError, OverflowError, StopIteration)
+ODD_VALUES: Final = (TypeError, ValueError, LookupError, OverflowError, StopIteration)
 """What comes of a value in the file that nobody has put there."""
 
 _PROBLEMS: Final = (
@@ -147,7 +147,7 @@ class SqliteFile:
         except BaseException as error:
             with contextlib.suppress(sqlite3.Error):
                 self.sql.execute("ROLLBACK")
-            if isinstance(error, _ODD_VALUES):
+            if isinstance(error, ODD_VALUES):
                 raise sqlite3.DatabaseError(DAMAGED) from error
             raise
 

@@ -44,8 +44,8 @@ class Statements(Protocol):
 class Presence(Protocol):
     """Says that a process is alive, until it is closed or the process ends, however it ends."""
 
-    token: str
-
+    @property
+    def token(self) -> str: ...
     def close(self) -> None: ...
 
 

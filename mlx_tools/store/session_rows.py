@@ -1,0 +1,415 @@
+"""Sessions in a PostgreSQL database: each a row, its records, what it keeps and the access list of
+its run in rows of other tables.
+
+Whoever has a session open holds a lock on a connection of its own, which the database takes away
+with that connection, however it ends; and each record is written only while the session's row names
+its writer. So what is lost is written to no more, and another may go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from mlx_tools.errors import StorageError, TranscriptError, UsageError
+from mlx_tools.store.access_list import Access, Used
+from mlx_tools.store.artifacts import (
+    ARTIFACTS,
+    KEEP_SECONDS,
+    MAX_BYTES,
+    UNDO_FOLDER,
+    ArtifactStore,
+    Kept,
+    UndoStore,
+)
+from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
+from mlx_tools.store.session_list import ListedSession, Standing, standing_of
+from mlx_tools.store.session_store import SessionFiles, SessionStore, new_session_id
+from mlx_tools.store.transcript import Transcript, encode, parse
+from mlx_tools.transcript import Header, Record
+
+if TYPE_CHECKING:
+    from mlx_tools.store.postgres import Connection
+    from mlx_tools.store.sqlite import FileFormat
+    from mlx_tools.store.tables import Tables
+
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
+_APPEND: Final = (
+    "WITH own AS (UPDATE sessions SET updated = DEFAULT, size = size + %s"
+    " WHERE id = %s AND writer = %s RETURNING id)"
+    " INSERT INTO records (session, number, line) SELECT id, %s, %b FROM own"
+)
+_ALL_OF_IT: Final = ("records", "kept", "access_lists")
+
+
+class PostgresStore(SessionStore):
+    """The sessions in the database at ``address``, as libpq takes it.
+
+    The other arguments are those of `TranscriptStore`; times are those of the database's clock.
+    Raises `UsageError` for what is no address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        keep: float = KEEP_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        keep_all: bool = False,
+        watched: Mapping[str, str] | None = None,
+    ) -> None:
+        self._database = database(address)
+        self.place, self.dsn = self._database.place, self._database.address_within
+        self.keep, self.max_bytes, self.keep_all = keep, max_bytes, keep_all
+        self.watched = dict(watched or {})
+
+    @property
+    def secret(self) -> bytes:
+        with self._database.connection() as db:
+            query = "SELECT value FROM secrets WHERE name = 'approvals'"
+            if (row := db.execute(query).fetchone()) is None:
+                made = "INSERT INTO secrets VALUES ('approvals', %b) ON CONFLICT DO NOTHING"
+                db.execute(made, (secrets.token_bytes(32),))
+                row = db.execute(query).fetchone()
+            return bytes(row[0]) if row else b""
+
+    def create(self) -> SessionFiles:
+        session = new_session_id()
+        with self._database.connection() as db:
+            db.execute("DELETE FROM kept WHERE at < %s", (_now(db) - self.keep,))
+            db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
+        return self.open(session)
+
+    def open(self, session: str | os.PathLike[str]) -> SessionFiles:
+        name = self._named(session)
+        return self._files(name, TranscriptRows(self._database, name))
+
+    def read(self, session: str | os.PathLike[str]) -> SessionFiles:
+        name = self._named(session)
+        with self._database.connection() as db:
+            if not _is_there(db, name):
+                raise _no_session(name)
+            return self._files(name, Transcript(_records(db, name)[0]))
+
+    def _named(self, session: str | os.PathLike[str]) -> str:
+        text = os.fspath(session)
+        if not isinstance(session, str) or not _ID.fullmatch(text):
+            raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
+        return text
+
+    def _files(self, session: str, transcript: Transcript) -> SessionFiles:
+        header = transcript[0] if transcript else None
+        artifacts = KeptRows(
+            self._database, session, ARTIFACTS, keep=self.keep, max_bytes=self.max_bytes
+        )
+        return SessionFiles(
+            header.session if isinstance(header, Header) else session,
+            transcript,
+            ArtifactStore(artifacts, keep_all=self.keep_all),
+            AccessRow(self.watched, database=self._database, session=session),
+            UsedRows(self._database),
+            self.undo(session, keep=self.keep),
+        )
+
+    # --- looking ---
+
+    def ids(self) -> list[str]:
+        return self._ids("id DESC")
+
+    def by_use(self) -> list[str]:
+        return self._ids("updated DESC, id DESC")
+
+    def _ids(self, order: str) -> list[str]:
+        query = f"SELECT id FROM sessions ORDER BY {order}"  # noqa: S608 (constants)
+        with self._database.connection() as db:
+            return [session for (session,) in db.execute(query).fetchall()]
+
+    def size(self, session: str) -> int:
+        return int(self._row(session)[0])
+
+    def updated(self, session: str) -> float:
+        return float(self._row(session)[1])
+
+    def _row(self, session: str) -> tuple[Any, ...]:
+        with self._database.connection() as db:
+            query = "SELECT size, updated FROM sessions WHERE id = %s"
+            return db.execute(query, (session,)).fetchone() or (-1, 0.0)
+
+    def undo(self, session: str, *, keep: float) -> UndoStore:
+        return UndoStore(KeptRows(self._database, session, UNDO_FOLDER, keep=keep))
+
+    def tables(self, form: FileFormat) -> Tables:
+        return PostgresTables(self._database, form)
+
+    def records(self, session: str) -> list[Record]:
+        with self._database.connection(TranscriptError) as db:
+            if not _is_there(db, session):
+                raise TranscriptError(f"there is no session {session}")
+            return _records(db, session)[0]
+
+    def listed(self, session: str) -> ListedSession:
+        size, updated = self._row(session)
+        with self._database.connection() as db:
+            query = "SELECT coalesce(sum(octet_length(data)), 0) FROM kept WHERE session = %s"
+            kept = db.execute(query, (session,)).fetchone() or (0,)
+            running = is_locked(db, session)
+            try:
+                standing = standing_of(_records(db, session)[0])
+            except TranscriptError as error:
+                standing = Standing(state="damaged", reason=str(error))
+                running = False
+        if running:
+            standing = replace(standing, state="running", reason="")
+        taken = max(size, 0) + int(kept[0])
+        return ListedSession(
+            session=session, path=None, standing=standing, updated=updated, size=taken
+        )
+
+    # --- the sessions themselves ---
+
+    def remove(self, session: str, *, whatever: bool = False) -> bool:
+        with contextlib.ExitStack() as stack:
+            try:
+                db = stack.enter_context(self._locked(session))
+                ended = standing_of(_records(db, session)[0]).ended
+            except _InUse:
+                return False
+            except TranscriptError as error:
+                if isinstance(error, StorageError):
+                    raise
+                ended = False
+            if not (ended or whatever):
+                return False
+            with db.transaction():
+                gone = db.execute("DELETE FROM sessions WHERE id = %s", (session,)).rowcount
+                for table in _ALL_OF_IT:
+                    query = f"DELETE FROM {table} WHERE session = %s"  # noqa: S608 (constants)
+                    db.execute(query, (session,))
+        return bool(gone)
+
+    @contextlib.contextmanager
+    def held(self, session: str) -> Iterator[None]:
+        with self._locked(session) as db:
+            if not _is_there(db, session):
+                raise TranscriptError(f"there is no session {session}")
+            yield
+
+    @contextlib.contextmanager
+    def _locked(self, session: str) -> Iterator[Connection]:
+        with self._database.connection() as db:
+            _lock(db, session)
+            try:
+                yield db
+            finally:
+                with contextlib.suppress(Exception):  # with the connection it is gone anyway
+                    _unlock(db, session)
+
+    def sweep(self) -> None:
+        """Nothing is left behind by a removal."""
+
+
+class _InUse(TranscriptError):
+    """Another process has the session open."""
+
+
+def _now(db: Connection) -> float:
+    """The time by the database's clock, in seconds since 1970."""
+    row = db.execute("SELECT extract(epoch FROM clock_timestamp())::float8").fetchone()
+    return float(row[0]) if row else 0.0
+
+
+def _lock(db: Connection, session: str) -> None:
+    row = db.execute("SELECT pg_try_advisory_lock(%s)", (lock_key(session),)).fetchone()
+    if row != (True,):
+        raise _InUse(
+            f"the session {session} is in use by another process", hint="wait for it to end"
+        )
+
+
+def _unlock(db: Connection, session: str) -> None:
+    db.execute("SELECT pg_advisory_unlock(%s)", (lock_key(session),))
+
+
+def _is_there(db: Connection, session: str) -> bool:
+    return db.execute("SELECT FROM sessions WHERE id = %s", (session,)).fetchone() is not None
+
+
+def _no_session(session: str) -> UsageError:
+    return UsageError(f"there is no session {session!r}", hint="mlx-tools sessions list")
+
+
+def _records(db: Connection, session: str) -> tuple[list[Record], int]:
+    """The records of a session, and how many there are. Raises `TranscriptError`."""
+    query = "SELECT line FROM records WHERE session = %s ORDER BY number"
+    lines = [line for (line,) in db.execute(query, (session,), binary=True).fetchall()]
+    return parse(b"".join(b"%b\n" % line for line in lines))[0], len(lines)
+
+
+class TranscriptRows(Transcript):
+    """A transcript in a database, each record of which is kept for good before anybody acts on it.
+
+    It is held on a connection of its own until it is closed; once that is lost, nothing is written
+    any more. Raises `UsageError` where there is no such session, `TranscriptError` where it is
+    damaged or in use.
+    """
+
+    def __init__(self, database: PostgresDatabase, session: str) -> None:
+        super().__init__()
+        self._database, self._session = database, session
+        self._connection: Connection | None = database.take()
+        try:
+            with database.guarded():
+                self._load(self._connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self, db: Connection) -> None:
+        if not _is_there(db, self._session):
+            raise _no_session(self._session)
+        _lock(db, self._session)
+        query = "UPDATE sessions SET writer = writer + 1 WHERE id = %s RETURNING writer"
+        row = db.execute(query, (self._session,)).fetchone()
+        if row is None:  # it was removed meanwhile
+            raise _no_session(self._session)
+        self._writer = int(row[0])
+        records, self._count = _records(db, self._session)
+        self.extend(records)
+
+    def append(self, record: Record) -> None:
+        """Writes a record, then adds it.
+
+        Raises `StorageError` where it cannot be written; then the record does not count, and once
+        the connection is lost nobody knows whether it is there.
+        """
+        if self._connection is None:
+            raise TranscriptError(f"the transcript of {self._session} is closed")
+        line = encode(record).encode()
+        own = (len(line) + 1, self._session, self._writer, self._count, line)
+        try:
+            with self._database.guarded():
+                written = self._connection.execute(_APPEND, own).rowcount
+        except StorageError as error:
+            error.message = f"the transcript of {self._session} cannot be written: {error.message}"
+            if self._connection.closed:
+                self.close()
+            raise
+        if not written:
+            self.close()
+            raise StorageError(f"the session {self._session} was removed, or is another's now")
+        self._count += 1
+        super().append(record)
+
+    def close(self) -> None:
+        super().close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                _unlock(connection, self._session)
+            except Exception:  # it was lost, and the lock with it
+                connection.close()
+            self._database.give(connection)
+
+
+@dataclass(eq=False)
+class KeptRows(Kept):
+    """What a session keeps of one ``kind``. It is gone after ``keep`` seconds."""
+
+    database: PostgresDatabase
+    session: str
+    kind: str
+    _: KW_ONLY
+    keep: float = KEEP_SECONDS
+    max_bytes: int = MAX_BYTES
+
+    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+        own = (self.session, self.kind)
+        try:
+            with self.database.connection() as db, db.transaction():
+                db.execute(
+                    "INSERT INTO kept (session, kind, key, data) VALUES (%s, %s, %s, %b)"
+                    " ON CONFLICT (session, kind, key) DO UPDATE"
+                    " SET at = excluded.at, data = excluded.data",
+                    (*own, key, data),
+                )
+                expired = "DELETE FROM kept WHERE session = %s AND kind = %s AND at < %s"
+                db.execute(expired, (*own, _now(db) - self.keep))
+                db.execute(
+                    "DELETE FROM kept WHERE session = %s AND kind = %s AND key IN (SELECT key FROM"
+                    " (SELECT key, sum(octet_length(data)) OVER (ORDER BY key = %s DESC, at DESC,"
+                    " key) AS bytes FROM kept WHERE session = %s AND kind = %s) AS own"
+                    " WHERE bytes > %s AND key <> %s)",
+                    (*own, key, *own, self.max_bytes, key),
+                )
+        except StorageError as error:
+            raise OSError(0, error.message) from error
+
+    def read(self, key: str) -> bytes | None:
+        if not re.fullmatch(r"[0-9a-f]{32}", key, re.ASCII):
+            return None
+        with contextlib.suppress(StorageError), self.database.connection() as db:
+            query = "SELECT at, data FROM kept WHERE session = %s AND kind = %s AND key = %s"
+            own = (self.session, self.kind, key)
+            row = db.execute(query, own, binary=True).fetchone()
+            return None if row is None or row[0] < _now(db) - self.keep else bytes(row[1])
+        return None
+
+    def names(self) -> list[str]:
+        with self.database.connection() as db:
+            query = "SELECT key FROM kept WHERE session = %s AND kind = %s"
+            return [key for (key,) in db.execute(query, (self.session, self.kind)).fetchall()]
+
+    def forget(self, key: str) -> None:
+        with contextlib.suppress(StorageError), self.database.connection() as db:
+            query = "DELETE FROM kept WHERE session = %s AND kind = %s AND key = %s"
+            db.execute(query, (self.session, self.kind, key))
+
+
+@dataclass(eq=False)
+class AccessRow(Access):
+    """An access list in a row."""
+
+    _: KW_ONLY
+    database: PostgresDatabase
+    session: str
+
+    def _write(self) -> None:
+        with self.database.connection() as db:
+            db.execute(
+                "INSERT INTO access_lists VALUES (%s, %b)"
+                " ON CONFLICT (session) DO UPDATE SET list = excluded.list",
+                (self.session, self._written),
+            )
+
+    def _fault(self) -> str:
+        try:
+            with self.database.connection() as db:
+                query = "SELECT list FROM access_lists WHERE session = %s"
+                row = db.execute(query, (self.session,)).fetchone()
+        except StorageError as error:
+            return f"the access list of this run cannot be read: {error.message}"
+        if row is None:
+            return "the access list of this run is gone"
+        intact = bytes(row[0]) == self._written
+        return "" if intact else "the access list is not the one that this run wrote"
+
+    def _remove(self) -> None:
+        with contextlib.suppress(StorageError), self.database.connection() as db:
+            db.execute("DELETE FROM access_lists WHERE session = %s", (self.session,))
+
+
+@dataclass(eq=False)
+class UsedRows(Used):
+    """The approvals that were used up, a row each."""
+
+    database: PostgresDatabase
+
+    def take(self, digest: str) -> bool:
+        with self.database.connection() as db:
+            query = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
+            return db.execute(query, (digest,)).rowcount == 1

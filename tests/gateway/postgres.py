@@ -1,0 +1,74 @@
+"""A PostgreSQL server of Debian's package for tests."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+"""The folders of the versions that are installed, empty where none is."""
+
+
+class Cluster:
+    """A server on a socket in ``folder``, which nobody else reaches. `kill` ends it as ``kill -9``
+    does, `start` begins it again."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        self.folder, self._settings, self._numbers = folder, settings, count(1)
+        self.dsn = self.address("postgres")
+        folder.mkdir(mode=0o755)
+        self._user: dict[str, Any] = {}
+        if os.geteuid() == 0:  # it does not run as root
+            user = pwd.getpwnam("postgres")
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            self._user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        made = ("initdb", "-D", "data", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
+        self._begin(*made, "--locale=C", stdout=subprocess.DEVNULL).wait()
+        self.start()
+
+    def address(self, name: str) -> str:
+        return f"postgresql://postgres@/{name}?host={self.folder}"
+
+    def new(self) -> str:
+        """The address of a new, empty database."""
+        name = f"test{next(self._numbers)}"
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self.address(name)
+
+    def _begin(self, name: str, *arguments: str, **more: Any) -> subprocess.Popen[bytes]:
+        command = [str(BINARIES[-1] / name), *arguments]
+        return subprocess.Popen(command, cwd=self.folder, **self._user, **more)
+
+    def start(self) -> None:
+        (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
+        options = ("-k", str(self.folder), "-c", "listen_addresses=", "-c", "max_connections=200")
+        settings = [word for setting in self._settings for word in ("-c", setting)]
+        self._server = self._begin(
+            "postgres", "-D", "data", *options, *settings, stderr=subprocess.DEVNULL
+        )
+        for _ in range(600):
+            try:
+                psycopg.connect(self.dsn).close()
+                return
+            except psycopg.OperationalError:
+                time.sleep(0.05)
+        raise AssertionError("PostgreSQL did not start")
+
+    def kill(self) -> None:
+        self._server.kill()
+        self._server.wait()
+
+    def stop(self) -> None:
+        self._server.send_signal(signal.SIGINT)
+        self._server.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
