@@ -173,11 +173,12 @@ def check_choice(
     raise ApiError(400, "invalid_value", f"{at}: {problem}", param=at)
 
 
-def check_names(tools: Iterable[ToolSpec]) -> None:
-    """Return where every tool has a name of its own. Raises `ApiError`."""
+def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
+    """Return where every tool, found in the body at this place, has a name of its own. Raises
+    `ApiError`."""
     seen: set[str] = set()
     for spec in tools:
         if spec.name in seen:
-            problem = f"tools: {spec.name!r} names two of them"
-            raise ApiError(400, "invalid_value", problem, param="tools")
+            problem = f"{at}: {spec.name!r} names two of them"
+            raise ApiError(400, "invalid_value", problem, param=at)
         seen.add(spec.name)

@@ -226,5 +226,5 @@ def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
         where = f"{at}.parameters"
         spec = tool_spec(function.name, function.description, function.parameters, where, left_out)
         specs.append(ToolSpec(spec.name, spec.description, spec.parameters, frozenset(("write",))))
-    check_names(specs)
+    check_names(specs, "client_tools")
     return tuple(specs)

@@ -303,6 +303,7 @@ class Runs:
                         continue
                     rest = rests(records)
                     upto, ended = closed(records, rest=rest), self._status(row, records) in _ENDED
+                told = min(told, len(records))  # a number beyond the end is the end
                 for one in told_of(records, told, upto):
                     yield one
                 told = max(told, upto)

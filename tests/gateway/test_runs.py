@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from contextlib import nullcontext
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,25 @@ def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(begin: An
         assert [event["type"] for _, event in whole].count("finished") == 2
         for seen in range(40):
             assert await events(one, made["id"], seen) == [e for e in whole if (e[0] or 0) > seen]
+
+    anyio.run(main)
+
+
+def test_who_names_an_event_beyond_the_end_is_told_what_comes_from_now_on(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(answer("6"), answer("7"))
+        made, told = await ask(one), []
+        follow = one.runs.follow(one.runs.find(None, made["id"]), 9_999, ends=False)
+        with anyio.fail_after(30):
+            async with aclosing(follow) as follows:
+                assert await anext(follows) is None
+                await one.client.post(f"/v1/runs/{made['id']}/continue", json={"question": "Sure?"})
+                async for event in follows:
+                    told += [event[1]] if event is not None and event[0] is not None else []
+                    if told and told[-1]["type"] == "finished":
+                        break
+        assert [event["type"] for event in told] == ["turn_ended", "finished"]
+        assert told[-1]["outcome"]["answer"] == "7"
 
     anyio.run(main)
 
@@ -353,6 +372,8 @@ def test_a_body_that_cannot_be_is_told_by_its_field_and_begins_nothing(
         got = await one.client.post("/v1/runs", content=content, headers=headers)
         assert got.status_code in (400, 404), got.text
         assert set(got.json()["error"]) == {"message", "type", "param", "code"}
+        if body.get("client_tools") == [LOOKUP, LOOKUP]:
+            assert got.json()["error"]["param"] == "client_tools"
         assert (await one.client.get("/v1/runs")).json()["data"] == []
 
     anyio.run(main)
