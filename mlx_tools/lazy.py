@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 
@@ -20,20 +18,20 @@ def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
     The first of the two raises `AttributeError` for any other name.
     """
 
-    @cache
-    def homes() -> dict[str, str]:
-        import ast
+    found: dict[str, str] = {}
 
-        file = sys.modules[package].__file__ or ""
-        blocks = ast.parse(Path(file).read_text(encoding="utf-8")).body
-        guarded = [line for block in blocks if isinstance(block, ast.If) for line in block.body]
-        return {
-            alias.name: line.module
-            for line in guarded
-            if isinstance(line, ast.ImportFrom) and line.module
-            if line.module.startswith(f"{package}.")
-            for alias in line.names
-        }
+    def homes() -> dict[str, str]:
+        if not found:
+            import ast  # here, since every start imports this module
+            from pathlib import Path
+
+            source = Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8")
+            blocks = [one for one in ast.parse(source).body if isinstance(one, ast.If)]
+            lines = [line for block in blocks for line in block.body]
+            for line in (line for line in lines if isinstance(line, ast.ImportFrom)):
+                if (home := line.module or "").startswith(f"{package}."):
+                    found.update((alias.name, home) for alias in line.names)
+        return found
 
     def getter(name: str) -> Any:
         if name not in homes():
