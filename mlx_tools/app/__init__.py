@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         check_verdict,
         written_tokens,
     )
-    from mlx_tools.app.config import Configuration, Group, SettingRow
+    from mlx_tools.app.config import Configuration, Group, SettingRow, as_toml, with_value
     from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
     from mlx_tools.app.guard import LOCAL_NAMES, Door, Guard, Refusal, is_loopback, listen
     from mlx_tools.app.jobs import (
@@ -27,12 +27,19 @@ if TYPE_CHECKING:
         recorded,
         roots_of,
     )
-    from mlx_tools.app.markup import LOOK, Html, seen, templates
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar
-    from mlx_tools.app.steps import ReportStep, as_json, spelled, steps_of
-    from mlx_tools.app.toml_edit import as_toml, with_value
+    from mlx_tools.app.steps import (
+        LOOK,
+        Html,
+        ReportStep,
+        as_json,
+        seen,
+        spelled,
+        steps_of,
+        templates,
+    )
     from mlx_tools.app.wiring import (
         RunOptions,
         choose,

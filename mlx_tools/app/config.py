@@ -13,13 +13,16 @@ import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mlx_tools.app.settings import Group, SettingRow, Settings, table
 from mlx_tools.errors import ConfigError
 from mlx_tools.paths import config_dir, read_data
 from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
 from mlx_tools.store import fingerprints
+
+if TYPE_CHECKING:
+    from tomlkit.items import Item
 
 __all__ = [
     "PROJECT_FILE",
@@ -684,3 +687,70 @@ def _covered(name: str, before: Collection[str]) -> bool:
     if is_glob(name):
         return False
     return any(p.startswith(PLUGIN) or fnmatch.fnmatchcase(name, p) for p in before)
+
+
+# --- a file of settings, edited -------------------------------------------------------------------
+
+
+def with_value(text: str, key: str, value: Any) -> str:
+    """The text with a setting's ``key``, dotted, set to ``value``; with None it is not set.
+
+    Raises ConfigError where the text is not TOML, and where it says the value in a form that cannot
+    be changed without changing another.
+    """
+    import tomlkit  # which takes long to load
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        wanted = _changed(tomllib.loads(text), key, value)
+        document = _changed(tomlkit.parse(text), key, None if value is None else _item(value))
+        edited = tomlkit.dumps(document)
+        if _pruned(tomllib.loads(edited)) == _pruned(wanted):
+            return edited
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}", hint="mlx-tools config edit") from None
+    except (TOMLKitError, AttributeError, TypeError, RecursionError):
+        pass
+    raise ConfigError(
+        f"the file says {key} in a form that only an editor can change",
+        hint="mlx-tools config edit",
+    )
+
+
+def as_toml(value: Any) -> str:
+    """A setting's value as TOML."""
+    return _item(value).as_string()
+
+
+def _item(value: Any) -> Item:
+    import tomlkit
+
+    if isinstance(value, dict):
+        table = tomlkit.inline_table()
+        table.update(value)
+        return table
+    item: Item = tomlkit.item(value)
+    return item
+
+
+def _changed(document: Any, key: str, value: Any) -> Any:
+    """The document, or what tomllib made of it, with the value in it."""
+    *tables, name = key.split(".")
+    inner = document
+    for section in tables:
+        if value is None and section not in inner:
+            return document
+        inner = inner.setdefault(section, {})
+    if value is None:
+        inner.pop(name, None)
+    else:
+        inner[name] = list(value) if isinstance(value, tuple) else value
+    return document
+
+
+def _pruned(value: Any) -> Any:
+    """A document without its empty tables: whether there is one says nothing."""
+    if not isinstance(value, dict):
+        return value
+    inner = {name: _pruned(one) for name, one in value.items()}
+    return {name: one for name, one in inner.items() if one != {}}

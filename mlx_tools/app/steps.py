@@ -11,8 +11,10 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from html import escape
 from itertools import groupby
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.transcript import (
@@ -40,6 +42,9 @@ from mlx_tools.transcript import (
     UserRecord,
     dropped,
 )
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_CHARS: Final = 20_000
 """Characters of one text that are shown: most from its beginning, some from its end."""
@@ -395,3 +400,48 @@ def as_json(value: Any, indent: int | None = None) -> str:
         return json.dumps(value, ensure_ascii=False, indent=indent, default=dict)
     except RecursionError:
         return "(nested too deeply to be shown)"
+
+
+# --- pages of HTML --------------------------------------------------------------------------------
+
+
+_FOLDER: Final = Path(__file__).resolve().parent
+
+LOOK: Final = _FOLDER / "look.css"
+"""The style that such pages share."""
+
+
+class Html(str):
+    """HTML that goes into the page as it is: what the template's escaping leaves alone."""
+
+    __slots__ = ()
+
+    def __html__(self) -> str:
+        return str(self)
+
+
+def templates(folder: Path) -> Environment:
+    """The templates of a folder, and ``steps.html.j2``, which shows the steps of a run."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader([folder, _FOLDER]),
+        autoescape=True,
+        finalize=_final,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["seen"] = seen
+    environment.filters["brief"] = lambda value: seen(brief(value))
+    return environment
+
+
+def seen(value: Any) -> Html:
+    """A text as HTML, with what would not be seen in marks of its own."""
+    return Html(spelled(escape(as_text(value)), '<b class="x">{}</b>'))
+
+
+def _final(value: Any) -> Any:
+    """Whatever is printed, and was not through `seen`: in attributes, and elsewhere."""
+    return value if hasattr(value, "__html__") else spelled(as_text(value))

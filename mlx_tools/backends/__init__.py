@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         has_logprobs,
         honours_stop,
         obeys_grammar,
+        probe_native,
         reports_cache,
         single_tokens,
     )
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL
-    from mlx_tools.backends.models.files import ModelFiles, read_model_files
+    from mlx_tools.backends.models.files import ModelFiles, TokenCounter, read_model_files
     from mlx_tools.backends.models.hub import ListedModel, cached_snapshots
     from mlx_tools.backends.models.listing import (
         ModelMissing,
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
         pull_model,
         suggest_model,
     )
-    from mlx_tools.backends.models.tokens import TokenCounter
-    from mlx_tools.backends.native_probe import probe_native
     from mlx_tools.backends.openblas import find_openblas
     from mlx_tools.backends.pool import Breaker, UpstreamPool
     from mlx_tools.backends.router import (

@@ -267,7 +267,7 @@ async def find_route(
     """By which path the model behind ``backend`` is asked.
 
     What is wanted holds; ``auto`` is native only where that was tried with this server and model
-    (`mlx_tools.backends.native_probe`), and prompted else. ``model`` is what identifies it,
+    (`mlx_tools.backends.capabilities`), and prompted else. ``model`` is what identifies it,
     ``template`` its chat template, where that is known. Without ``prompts`` no model may be
     prompted.
 
@@ -306,7 +306,7 @@ async def find_route(
     if wanted == "native":
         if known is not None:
             return replace(_measured(known), path="native", reason="as asked")
-        from mlx_tools.backends.native_probe import completes_text
+        from mlx_tools.backends.capabilities import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
     return _measured(known) if known is not None else _untried(model, template)

@@ -102,7 +102,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeVerdict:
-    """Whether a server's own function calling works with a model (`mlx_tools.backends.native_probe`
+    """Whether a server's own function calling works with a model (`mlx_tools.backends.capabilities`
     asks): ``passed``, and why or why not.
 
     ``obeys``: a tool choice is obeyed. ``completes``: the server completes text too. ``server`` is

@@ -21,8 +21,7 @@ from mlx_tools.cli.call_text import (
     size_of,
     wrapped,
 )
-from mlx_tools.cli.editor import EditFailed, editor_of, in_editor
-from mlx_tools.cli.inputs import at_terminal, read_key
+from mlx_tools.cli.inputs import EditFailed, at_terminal, editor_of, in_editor, read_key
 from mlx_tools.cli.output import folded, steerable
 from mlx_tools.controller import (
     AlwaysApprove,

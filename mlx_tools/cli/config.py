@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
-from mlx_tools.cli.editor import EditFailed, editor_of, in_editor
-from mlx_tools.cli.inputs import agreed, at_terminal
+from mlx_tools.cli.inputs import EditFailed, agreed, at_terminal, editor_of, in_editor
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, to_json, warn_all
 from mlx_tools.errors import ConfigError, UsageError

@@ -36,8 +36,7 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from mlx_tools.cli.editor import EditFailed, editor_of, in_editor
-from mlx_tools.cli.inputs import read_line
+from mlx_tools.cli.inputs import EditFailed, editor_of, in_editor, read_line
 from mlx_tools.cli.output import PROSE, complain, ours, shown, steerable
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError

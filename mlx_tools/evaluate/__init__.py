@@ -27,9 +27,7 @@ if TYPE_CHECKING:
         measure,
         styles_for,
     )
-    from mlx_tools.evaluate.results import Result, Results, described
-    from mlx_tools.evaluate.summary import summarise, table
-    from mlx_tools.evaluate.task_file import FILE, load_tasks
-    from mlx_tools.evaluate.tasks import run_tasks
+    from mlx_tools.evaluate.results import Result, Results, described, summarise, table
+    from mlx_tools.evaluate.tasks import FILE, load_tasks, run_tasks
 
 __getattr__, __dir__ = names_of(__name__)

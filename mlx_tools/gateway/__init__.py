@@ -8,6 +8,6 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.gateway.run_rows import RunRows
-    from mlx_tools.gateway.serving import page_link, serve
+    from mlx_tools.gateway.server import page_link, serve
 
 __getattr__, __dir__ = names_of(__name__)

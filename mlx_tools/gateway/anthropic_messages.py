@@ -29,7 +29,7 @@ from mlx_tools.gateway.body import (
     unsupported,
     usable_name,
 )
-from mlx_tools.gateway.pieces import Piece, Told, server_sent
+from mlx_tools.gateway.exchange import Piece, Told, server_sent
 from mlx_tools.gateway.request import (
     ApiError,
     ArgumentsMore,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mlx_tools.gateway.body import JsonObject, check_plain, read
-from mlx_tools.gateway.pieces import Piece, Told, server_sent
+from mlx_tools.gateway.exchange import Piece, Told, server_sent
 from mlx_tools.gateway.request import (
     ApiError,
     ArgumentsMore,

@@ -22,8 +22,8 @@ from mlx_tools.gateway.exchange import (
     end_with_client,
     json_body,
     key_of,
+    server_sent,
 )
-from mlx_tools.gateway.pieces import server_sent
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow

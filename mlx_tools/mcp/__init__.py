@@ -10,7 +10,6 @@ from mlx_tools.lazy import names_of
 if TYPE_CHECKING:
     from mlx_tools.mcp.delegation import Delegation
     from mlx_tools.mcp.elicitation import Wording
-    from mlx_tools.mcp.mcp_server import McpServer
-    from mlx_tools.mcp.mcp_serving import http_application, serve_http, serve_stdio
+    from mlx_tools.mcp.mcp_server import McpServer, http_application, serve_http, serve_stdio
 
 __getattr__, __dir__ = names_of(__name__)

@@ -26,18 +26,19 @@ if TYPE_CHECKING:
     )
     from mlx_tools.toolbox.kb.search import Hit
     from mlx_tools.toolbox.knowledge import Knowledge
-    from mlx_tools.toolbox.note_tools import notes_create, notes_search
-    from mlx_tools.toolbox.notes import Notes
+    from mlx_tools.toolbox.notes import Notes, notes_create, notes_search
     from mlx_tools.toolbox.restore import Undo, UndoStep, outermost, undoable
-    from mlx_tools.toolbox.schedule.job import (
+    from mlx_tools.toolbox.schedule.job_store import (
         OPEN,
+        SCHEDULE,
         Job,
         JobRun,
+        JobStore,
         Listed,
         RunEnd,
         Seen,
+        utc_now,
     )
-    from mlx_tools.toolbox.schedule.job_store import SCHEDULE, JobStore, utc_now
     from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs

@@ -79,8 +79,7 @@ def tools(
         transcribe_audio,
         translate,
     )
-    from mlx_tools.toolbox.note_tools import notes_create, notes_search
-    from mlx_tools.toolbox.notes import NO_FOLDER, Notes
+    from mlx_tools.toolbox.notes import NO_FOLDER, Notes, notes_create, notes_search
     from mlx_tools.toolbox.run_command import run_command, unusable
     from mlx_tools.toolbox.schedule_task import schedule_task
     from mlx_tools.toolbox.web_tools import WebOptions, fetch_url

@@ -8,14 +8,21 @@ another way: options first, then ``--``, then operands.
 from __future__ import annotations
 
 import functools
+import hashlib
+import itertools
+import os
 import re
+import shlex
+import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from mlx_tools.paths import read_data
-from mlx_tools.store import Refused
+from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
 
 PATH: Final = "path"
 """The kind of an option's value that is a path below a root."""
@@ -283,3 +290,358 @@ class _RuleReader:
 
 def _quoted(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:59] + "…")
+
+
+# --- plans ----------------------------------------------------------------------------------------
+
+# The command that a call of ``run_command`` really runs: a program that was found, with words
+# that are checked and paths that are located, and what it must not see.
+
+
+PROGRAM_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/opt/homebrew/bin")
+SYSTEM: Final = 0
+"""The number of the user to whom the system's own files belong."""
+
+
+def trusted_folders(folders: Sequence[str] = PROGRAM_FOLDERS) -> tuple[str, ...]:
+    """Those that are there, and that the system alone can write to."""
+    return tuple(f for f in folders if Path(f).is_absolute() and _trusted(Path(f)))
+
+
+def program(name: str, folders: Sequence[str]) -> str | None:
+    """The absolute path of a program, None where none of the folders has one to be trusted."""
+    if not name or "/" in name or name.startswith((".", "-")) or not name.isprintable():
+        return None
+    for folder in folders:
+        path = Path(folder, name)
+        if os.access(path, os.X_OK) and path.is_file() and _trusted(path):
+            return str(path)
+    return None
+
+
+def _trusted(path: Path) -> bool:
+    """True if nobody but the system can change what stands at the path, where it leads to, or a
+    folder above either."""
+    try:
+        real = path.resolve(strict=True)
+        checked = {real, *real.parents, *path.parents}
+        found = [place.stat() for place in checked]
+    except (OSError, RuntimeError):
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    return all(one.st_uid == SYSTEM and not one.st_mode & others for one in found)
+
+
+MAX_EXPANDED_BYTES: Final = 100_000
+"""Of all arguments, after patterns were expanded."""
+
+_MISREAD: Final = tuple("-+@(!,")
+"""Beginnings that make some programs read more than a path; ``./`` goes before them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A command to run: ``argv`` with the program's absolute path first, the variables that its
+    environment has besides those that every program gets, and what it must not see."""
+
+    rule: Rule
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    private: Hidden
+
+    @property
+    def text(self) -> str:
+        """The words as one would type them in a shell; none reads them."""
+        return shlex.join(self.argv)
+
+    def state(self) -> str:
+        """A name for the words and the program's file as they are now. Raises OSError."""
+        path = Path(self.argv[0])
+        found = path.stat()
+        file = f"{path.resolve()} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        identity = "\0".join([*self.argv, file])
+        return hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def plan(
+    rules: Rules, folders: Sequence[str], roots: Sequence[Root], name: str, words: Sequence[str]
+) -> Plan:
+    """The command of a call. Raises Refused where it may not run, Absent for what is not there."""
+    rule = rules.programs.get(name)
+    if rule is None:
+        known = ", ".join(rules.programs)
+        raise Refused(f"the program {name[:60]!r} is not allowed; there are {known}")
+    checked = check(rules, rule, words)
+    found = program(name, folders)
+    if found is None:
+        raise Absent(f"{name} is not installed in {' or '.join(folders)}")
+    environment = dict(rule.environment)
+    if rule.repository:
+        environment |= _repository(roots[0])
+    arguments = [text for word in checked for text in _located(roots, word)]
+    private = hidden(roots)
+    if rule.subcommands and rule.subcommands[words[0]].excludes:
+        arguments += _exclusions(roots[0], private)
+    if sum(len(os.fsencode(argument)) + 1 for argument in arguments) > MAX_EXPANDED_BYTES:
+        raise Refused(
+            f"the arguments are longer than {MAX_EXPANDED_BYTES} bytes with the files they match"
+        )
+    return Plan(rule, (found, *arguments), environment, private)
+
+
+def _repository(root: Root) -> dict[str, str]:
+    """The variables that fix which repository is meant: the folder ``.git`` in the root.
+
+    Nothing is looked for, and nothing in the folder says that it is elsewhere: there, a
+    configuration would be read that is not hidden. Raises Absent where there is no such folder.
+    """
+    folder = root.path / ".git"
+    if folder.is_symlink() or not folder.is_dir():
+        raise Absent("there is no repository here: the first root has no folder .git of its own")
+    if os.path.lexists(folder / "commondir"):
+        raise Absent("the repository here is a part of one that lies elsewhere (a worktree)")
+    path = str(folder)
+    return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
+
+
+def _exclusions(root: Root, private: Hidden) -> list[str]:
+    """Git is told to leave out what it cannot see: it would say that such a file was changed, and
+    show what it held when it was committed."""
+    above = f"{root.path}/"
+    below = [path.removeprefix(above) for path in private.files if path.startswith(above)]
+    return [f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")]
+
+
+def _located(roots: Sequence[Root], word: Word) -> list[str]:
+    match word.kind:
+        case "path":
+            return [word.option + _path(roots, word.text)]
+        case "pattern" if is_pattern(word.text):
+            return _expanded(roots, word.text)
+        case "pattern":
+            return [_path(roots, word.text)]
+        case "revision":
+            return [_revision(roots, word.text)]
+        case "free" if is_pattern(word.text):
+            try:
+                return _expanded(roots, word.text)
+            except (Refused, Absent):  # some text, such as a program's
+                return [word.text]
+    return [word.text]
+
+
+def _path(roots: Sequence[Root], text: str) -> str:
+    """A path below a root as the program gets it: in the first root that has it, else in the first
+    where it could be. Raises Refused."""
+    places = _places(roots, text)
+    for root, parts in places:
+        if os.path.lexists(root.path.joinpath(*parts)):
+            return _argument(roots, root, parts)
+    return _argument(roots, *places[0])
+
+
+def _places(roots: Sequence[Root], text: str) -> list[tuple[Root, tuple[str, ...]]]:
+    if not text:
+        raise Refused("a path is empty")
+    found = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
+    if not found:
+        raise Refused(f"{text[:100]!r} lies outside the folders that may be seen")
+    return found
+
+
+def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
+    """Relative below the first root, where the program runs; absolute elsewhere."""
+    if root is not roots[0]:
+        return str(root.path.joinpath(*parts))
+    path = "/".join(parts) or "."
+    return f"./{path}" if path.startswith(_MISREAD) else path
+
+
+def _expanded(roots: Sequence[Root], text: str) -> list[str]:
+    """The files that a pattern matches, in the first root where it matches any."""
+    places = _places(roots, text)
+    for root, parts in places:
+        if os.path.lexists(root.path.joinpath(*parts)):  # a name that has such a character in it
+            return [_argument(roots, root, parts)]
+    for root, parts in places:
+        if found := expand(root, parts):
+            return [_argument(roots, root, path) for path in found]
+    raise Absent(f"no file matches {text[:100]!r}")
+
+
+def _revision(roots: Sequence[Root], text: str) -> str:
+    """A commit, a range, ``COMMIT:PATH`` or a path; git tells them apart. Raises Refused."""
+    if text.startswith("/"):
+        return _path(roots, text)
+    for path in (text, text.rpartition(":")[2]):
+        parts = [part for part in path.split("/") if part not in ("", ".")]
+        if ".." in parts:
+            raise Refused("the path goes up (..); paths go down from the folder")
+        private = private_part(parts, Path(roots[0].path).name)
+        if private is not None:
+            raise Refused(f"{private} is private: files of this name hold secrets")
+    return text
+
+
+# --- patterns: ``*.py`` expanded below a root, without a shell and never through a link ---------
+
+MAX_MATCHES: Final = 1_000
+MAX_LOOKED_AT: Final = 100_000
+"""Entries of folders that one pattern may have us look at."""
+MAX_DEPTH: Final = 100
+
+_MAGIC: Final = re.compile(r"[*?\[]")
+_ANY_DEPTH: Final = "**"
+
+
+def is_pattern(text: str) -> bool:
+    return _MAGIC.search(text) is not None
+
+
+def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
+    """The paths below the root, as names, that the names of a pattern match, in order.
+
+    ``*``, ``?`` and ``[…]`` match no name that starts with a dot unless the pattern's name does;
+    ``**`` as a whole name matches any number of folders that are not hidden. Private names are not
+    matched. Raises Refused where there are too many.
+    """
+    looked_at = 0
+
+    def matching(at: tuple[str, ...], name: str) -> Iterator[tuple[str, bool]]:
+        """The entries of a folder that one name of a pattern matches, and which are folders."""
+        nonlocal looked_at
+        try:
+            fd = root.open_folder(at)
+        except (Absent, Unfit, Refused):  # gone meanwhile, or not to be seen: it has no matches
+            return
+        try:
+            with os.scandir(fd) as found:
+                entries = [
+                    (entry.name, entry.is_dir(follow_symlinks=False))
+                    for entry in itertools.islice(found, MAX_LOOKED_AT + 1)
+                ]
+        except OSError:
+            return
+        finally:
+            os.close(fd)
+        looked_at += len(entries)
+        if looked_at > MAX_LOOKED_AT:
+            raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
+        for entry, is_folder in entries:
+            fits = entry == name or (is_pattern(name) and fnmatchcase(entry, name))
+            seen = name.startswith(".") or not entry.startswith(".")
+            if fits and seen and private_part((*at, entry), root.path.name) is None:
+                yield entry, is_folder
+
+    def below(at: tuple[str, ...], pattern: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        """The matches in the folder ``at``, which holds what came before in the pattern."""
+        name, rest = pattern[0], pattern[1:]
+        if name == _ANY_DEPTH:
+            while rest[:1] == (_ANY_DEPTH,):  # more of them mean the same, and cost more
+                rest = rest[1:]
+            yield from below(at, rest or ("*",))
+            for entry, is_folder in matching(at, "*"):
+                if is_folder and len(at) < MAX_DEPTH:
+                    yield from below((*at, entry), (name, *rest))
+            return
+        for entry, is_folder in matching(at, name):
+            if not rest:
+                yield (*at, entry)
+            elif is_folder:
+                yield from below((*at, entry), rest)
+
+    found = set()
+    for path in below((), tuple(pattern)):
+        found.add(path)
+        if len(found) > MAX_MATCHES:
+            raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
+    return sorted(found)
+
+
+# --- what is private below the roots ------------------------------------------------------------
+
+MAX_ENTRIES: Final = 200_000
+"""Files and folders below the roots: so many are looked through in about two seconds."""
+MAX_HIDDEN: Final = 1_000
+
+_STATE: Final = re.compile(
+    r"^[ \t]*(repositoryformatversion|filemode|bare|ignorecase|precomposeunicode|symlinks"
+    r"|objectformat|refstorage)[ \t]*=[ \t]*([A-Za-z0-9]{1,20})[ \t]*$"
+)
+_SECTION: Final = re.compile(r"^[ \t]*\[(core|extensions)\][ \t]*$", re.IGNORECASE)
+_MAX_CONFIG_BYTES: Final = 100_000
+
+
+@dataclass(slots=True)
+class Hidden:
+    """Absolute paths: files and folders to hide, and repositories not to be written to."""
+
+    files: list[str] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
+    repositories: list[str] = field(default_factory=list)
+
+
+def hidden(roots: Sequence[Root]) -> Hidden:
+    """All that is private below the roots. Raises Refused where it cannot all be looked through."""
+    found = Hidden()
+    left = MAX_ENTRIES
+    waiting = [(str(root.path), _above((root.path.name,))) for root in roots]
+    while waiting:
+        folder, above = waiting.pop()
+        try:
+            with os.scandir(folder) as listed:
+                entries = list(itertools.islice(listed, MAX_ENTRIES + 1))
+        except OSError:  # the program runs as the same user: what we cannot open, it cannot
+            continue
+        for entry in entries:
+            left -= 1
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if _private(entry.name, above):
+                if not entry.is_symlink():  # where it leads to is hidden by its own name, or unseen
+                    (found.folders if is_folder else found.files).append(entry.path)
+            elif is_folder:
+                if folded(entry.name) == ".git":
+                    found.repositories.append(entry.path)
+                waiting.append((entry.path, _above((above, entry.name))))
+            count = len(found.files) + len(found.folders) + len(found.repositories)
+            if left < 0 or count > MAX_HIDDEN:
+                raise Refused(
+                    f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
+                    "ones: too many to be hidden; a smaller root would do"
+                )
+    return found
+
+
+def repository_state(config: Path) -> bytes:
+    """The lines of a configuration that git must know to read a repository, and no others.
+
+    Everything that names a program, a file or an address is left out, whatever it is called.
+    """
+    try:
+        with config.open("rb") as file:
+            text = file.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return b""
+    lines: list[str] = []
+    within = False
+    for line in text.splitlines():
+        if line.lstrip().startswith("["):
+            section = _SECTION.match(line)
+            within = section is not None
+            if section:
+                lines.append(f"[{section[1].lower()}]")
+        elif within and (found := _STATE.match(line.lower())):
+            lines.append(f"\t{found[1]} = {found[2]}")
+    return ("\n".join(lines) + "\n").encode() if lines else b""
+
+
+@functools.lru_cache(maxsize=10_000)
+def _above(names: tuple[str, ...]) -> str:
+    """The last of the names that is such a folder's, else nothing."""
+    fitting = [name for name in names if any(fnmatchcase(folded(name), p) for p in FOLDERS)]
+    return fitting[-1] if fitting else ""
+
+
+@functools.lru_cache(maxsize=100_000)
+def _private(name: str, above: str) -> bool:
+    return private_part((name,), above) is not None

@@ -10,8 +10,7 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.store import Refused, Root, identity_of
-from mlx_tools.toolbox.command_plan import Plan, plan, repository_state, trusted_folders
-from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.command_rules import Plan, plan, repository_state, rules, trusted_folders
 from mlx_tools.toolbox.file_changes import tool_errors
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Protocol
 
 from mlx_tools.process import Pipes, end
-from mlx_tools.toolbox.command_plan import Hidden, program, trusted_folders
+from mlx_tools.toolbox.command_rules import Hidden, program, trusted_folders
 
 PROBE_SECONDS: Final = 10.0
 CPU_SECONDS: Final = 600

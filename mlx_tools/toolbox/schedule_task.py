@@ -17,8 +17,7 @@ from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.policy import PRESETS, Policy, restriction
 from mlx_tools.toolbox.clock import local_zone
-from mlx_tools.toolbox.schedule.job import Job
-from mlx_tools.toolbox.schedule.job_store import JobStore, utc_now
+from mlx_tools.toolbox.schedule.job_store import Job, JobStore, utc_now
 from mlx_tools.toolbox.schedule.when import When, counts_from_now, parse_when, plain
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of

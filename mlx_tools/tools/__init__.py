@@ -16,6 +16,8 @@ from mlx_tools.tools.executor import (
     ToolResult,
     execute,
     submit,
+    to_text,
+    whole_characters,
 )
 from mlx_tools.tools.exports import FORMATS, export, to_mcp, to_openai
 from mlx_tools.tools.folder import PLUGIN
@@ -33,7 +35,6 @@ from mlx_tools.tools.host_tools import (
     words_of,
 )
 from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
-from mlx_tools.tools.result_text import to_text, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool
 

@@ -9,24 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import enum
 import functools
+import inspect
 import itertools
 import json
 import os
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from time import perf_counter
 from typing import Any, Final, Literal, get_args
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.tools.context import CONTEXT, Reports, ToolContext, ToolError
-from mlx_tools.tools.result_text import ResultError, to_result, whole_characters
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, member_of
-from mlx_tools.transcript import Sources, lay_out
+from mlx_tools.transcript import Sources, lay_out, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 MAX_ERROR_CHARS: Final = 500
@@ -465,3 +467,79 @@ class Reads:
                 _, dropped = self._kept.popitem(last=False)
                 self._chars -= len(dropped.content or "")
         return result
+
+
+# --- a result as text -----------------------------------------------------------------------------
+
+
+class ResultError(Exception):
+    """The tool returned something that has no JSON."""
+
+
+def to_text(value: Any) -> str:
+    """A string as it is, anything else as compact JSON, so that nothing returned is ``null``.
+
+    What JSON does not have is written as pydantic does: dataclasses, models, enums, dates, paths.
+    Raises ResultError for NaN and infinity, and for objects that are no data.
+    """
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, str):
+        return whole_characters(value)
+    try:
+        try:
+            return whole_characters(_encoder().encode(value))
+        except TypeError:  # a key that is no text
+            return whole_characters(_encoder().encode(_plain(value)))
+    except RecursionError:
+        raise ResultError("the result is nested too deep for JSON") from None
+    except ValueError as error:
+        raise ResultError(f"the result cannot be written as JSON: {error}") from None
+
+
+def to_result(value: Any) -> str | Sources:
+    """Return what a tool returned: sources as they are, anything else as text. Raises
+    ResultError."""
+    sources = sources_of(value)
+    return to_text(value) if sources is None else sources.cleaned(whole_characters)
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for every lone surrogate, which no UTF-8 can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+@functools.cache
+def _encoder() -> json.JSONEncoder:
+    return json.JSONEncoder(
+        ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_plain
+    )
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON does not have, as one that it has."""
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    match value:
+        case bytes() | bytearray() | memoryview():
+            raise ResultError("the result holds bytes; decode them, or encode them as base64")
+        case PurePath():
+            return str(value)
+        case Set():
+            return sorted(value, key=repr)  # the same text each time
+        case Sequence():
+            return list(value)
+    if callable(getattr(value, "tolist", None)):  # arrays and numbers of numpy and mlx
+        return value.tolist()
+    if inspect.iscoroutine(value):
+        value.close()
+    try:
+        if not isinstance(value, Iterator):  # which may never end
+            return to_jsonable_python(value, by_alias=True)
+    except (PydanticSerializationError, ValueError):
+        pass
+    raise ResultError(f"a result of type {type(value).__name__} cannot be written as JSON")

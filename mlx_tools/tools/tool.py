@@ -12,8 +12,7 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, ToolContext, ToolError, current_context
-from mlx_tools.tools.docstring import parse_docstring
-from mlx_tools.tools.signature import METHOD, Arguments, parameters_of
+from mlx_tools.tools.signature import METHOD, Arguments, parameters_of, parse_docstring
 
 Run = Callable[[Mapping[str, Any]], Any]
 """The function behind a tool: it gets the arguments, and may return an awaitable."""

@@ -26,8 +26,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.approve import Look, _ask_about_the_rest, ask_user, asker
 from mlx_tools.cli.call_text import exact, in_brief, in_full, on_one_line, wrapped
-from mlx_tools.cli.editor import editor_of
-from mlx_tools.cli.inputs import read_key
+from mlx_tools.cli.inputs import editor_of, read_key
 from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError

@@ -8,8 +8,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from mlx_tools.cli.help import MOST_USED, ROWS
-from mlx_tools.cli.root import app
+from mlx_tools.cli.root import MOST_USED, ROWS, app
 
 
 def commands() -> Iterator[tuple[str, Any]]:

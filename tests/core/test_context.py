@@ -27,7 +27,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.backends import Chunk, CompletionRequest
-from mlx_tools.backends.models.tokens import bound
+from mlx_tools.backends.models.files import bound
 from mlx_tools.errors import BackendError, BackendRefused, TranscriptError
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import format_for_name

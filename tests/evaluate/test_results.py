@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from mlx_tools.app.proposal import Proposal
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
 from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
-from mlx_tools.evaluate.results import Key, Results
-from mlx_tools.evaluate.summary import summarise, table
+from mlx_tools.evaluate.results import Key, Results, summarise, table
 from mlx_tools.messages import ToolCall, Usage
 from tests.evaluate.questions import make_wheel
 

@@ -13,11 +13,13 @@ import pytest
 from mlx_tools import RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.task_file import TOOLS, Task, load_tasks
 from mlx_tools.evaluate.tasks import (
+    TOOLS,
+    Task,
     World,
     answers,
     ask_task,
+    load_tasks,
     run_tasks,
 )
 from mlx_tools.prompt import NAMED_FORMATS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import TokenCounter
-from mlx_tools.backends.models.tokens import bound
+from mlx_tools.backends.models.files import bound
 
 
 @cache

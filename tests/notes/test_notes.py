@@ -19,8 +19,15 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.controller import DirectCall, call_tool
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.note_tools import notes_create, ranked
-from mlx_tools.toolbox.notes import MAX_SAME, Notes, body_of, note_of, note_stem
+from mlx_tools.toolbox.notes import (
+    MAX_SAME,
+    Notes,
+    body_of,
+    note_of,
+    note_stem,
+    notes_create,
+    ranked,
+)
 from mlx_tools.tools import Registry, ToolContext, ToolError, execute
 from tests.notes.conftest import NOON
 

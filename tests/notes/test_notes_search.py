@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.kb.query import folded, terms
-from mlx_tools.toolbox.note_tools import SNIPPET_CHARS, notes_create, notes_search, ranked
-from mlx_tools.toolbox.notes import FoundNotes, Note, Notes, note_of
+from mlx_tools.toolbox.notes import (
+    SNIPPET_CHARS,
+    FoundNotes,
+    Note,
+    Notes,
+    note_of,
+    notes_create,
+    notes_search,
+    ranked,
+)
 from mlx_tools.tools import current_context, execute
 from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.notes.conftest import NOON

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.clock import local_zone, zone_of
-from mlx_tools.toolbox.schedule.cron import SHORTHANDS, checked, next_time
-from mlx_tools.toolbox.schedule.when import When, counts_from_now, parse_when
+from mlx_tools.toolbox.schedule.when import (
+    SHORTHANDS,
+    When,
+    checked,
+    counts_from_now,
+    next_time,
+    parse_when,
+)
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin

@@ -10,8 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.store.roots import Absent, Refused, Root, RootName
-from mlx_tools.toolbox.command_plan import MAX_MATCHES, expand, plan, trusted_folders
-from mlx_tools.toolbox.command_rules import MAX_ARGUMENTS, MAX_BYTES, PATH, check, rules
+from mlx_tools.toolbox.command_rules import (
+    MAX_ARGUMENTS,
+    MAX_BYTES,
+    MAX_MATCHES,
+    PATH,
+    check,
+    expand,
+    plan,
+    rules,
+    trusted_folders,
+)
 from scripts.commands_table import STRETCH
 
 RULES = rules()

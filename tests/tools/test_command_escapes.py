@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Absent, Refused, Root, RootName
-from mlx_tools.toolbox.command_plan import plan, trusted_folders
-from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.command_rules import plan, rules, trusted_folders
 from tests.tools.command_escapes import escapes
 from tests.tools.sandboxed import called, needs_sandbox, tool
 

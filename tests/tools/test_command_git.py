@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Root, RootName
-from mlx_tools.toolbox.command_plan import hidden, plan, repository_state, trusted_folders
-from mlx_tools.toolbox.command_rules import rules
+from mlx_tools.toolbox.command_rules import hidden, plan, repository_state, rules, trusted_folders
 from mlx_tools.toolbox.sandbox import SandboxView, run, sandbox
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 

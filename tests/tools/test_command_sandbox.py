@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command_plan import MAX_HIDDEN, Hidden, hidden, program, trusted_folders
+from mlx_tools.toolbox.command_rules import MAX_HIDDEN, Hidden, hidden, program, trusted_folders
 from mlx_tools.toolbox.sandbox import (
     SWITCHES,
     Confined,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.tools.docstring import Docstring, parse_docstring
+from mlx_tools.tools.signature import Docstring, parse_docstring
 
 
 @pytest.mark.parametrize(

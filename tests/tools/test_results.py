@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, HttpUrl, SecretStr
 
-from mlx_tools.tools.result_text import ResultError, to_text
+from mlx_tools.tools.executor import ResultError, to_text
 
 
 class Kind(enum.Enum):

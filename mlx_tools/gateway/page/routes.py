@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
-from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client
+from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client, server_sent
 from mlx_tools.gateway.page.person import Person
 from mlx_tools.gateway.page.shown import (
     ShownSession,
@@ -37,7 +37,6 @@ from mlx_tools.gateway.page.shown import (
     session_shown,
     tool_rows,
 )
-from mlx_tools.gateway.pieces import server_sent
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import Runs

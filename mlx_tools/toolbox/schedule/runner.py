@@ -18,8 +18,15 @@ import anyio
 
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
 from mlx_tools.store import Presence
-from mlx_tools.toolbox.schedule.job import Job, JobRun, RunEnd, RunStatus, Seen
-from mlx_tools.toolbox.schedule.job_store import JobStore, utc_now
+from mlx_tools.toolbox.schedule.job_store import (
+    Job,
+    JobRun,
+    JobStore,
+    RunEnd,
+    RunStatus,
+    Seen,
+    utc_now,
+)
 
 POLL: Final = 30.0
 """Seconds after which a runner that stays looks again: jobs come, and clocks are set."""
