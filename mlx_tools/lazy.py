@@ -7,7 +7,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+UNSUPPORTED: Final = (
+    "Windows is not supported (in WSL it works: https://learn.microsoft.com/windows/wsl)"
+)
 
 
 def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -15,7 +19,8 @@ def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
 
     Its names are those that its ``__init__.py`` imports from its own modules ``if TYPE_CHECKING``:
     the list that a type checker reads is the only one. It is read when a name is first asked for.
-    The first of the two raises `AttributeError` for any other name.
+    The first of the two raises `AttributeError` for any other name, and on Windows `ImportError`:
+    what it would import fails there at a module that Windows lacks.
     """
 
     found: dict[str, str] = {}
@@ -36,6 +41,8 @@ def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]
     def getter(name: str) -> Any:
         if name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if sys.platform == "win32":
+            raise ImportError(UNSUPPORTED)
         value = getattr(import_module(homes()[name]), name)
         setattr(sys.modules[package], name, value)
         return value

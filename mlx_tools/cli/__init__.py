@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from mlx_tools.lazy import UNSUPPORTED
+
 COMMANDS: Mapping[str, str] = {
     "ask": "Ask one question; the model may call tools.",
     "chat": "Talk with the model, with tools, line by line.",
@@ -45,8 +47,7 @@ COMPLETION_VARIABLE = "_MLX_TOOLS_COMPLETE"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; what is returned is the process's exit code."""
     if sys.platform == "win32":  # the rest would fail at its imports
-        said = "Windows is not supported (in WSL it works: https://learn.microsoft.com/windows/wsl)"
-        print(f"mlx-tools: error: {said}", file=sys.stderr)
+        print(f"mlx-tools: error: {UNSUPPORTED}", file=sys.stderr)
         return 2
     arguments = list(sys.argv[1:] if argv is None else argv)
     if shell := os.environ.get(COMPLETION_VARIABLE):

@@ -284,10 +284,14 @@ def test_python_m_is_the_same_program(home: Path) -> None:
 
 
 def test_windows_is_told_to_be_unsupported_before_anything_is_imported_that_it_lacks() -> None:
-    program = (
-        "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from mlx_tools.cli "
-        "import main; sys.exit(main(['ask', 'Hi?']))"
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and "WSL" in done.stderr and len(done.stderr.splitlines()) == 1
+    windows = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from mlx_tools"
+
+    def last(program: str, lines: int, code: int) -> str:
+        command = [sys.executable, "-c", f"{windows}{program}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == code
+        return "".join(done.stderr.splitlines()[-lines:])
+
+    assert "WSL" in last(".cli import main; sys.exit(main(['ask', 'Hi?']))", 2, 2)
+    for used in (" import Controller", " import TranscriptStore", ".toolbox import Notes"):
+        assert last(used, 1, 1).startswith("ImportError: Windows is not supported (in WSL it works")
