@@ -579,6 +579,8 @@ def _unknown_key(key: str, value: Any) -> str:
     tail = key.rpartition(".")[2]
     same = [k for k in table() if k.rpartition(".")[2] == tail]  # the wrong section
     close = difflib.get_close_matches(key, same, n=1, cutoff=0)
+    flag = f"--{tail.replace('_', '-')}"  # named as its option is
+    close += [k for k, row in table().items() if row.setting.flag == flag]
     if "." not in key:  # the section was left out
         ends = {k.rpartition(".")[2]: k for k in table()}
         close += [ends[one] for one in difflib.get_close_matches(key, ends, n=1, cutoff=0.7)]

@@ -203,6 +203,7 @@ def test_every_option_of_the_settings_is_one_of_ask() -> None:
         *(("gatway.api_key", "gateway.api_key"), ("limit.max_token", "limits.max_tokens")),
         *(("dryrun", "policy.dry_run"), ("limits.total-timeout", "limits.total_timeout_ms")),
         *(("policy.seed", "model.seed"), ("artifacts.keepdays", "artifacts.keep_days")),
+        *(("limits.timeout", "limits.total_timeout_ms"), ("policy.tools", "policy.allow")),
     ],
 )
 def test_a_setting_that_is_none_is_likened_by_its_whole_name(
