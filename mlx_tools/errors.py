@@ -113,7 +113,11 @@ class BackendUnreachable(BackendError):
 
 
 class BackendRefused(BackendError):
-    """The server answered with an error of its own."""
+    """The server answered with an error of its own. ``status`` is that of HTTP, 0 where there is
+    none; ``retry_after`` is when to ask again, as the server wrote it, empty where it did not."""
+
+    status: int = 0
+    retry_after: str = ""
 
 
 class BackendBroken(BackendError):

@@ -460,7 +460,7 @@ class CompletionsBackend:
     async def _with_names(self, error: BackendRefused) -> BackendRefused:
         """``error``, with the models that the server lists where it does not list the one that was
         asked for: mlx-lm's loads others too, so only its refusal tells that it cannot."""
-        listed = () if self.model is None else await self.models()
+        listed = () if self.model is None or error.status == 429 else await self.models()
         if not listed or self.model in listed:
             return error
         return type(error)(

@@ -315,17 +315,22 @@ def dead(address: str) -> BackendDead:
 
 
 def refused(
-    status: int, body: bytes, address: str, location: str = "", path: str = "/v1/completions"
+    status: int,
+    body: bytes,
+    address: str,
+    headers: Mapping[str, str],
+    path: str = "/v1/completions",
 ) -> MlxToolsError:
-    """The error for an answer that is no completion: ``status`` and the body's first bytes.
-    ``path`` is what was asked for."""
+    """The error for an answer that is no completion: ``status``, the body's first bytes and the
+    ``headers``. ``path`` is what was asked for."""
     said = words_of(body)
     if DEAD_WORDS in said:
         return dead(address)
     message = f"{address} answered {status}" + (f": {said}" if said else "")
     hint = None
     if 300 <= status < 400:
-        hint = f"redirects are not followed; name the address itself: {clean(location)}"
+        elsewhere = clean(headers.get("location", ""))
+        hint = f"redirects are not followed; name the address itself: {elsewhere}"
     elif status in (401, 403):
         hint = "the server wants a key, or refuses this one"
     elif status in (404, 405) and len(said) < 20 and not re.search("(?i)error|model", said):
@@ -335,7 +340,11 @@ def refused(
     elif status in (429, 503):
         hint = "the server is busy or still loading its model; ask again in a while"
     kind = NotHere if status in (404, 429) else BackendRefused
-    return (ServerFailed if status >= 500 else kind)(message, hint=hint)
+    error = (ServerFailed if status >= 500 else kind)(message, hint=hint)
+    error.status = status
+    if re.fullmatch(r"(?a)[\w ,:+-]{1,40}", later := headers.get("retry-after", "")):
+        error.retry_after = later
+    return error
 
 
 def words_of(body: bytes) -> str:
@@ -475,9 +484,8 @@ class Exchange:
             except StopAsyncIteration:
                 break
         if response.status_code != 200:
-            said, location = first[:ERROR_BYTES], headers.get("location", "")
-            path = response.request.url.path
-            raise refused(response.status_code, said, str(self._address), location, path)
+            said, path = first[:ERROR_BYTES], response.request.url.path
+            raise refused(response.status_code, said, str(self._address), headers, path)
         if not first:
             raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
         begun = Begun(response, stream, first, limits, silent)

@@ -169,7 +169,8 @@ class VendorBackend(ABC):
         if isinstance(status, int) and status > 0:
             said = getattr(error, "body", None) or getattr(error, "error", None) or str(error)
             body = said if isinstance(said, str) else json.dumps(said, default=str)
-            return refused(status, body.encode("utf-8", "replace"), name)
+            headers = getattr(getattr(error, "response", None), "headers", {})
+            return refused(status, body.encode("utf-8", "replace"), name, headers)
         if status == -1:  # in the stream
             return BackendRefused(f"{name} broke off with an error: {error}"[:400])
         return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)

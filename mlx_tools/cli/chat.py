@@ -115,8 +115,9 @@ def _from_pipe(talk: Talk) -> int:
     """A program writes: one question a line. The exit code is that of the last turn that failed."""
     code = EXIT_OK
     for data in sys.stdin.buffer:
+        text = inputs.decoded(data, "standard input")  # else what follows is no question either
         try:
-            outcome = say(talk, inputs.decoded(data, "standard input"))
+            outcome = say(talk, text)
         except Leave:
             break
         except BackendError:

@@ -55,7 +55,16 @@ def decoded(data: bytes, name: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{name}: not UTF-8 at byte {error.start}") from None
+        where = error.start
+    from mlx_tools.toolbox import kind_of
+
+    if (kind := kind_of(data[:32], name)).startswith("image/"):
+        raise UsageError(
+            f"{name} is an image ({kind}), and the model reads text only",
+            hint="the tool describe_image tells what is in one: name the file in the question, and "
+            "give --tools describe_image --root DIR",
+        )
+    raise UsageError(f"{name}: not UTF-8 at byte {where}")
 
 
 def _stdin_bytes() -> bytes:

@@ -22,6 +22,7 @@ from mlx_tools.gateway.body import (
     check_choice,
     check_names,
     check_plain,
+    check_text,
     place,
     read,
     tool_spec,
@@ -268,6 +269,7 @@ def _text(blocks: Sequence[JsonObject], at: str) -> str:
 
 
 def _text_of(block: JsonObject, at: str) -> str:
+    check_text(block, at, ("text",))
     return read(TextBlock, block, at).text
 
 

@@ -30,6 +30,11 @@ AnyBody = TypeVar("AnyBody", bound=Body)
 
 JsonObject = dict[str, Any]
 
+TEXT_ONLY: Final = (
+    "the model reads text only; have an image put into words (the tool describe_image does it for "
+    "a file), or ask a vision model's own server"
+)
+
 _MOST: Final = 2**63 - 1
 """The largest number that a server in any language can read."""
 
@@ -72,6 +77,14 @@ def check_plain(body: Mapping[str, Any]) -> None:
     else:
         return
     raise ApiError(400, "invalid_value", problem)
+
+
+def check_text(part: Mapping[str, Any], at: str, kinds: Container[str]) -> None:
+    """Return where a part of a message, found in the body at this place, is of the ``kinds`` that
+    are text, or says none. Raises `ApiError` for an image and the like."""
+    kind = part.get("type")
+    if isinstance(kind, str) and kind not in kinds:
+        raise unsupported(place(at, "type"), f"{kind!r}: {TEXT_ONLY}")
 
 
 def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from mlx_tools.gateway.body import (
     check_choice,
     check_names,
     check_plain,
+    check_text,
     place,
     read,
     tool_spec,
@@ -177,8 +178,7 @@ def _text(content: str | list[JsonObject] | None, at: str) -> str:
     for number, part in enumerate(as_parts(content, "text") or []):
         kind = part.get("type", "text")
         text = part.get("refusal" if kind == "refusal" else "text")
-        if kind not in ("text", "refusal"):
-            raise unsupported(place(at, number, "type"), f"{kind!r}: only text can be read here")
+        check_text(part, place(at, number), ("text", "refusal"))
         if not isinstance(text, str):
             param = place(at, number, "text")
             raise ApiError(400, "invalid_value", f"{param}: a text", param=param)

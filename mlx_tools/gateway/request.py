@@ -133,7 +133,7 @@ class ApiError(MlxToolsError):
     """A request that cannot be served, as clients are told of it.
 
     ``status`` is the HTTP status, ``code`` the error's name in OpenAI's interface, ``param`` the
-    field that is at fault, None where none is; ``retry_after`` is in seconds.
+    field that is at fault, None where none is; ``retry_after`` is in seconds, or as HTTP has it.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class ApiError(MlxToolsError):
         message: str,
         *,
         param: str | None = None,
-        retry_after: int | None = None,
+        retry_after: int | str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status

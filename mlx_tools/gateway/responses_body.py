@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
@@ -20,6 +20,7 @@ from mlx_tools.gateway.body import (
     as_parts,
     check_choice,
     check_names,
+    check_text,
     place,
     read,
     tool_spec,
@@ -39,10 +40,13 @@ _ACCEPTED: Final = frozenset(
 """Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
 
 
+PartKind = Literal["input_text", "output_text", "text", "refusal"]
+
+
 class TextPart(Body):
     """A part of a message, or of what a tool put out."""
 
-    type: Literal["input_text", "output_text", "text", "refusal"]
+    type: PartKind
     text: str = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
@@ -203,6 +207,7 @@ def messages_of(items: Sequence[Mapping[str, Any]]) -> list[ClientMessage]:
 def _add_item(messages: list[ClientMessage], item: Mapping[str, Any], at: str) -> None:
     kind = item.get("type") or ("message" if "role" in item else None)
     if kind == "message":
+        _check_parts(item.get("content"), place(at, "content"))
         message = read(MessageItem, item, at)
         role = "system" if message.role == "developer" else message.role
         messages.append(ClientMessage(role, joined(message.content)))
@@ -214,10 +219,17 @@ def _add_item(messages: list[ClientMessage], item: Mapping[str, Any], at: str) -
             messages.append(ClientMessage("assistant"))
         messages[-1] = replace(messages[-1], calls=(*messages[-1].calls, made))
     elif kind == "function_call_output":
+        _check_parts(item.get("output"), place(at, "output"))
         output = read(OutputItem, item, at)
         messages.append(ClientMessage("tool", joined(output.output), call_id=output.call_id))
     elif kind != "reasoning":
         raise unsupported(place(at, "type"), f"an item of type {kind!r} cannot be read here")
+
+
+def _check_parts(parts: Any, at: str) -> None:
+    for index, part in enumerate(parts if isinstance(parts, list) else ()):
+        if isinstance(part, dict):
+            check_text(part, place(at, index), get_args(PartKind))
 
 
 def joined(parts: Sequence[TextPart]) -> str:

@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import (
+    TEXT_ONLY,
     Body,
     JsonObject,
     answer_schema,
@@ -205,7 +206,7 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
     *history, last = given.messages or []
     content = last.get("content")
     if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
-        problem = "messages: the last one is the user's question, a text"
+        problem = f"messages: the last one is the user's question, a text; {TEXT_ONLY}"
         raise ApiError(400, "invalid_value", problem, param="messages")
     return content, history
 

@@ -24,7 +24,7 @@ from mlx_tools.controller import (
     natively,
     request_for,
 )
-from mlx_tools.errors import BackendError, BackendTimeout, MlxToolsError
+from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
 from mlx_tools.gateway.plain_text import PlainText, StopTexts
 from mlx_tools.gateway.request import (
@@ -119,6 +119,12 @@ def as_api_error(error: MlxToolsError) -> ApiError:
     if isinstance(error, BackendTimeout):
         # What would allow a run more time is no option of the gateway's.
         return ApiError(504, "upstream_timeout", error.message)
+    if isinstance(error, BackendRefused) and error.status in (429, 503):
+        later = error.retry_after or None
+        if error.status == 429:
+            return ApiError(429, "rate_limit_exceeded", str(error), retry_after=later)
+        if later:
+            return ApiError(503, "upstream_error", str(error), retry_after=later)
     if isinstance(error, BackendError):
         return ApiError(502, "upstream_error", str(error))
     return ApiError(400, "invalid_request", str(error))

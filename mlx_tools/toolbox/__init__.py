@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule.runner import Ended, Runner, settle
     from mlx_tools.toolbox.schedule.when import parse_when
     from mlx_tools.toolbox.schedule_task import Jobs
+    from mlx_tools.toolbox.text_files import kind_of
     from mlx_tools.toolbox.urls import (
         Target,
         UrlRefused,

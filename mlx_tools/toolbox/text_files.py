@@ -45,7 +45,7 @@ def decoded(content: bytes, path: str, *, whole: bool = True) -> str:
 
 
 _KINDS: Final = (
-    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\x89PNG\r\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
     (b"%PDF-", "application/pdf"),

@@ -149,6 +149,9 @@ def test_empty_piped_text_adds_nothing(run: Any, stdin: str) -> None:
     assert [r["content"] for r in records if r["type"] == "user"] == ["Just this"]
 
 
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\nHello?\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "said"),
     [
@@ -157,6 +160,8 @@ def test_empty_piped_text_adds_nothing(run: Any, stdin: str) -> None:
         (("  ",), b"", "the question is empty"),
         (("-",), b"\xff", "standard input: not UTF-8 at byte 0"),
         (("Hi",), b"abc\xff", "standard input: not UTF-8 at byte 3"),
+        (("Hi",), PNG, "standard input is an image (image/png), and the model reads text only"),
+        (("-",), PNG, "describe_image"),
         (("Hi\udcff",), b"", "not UTF-8"),
     ],
 )

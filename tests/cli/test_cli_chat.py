@@ -87,7 +87,10 @@ def test_a_backend_that_fails_ends_a_piped_talk_with_exit_code_3(run: Any) -> No
 def test_bytes_that_are_no_text_are_told(run: Any) -> None:
     with ScriptedServer() as server:
         result = run("chat", "--url", server.url, stdin=b"\xff\n")
-    assert result.code == 2 and "not UTF-8" in result.error
+        assert result.code == 2 and "not UTF-8" in result.error
+        result = run("chat", "--url", server.url, stdin=b"\x89PNG\r\n\x1a\n\0IHDR\nHello?\n")
+        assert result.code == 2 and "the model reads text only" in result.error
+        assert server.bodies == []
 
 
 # --- at a terminal ------------------------------------------------------------------------------
