@@ -190,6 +190,7 @@ class Completion:
 class ScriptedServer:
     """A completions server on loopback that serves the scripted completions one after the other:
     real HTTP, no model. Out of script, it answers 500. With ``chat`` it has a chat interface too.
+    ``model`` is what it lists, one name or several.
 
     Each is a `Completion`, a text (which costs `USAGE`), or a function from the prompt to one of
     these. It knows no likelihoods: a request for some gets none, and nothing of the script. The
@@ -203,7 +204,7 @@ class ScriptedServer:
     def __init__(
         self,
         *script: str | Completion | Callable[[str], str | Completion],
-        model: str = "scripted",
+        model: str | Sequence[str] = "scripted",
         hanging: str = "",
         chat: bool = False,
     ) -> None:
@@ -212,7 +213,7 @@ class ScriptedServer:
         self.ended = threading.Event()
         self._script = list(script)
         self._lock = threading.Lock()
-        self.model = model
+        self.models = (model,) if isinstance(model, str) else tuple(model)
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         handler = type("Handler", (_Handler,), {"scripted": self})
@@ -277,7 +278,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._json(200, {"status": "ok"})
         elif self.path == "/v1/models":
-            self._json(200, {"object": "list", "data": [{"id": self.scripted.model}]})
+            self._json(
+                200, {"object": "list", "data": [{"id": one} for one in self.scripted.models]}
+            )
         else:
             self._json(404, {"error": "no such page"})
 

@@ -31,6 +31,7 @@ from mlx_tools.cli.output import (
     print_text,
     steerable,
     to_json,
+    warn_all,
 )
 from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk, folders
@@ -347,12 +348,22 @@ def _model(talk: Talk, rest: str) -> None:
     if rest:
         talk.go_on_with(rest)
         print_prose(talk.model or "the server does not say which model it runs")
+        _doubt_listed(talk)
         return
     for where, names in _models(talk):
         for name in names:
             mark = "* " if name == talk.model else "  "
             _row(f"{mark}{in_words(name)}", where)
     note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
+
+
+def _doubt_listed(talk: Talk) -> None:
+    """Tell that the server does not list the model, where it does list others: some load it all
+    the same, some answer with another."""
+    (_, served), (_, here) = _models(talk)
+    name = talk.model
+    if name is not None and served and name not in (*served, *here) and not Path(name).exists():
+        warn_all([f"the server does not list {in_words(name)}; /model lists what it has"])
 
 
 def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:

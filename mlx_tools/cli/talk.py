@@ -21,12 +21,14 @@ from mlx_tools.app import (
     with_settings,
 )
 from mlx_tools.cli.background import Turns
+from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.policy import Policy, first_match, permitted
+from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import RootName
 from mlx_tools.transcript import (
     CarriedRecord,
@@ -224,8 +226,9 @@ class Talk:
         self.run = replace(self.run, configuration=configuration)
 
     def go_on_with(self, model: str) -> None:
-        """Go on with another model, like `go_on_under`. Raises what `found` raises."""
-        run = replace(self.run, model=model)
+        """Go on with another model, like `go_on_under`, and tell where that writes what was said
+        anew, in another chat format. Raises what `found` raises."""
+        run, before = replace(self.run, model=model), self._format()
         stack, controller = self._found(run)
         with stack:
             self._go_on_in(controller)
@@ -233,6 +236,17 @@ class Talk:
             self.run = run
         self._status = StatusLine(self.model)
         stack.close()
+        name, form = self._format()
+        if form != before[1] and any(True for _ in self.said):
+            note(f"its chat format is another ({name}): a new beginning, with all that was said")
+
+    def _format(self) -> tuple[str, ChatFormat | None]:
+        """The name of the chat format that prompts are written in, and the rest of it; none where
+        the server writes them."""
+        form, route = self.controller.settings.chat_format, self.controller.settings.route
+        if form is None or route.get("path") == "native":
+            return "the server's own", None
+        return in_words(form.name), replace(form, name="")
 
     def _found(
         self, run: RunOptions, kept: KeptSession | None = None

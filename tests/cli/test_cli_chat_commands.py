@@ -236,6 +236,28 @@ def test_another_model_goes_on_with_what_was_said(say: Say) -> None:
     assert "first?" in server.prompts[1] and "One." in server.prompts[1]
 
 
+def test_a_model_of_another_chat_format_begins_anew_with_what_was_said(run: Any) -> None:
+    script = (call("calculator", expression="6*7"), *map(answer, ("One.", "Two.", "Three.")))
+    with ScriptedServer(*script, model=("qwen2.5", "llama-3.2", "qwen3")) as server:
+        lines = "/model qwen2.5\nfirst?\n/model llama-3.2\nnext?\n/model nobody\n"
+        result = run("chat", "--url", server.url, "-m", "llama-3.2", stdin=lines)
+    *_, before, after = server.prompts
+    assert result.code == 0 and "<|im_start|>" in before and "<|im_start|>" not in after
+    assert "<|start_header_id|>" in after
+    for said in ("first?", "6*7", "42", "One."):
+        assert said in after
+    told = [line for line in result.err.splitlines() if "a new beginning" in line]
+    assert len(told) == 2 and all("its chat format is another (" in line for line in told)
+    assert "(llama" in told[0] and "(plain)" in told[1]  # not before anything was said
+
+
+def test_a_model_that_the_server_does_not_list_is_doubted_and_asked(say: Say) -> None:
+    result, server = say("/model scripted", "/model m2", "first?")
+    (doubt,) = [line for line in result.err.splitlines() if "warning" in line]
+    assert "the server does not list m2; /model lists what it has" in doubt
+    assert (result.code, server.bodies[0]["model"]) == (0, "m2")
+
+
 def test_a_model_that_cannot_be_had_leaves_the_one_there_is(home: Path) -> None:
     with talking() as talk:
         before = talk.conversation
