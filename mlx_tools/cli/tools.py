@@ -244,20 +244,21 @@ def _origin(row: dict[str, Any]) -> str:
 
 
 def _standing(row: dict[str, Any]) -> str:
-    if not row["enabled"]:
-        return "disabled"
-    if not row["permitted"]:
-        return "not permitted"
-    asks = ", asks" if row["needs_approval"] else ""
-    return f"permitted ({', '.join(row['effects']) or 'no effects'}{asks})"
+    """What holds for a tool, and its effects; of what could not be added nobody knows any."""
+    held = "permitted" if row["permitted"] else "not permitted" if row["enabled"] else "disabled"
+    effects = ", ".join(row["effects"]) or ("no effects" if row["enabled"] else "")
+    asks = ", asks" if row["permitted"] and row["needs_approval"] else ""
+    return f"{held} ({effects}{asks})" if effects else held
 
 
 def _gist(row: dict[str, Any]) -> str:
-    """The first sentence of what a tool is for, or why it is not there."""
+    """The first sentence of what a tool is for, and why it may not be called; or why it is not
+    there."""
     if row["disabled_reason"]:
         return str(row["disabled_reason"])
     first = re.split(r"(?<=[.!?])\s|\n", row["description"].strip(), maxsplit=1)[0]
-    return cut(first, 100)
+    why = (row["denied_reason"] or "").removeprefix(row["name"]).lstrip(": ").removeprefix("is ")
+    return f"{cut(first, 100)}{why and f' ({why})'}"
 
 
 def _known(registry: Registry, name: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
-from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches, permitted
+from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder import PLUGIN as FOLDER
@@ -266,7 +266,8 @@ class Registry:
         """Return what ``mlx-tools tools list --json`` prints, an object a tool.
 
         ``permitted`` says whether the policy may allow a call at all, ``needs_approval`` whether
-        every call is asked about, ``pinned`` what it is held to, None where it is to nothing.
+        every call is asked about, ``pinned`` what it is held to, None where it is to nothing,
+        ``denied_reason`` why no call of one that works is permitted.
         Disabled tools, and offers that could not be added, come along.
         """
         rows = [self._row(spec, policy) for spec in self.all_specs().values()]
@@ -277,6 +278,7 @@ class Registry:
                 "effects": [],
                 "pinned": None,
                 "permitted": False,
+                "denied_reason": None,
             }
             off = {"enabled": False, "disabled_reason": why, "needs_approval": False}
             rows.append({"name": name, "plugin": plugin, **nothing, **off})
@@ -296,6 +298,7 @@ class Registry:
 
     def _row(self, spec: ToolSpec, policy: Policy) -> dict[str, Any]:
         off, pinned = self._reason(spec), getattr(self._tools[spec.name], "pinned", None)
+        denied = denial(policy, spec) if off is None else None
         return {
             "name": spec.name,
             "description": spec.description,
@@ -304,7 +307,8 @@ class Registry:
             "pinned": pinned if isinstance(pinned, str) else None,
             "enabled": off is None,
             "disabled_reason": off,
-            "permitted": off is None and permitted(policy, spec),
+            "permitted": off is None and denied is None,
+            "denied_reason": denied and denied.reason,
             "needs_approval": asks(policy, spec),
         }
 

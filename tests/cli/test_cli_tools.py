@@ -12,7 +12,7 @@ from tests.cli.terminal import Terminal
 
 LISTED = [
     *("name", "description", "effects", "plugin", "pinned", "enabled", "disabled_reason"),
-    *("permitted", "needs_approval"),
+    *("permitted", "denied_reason", "needs_approval"),
 ]
 EVERYWHERE = (
     *("calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact"),
@@ -52,6 +52,27 @@ def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
         *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
         *("translate", "describe_image", "transcribe_audio"),
     ]
+
+
+def test_the_list_says_what_each_tool_could_do_and_why_it_may_not(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLX_TOOLS_POLICY_DENY", "clock")
+    options = ("--preset", "readonly_files", "--root", ".")
+    rows = {row["name"]: row for row in run("tools", "list", "--json", *options).lines}
+    lines = {line.split()[0]: line for line in run("tools", "list", *options).out.splitlines()}
+    for name, effects, why in (
+        ("clock", ["read"], "denied by the policy"),
+        ("fetch_url", ["network", "read"], "not among the allowed tools"),
+        ("schedule_task", ["write"], "not among the allowed tools"),
+    ):
+        assert rows[name]["effects"] == effects
+        assert rows[name]["denied_reason"] == f"{name} is {why}"
+        assert f"not permitted ({', '.join(effects)}) " in lines[name]
+        assert lines[name].endswith(f" ({why})")
+    assert rows["file_access"]["denied_reason"] is None and "permitted (" in lines["file_access"]
+    assert "disabled (read)" in lines["query_knowledge_base"]
+    assert rows["query_knowledge_base"]["denied_reason"] is None
 
 
 def test_a_call_prints_the_output_and_leaves_a_record(run: Any) -> None:
@@ -140,7 +161,7 @@ def test_a_tool_that_is_shown_says_where_it_is_from_and_why_it_may_not_be_called
     value = run("tools", "show", "clock", "--json").json
     assert value["parameters"]["type"] == "object" and value["permitted"] is True
     shown = run("tools", "show", "fetch_url").out
-    assert shown.startswith("fetch_url  not permitted\nfrom builtin; effects: network, read\n")
+    assert shown.startswith("fetch_url  not permitted (network, read)\nfrom builtin; ")
     assert shown.endswith(
         "it is not permitted: fetch_url is not among the allowed tools; "
         "to allow it in a run: --tools fetch_url\n"

@@ -383,6 +383,7 @@ def test_a_listing_tells_enabled_from_permitted() -> None:
         "enabled": True,
         "disabled_reason": None,
         "permitted": True,
+        "denied_reason": None,
         "needs_approval": True,
     }
     assert rows["rename"]["effects"] == ["execute", "network", "read", "write"]
