@@ -247,6 +247,31 @@ def test_a_backend_that_is_not_there_is_exit_code_3_and_one_line(run: Any) -> No
     assert result.code == 3 and result.out == "" and url in result.error
 
 
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("ask", "--backend", "server", "Hi"), "mlx-tools models pull smollm2-135m"),
+        (("ask", "--backend", "server", "-m", "some/model", "Hi"), "models pull some/model"),
+        (("chat", "--backend", "local"), "mlx-tools models pull smollm2-135m"),
+        (("models", "pull", "smollm2-135m"), "check the network and pip's index settings"),
+        (("models", "pull", "some/model"), "the hub cannot be reached (check the network, then"),
+    ],
+)
+def test_a_first_run_without_network_is_exit_code_3_and_one_line_of_what_to_do(
+    run: Any, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], told: str
+) -> None:
+    for name in [*os.environ]:
+        if name.startswith(("PIP_", "UV_", "HF_", "HUGGINGFACE_")) or "proxy" in name.lower():
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache").absolute()))
+    for protocol in ("HTTP", "HTTPS", "ALL"):
+        monkeypatch.setenv(f"{protocol}_PROXY", "http://127.0.0.1:9")
+    result = run(*command, stdin="Hi\n")
+    (line,) = [line for line in result.err.splitlines() if "pull: fetching" not in line]
+    assert (result.code, result.out) == (3, "")
+    assert line.startswith("mlx-tools: error: ") and told in line
+
+
 def test_the_stream_that_breaks_off_loses_nothing_and_runs_nothing(run: Any) -> None:
     whole = '{"type":"tool_call","name":"calculator","arguments":{"expression":"1"}}'
     result, _ = ask(run, Completion(whole[:-1], finish_reason=None), options=("Hi", "--json"))

@@ -182,6 +182,8 @@ def hub(environ: dict[str, str]) -> Iterator[Server]:
             request.answer(200, b"" if request.method == "HEAD" else text, "text/plain", head)
         elif "gated" in path:
             request.answer(403, {"error": "gated"}, head="X-Error-Code: GatedRepo\r\n")
+        elif "hotel" in path:
+            request.answer(200, b"<p>Log in first</p>", "text/html")
         else:
             request.answer(404, {"error": "no"}, head="X-Error-Code: RepoNotFound\r\n")
 
@@ -212,7 +214,8 @@ def test_a_model_is_fetched_into_the_cache(hub: Server, environ: dict[str, str])
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("name", "words"), [("org/absent", "no such model"), ("org/gated", "consent")]
+    ("name", "words"),
+    [("org/absent", "no such model"), ("org/gated", "consent"), ("org/hotel", "not the hub")],
 )
 def test_a_model_that_the_hub_does_not_give_is_told_why(
     hub: Server, environ: dict[str, str], name: str, words: str

@@ -195,6 +195,7 @@ _REASONS: Final = (
     ("TransportError", "the hub cannot be reached", "check the network, then pull again"),
     ("ConnectionError", "the hub cannot be reached", "check the network, then pull again"),
     ("TimeoutError", "the hub does not answer", "check the network, then pull again"),
+    ("JSONDecodeError", "what answers is not the hub", "is there a page to log in at first?"),
 )
 
 
