@@ -505,9 +505,13 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _close_variable(name: str) -> str | None:
-    for row in table().values():  # a fixed name stands instead of the one a user would derive
-        if name == "MLX_TOOLS_" + row.key.upper().replace(".", "_"):
-            return row.env
+    said = name.removeprefix("MLX_TOOLS_").lower()
+    section = next((one for one in _sections() if said.startswith(f"{one}_")), None)
+    if section is not None:
+        key = f"{section}.{said[len(section) + 1 :]}"
+        meant = [key, *_alike(key)]  # a fixed name stands instead of the one a user would derive
+        if found := next((table()[one].env for one in meant if one in table()), None):
+            return found
     close = difflib.get_close_matches(name, [*_by_env(), *OTHER_VARIABLES], n=1, cutoff=0.8)
     return close[0] if close else None
 
@@ -573,12 +577,12 @@ def _bare(key: str) -> str:
     return key.lower().removesuffix("_ms").replace("_", "").replace("-", "")
 
 
-def _unknown_key(key: str, value: Any) -> str:
-    if key in _sections():
-        return f"{key}: a section, written [{key}]"
+def _alike(key: str) -> list[str]:
+    """The settings and sections that a name which is none may mean, the likeliest first."""
     tail = key.rpartition(".")[2]
     same = [k for k in table() if k.rpartition(".")[2] == tail]  # the wrong section
-    close = difflib.get_close_matches(key, same, n=1, cutoff=0)
+    near = sorted(same, key=lambda k: -difflib.SequenceMatcher(None, k, key).ratio())
+    close = near[:1]  # of two as near, the one that stands first
     flag = f"--{tail.replace('_', '-')}"  # named as its option is
     close += [k for k, row in table().items() if row.setting.flag == flag]
     if "." not in key:  # the section was left out
@@ -586,8 +590,13 @@ def _unknown_key(key: str, value: Any) -> str:
         close += [ends[one] for one in difflib.get_close_matches(key, ends, n=1, cutoff=0.7)]
     names = {_bare(k): k for k in (*table(), *_sections())}
     alike = difflib.get_close_matches(_bare(key), names, n=1, cutoff=0.7)
-    close += [names[one] for one in alike]
-    section = key.partition(".")[0]
+    return close + [names[one] for one in alike]
+
+
+def _unknown_key(key: str, value: Any) -> str:
+    if key in _sections():
+        return f"{key}: a section, written [{key}]"
+    close, section = _alike(key), key.partition(".")[0]
     known = [k for k in table() if k.startswith(f"{section}.")] or _sections()
     hint = f"did you mean {close[0]}?" if close else f"allowed here: {', '.join(known)}"
     what = "section" if isinstance(value, Mapping) else "setting"

@@ -203,6 +203,7 @@ def test_every_option_of_the_settings_is_one_of_ask() -> None:
         *(("gatway.api_key", "gateway.api_key"), ("limit.max_token", "limits.max_tokens")),
         *(("dryrun", "policy.dry_run"), ("limits.total-timeout", "limits.total_timeout_ms")),
         *(("policy.seed", "model.seed"), ("artifacts.keepdays", "artifacts.keep_days")),
+        ("api_key", "backend.api_key"),
         *(("limits.timeout", "limits.total_timeout_ms"), ("policy.tools", "policy.allow")),
     ],
 )
@@ -211,3 +212,19 @@ def test_a_setting_that_is_none_is_likened_by_its_whole_name(
 ) -> None:
     result = run("config", "set", key, "3")
     assert result.code == 2 and f"did you mean {meant}?" in result.error
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("LIMITS_TIMEOUT", "TOTAL_TIMEOUT_MS"),
+        *(("POLICY_TOOLS", "ALLOWED_TOOLS"), ("POLICY_SEED", "MODEL_SEED")),
+        *(("CACHE_DIRS", "CACHE_DIR"), ("TOOLS_ROOT", "TOOLS_ROOTS")),
+    ],
+)
+def test_a_variable_that_is_no_setting_is_likened_as_settings_are(
+    run: Any, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(f"MLX_TOOLS_{name}", "3")
+    result = run("config", "check")
+    assert result.code == 2 and f"did you mean MLX_TOOLS_{meant}?" in result.error
