@@ -11,9 +11,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.gateway.postgres import Cluster
 
 # No test is a measurement of time.
 ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,6 +44,20 @@ for heard in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     if signal.getsignal(heard) is signal.SIG_IGN:
         usual = signal.default_int_handler if heard is signal.SIGINT else signal.SIG_DFL
         signal.signal(heard, usual)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server; each test makes a database of its own in it."""
+    from tests.gateway.postgres import BINARIES, Cluster
+
+    if not BINARIES:
+        pytest.skip("PostgreSQL is not installed")
+    with tempfile.TemporaryDirectory(prefix="pg") as folder:
+        Path(folder).chmod(0o755)  # the server is another user
+        made = Cluster(Path(folder, "pg"), "fsync=off")
+        yield made
+        made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "tools": "List, show, search and call tools; add your own, switch any on and off.",
     "mcp": "Add servers of the Model Context Protocol, whose tools are then as any other.",
     "sessions": "List and show the sessions that are kept, go on with one, remove old ones.",
+    "store": "Copy all that is kept, between files and a database.",
     "serve": "Serve the interfaces that clients and agents speak.",
     "approvals": "List, add and revoke standing yeses for calls of some shape.",
     "undo": "Bring back what a session's calls replaced, deleted and made.",

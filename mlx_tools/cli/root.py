@@ -45,7 +45,12 @@ from mlx_tools.errors import (
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
 
-_FILES = {"undo": "sessions", "approvals": "approval_templates", "propose": "parse"}
+_FILES = {
+    "undo": "sessions",
+    "approvals": "approval_templates",
+    "propose": "parse",
+    "store": "store_copy",
+}
 """Where a command stands that has no file of its name."""
 
 

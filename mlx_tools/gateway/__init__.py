@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.gateway.run_rows import RunRows
+    from mlx_tools.gateway.run_rows import RUNS, RunRows
     from mlx_tools.gateway.server import page_link, serve
 
 __getattr__, __dir__ = names_of(__name__)

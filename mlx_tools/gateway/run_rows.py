@@ -39,7 +39,7 @@ _SINCE_1: Final = (
     "ALTER TABLE runs ADD COLUMN refused TEXT NOT NULL DEFAULT '';\n"
     + _SCHEMA[_SCHEMA.index("CREATE TABLE hooks") :]
 )
-_FORMAT: Final = FileFormat(
+RUNS: Final = FileFormat(
     "file of runs", StorageError, 0x6D6C7872, 2, _SCHEMA, "runs.sqlite", {1: _SINCE_1}
 )
 _SELECT: Final = "SELECT id, owner, body, cancelled, act, refused FROM runs "
@@ -92,7 +92,7 @@ class RunRows:
         queue: Callable[[Statements, str], None] = _nobody,
         kept: int = KEPT,
     ) -> None:
-        self._tables = store.tables(_FORMAT)
+        self._tables = store.tables(RUNS)
         self.forget, self._queue, self._kept = forget, queue, kept
 
     def add(self, row: RunRow, key: str | None) -> bool:

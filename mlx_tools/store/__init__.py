@@ -45,6 +45,7 @@ from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, 
 
 if TYPE_CHECKING:
     from mlx_tools.prompt import PromptWords
+    from mlx_tools.store.copying import Copied, copy_store
     from mlx_tools.store.postgres import check_address
     from mlx_tools.store.session_rows import PostgresStore
     from mlx_tools.store.sqlite import DAMAGED, FileFormat, SqliteFile, passes

@@ -196,16 +196,29 @@ class UsedFile(Used):
     path: Path
 
     def take(self, digest: str) -> bool:
+        return self.take_all([digest]) == 1
+
+    def all(self) -> list[str]:
+        """Those that were used up, in the order of their use. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.path.read_text(encoding="utf-8", errors="replace").split()
+        return []
+
+    def take_all(self, digests: Iterable[str]) -> int:
+        """Use approvals up; how many of them were not before. Raises `StorageError` where that
+        cannot be written down: then none is used up."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 known = file.read()
-                if digest.encode() in known.split():
-                    return False
+                there = set(known.split())
+                new = [one for one in digests if one.encode() not in there]
+                if not new:
+                    return 0
                 end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
                 try:
-                    write_all(file.fileno(), end + f"{digest}\n".encode())
+                    write_all(file.fileno(), end + "".join(f"{one}\n" for one in new).encode())
                     os.fsync(file.fileno())
                 except OSError:
                     file.truncate(len(known))
@@ -215,4 +228,4 @@ class UsedFile(Used):
                 f"{self.path} cannot be written: {error.strerror}",
                 hint="nothing was run; free some space and start again",
             ) from None
-        return True
+        return len(new)

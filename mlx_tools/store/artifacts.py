@@ -114,6 +114,10 @@ class KeptFiles(Kept):
     def names(self) -> list[str]:
         return [path.name for path, _ in self._files()]
 
+    def all(self) -> list[tuple[Path, float]]:
+        """All files, expired or not, each with when it was written."""
+        return sorted((path, found.st_mtime) for path, found in self._files())
+
     def forget(self, key: str) -> None:
         with contextlib.suppress(OSError):
             (self.folder / key).unlink()

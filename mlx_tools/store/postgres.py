@@ -26,7 +26,7 @@ from mlx_tools.errors import (
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean
 from mlx_tools.store.sqlite import DAMAGED, ODD_VALUES, FileFormat
-from mlx_tools.store.tables import Presence, Rows, Statements, Tables
+from mlx_tools.store.tables import Presence, Rows, Statements, Tables, storable
 
 if TYPE_CHECKING:
     import psycopg
@@ -354,17 +354,10 @@ class _Transaction:
         self.connection = connection
 
     def execute(self, statement: str, values: Sequence[object] = (), /) -> Rows:
-        known = [_storable(value) for value in values]
+        known = [storable(value) for value in values]
         cursor = self.connection.cursor(row_factory=_named_rows)
-        return cursor.execute(statement.replace("?", "%s"), known)
-
-
-def _storable(value: object) -> object:
-    """A value as its tables can have it: no text of PostgreSQL's holds a NUL or half a character.
-    What those who keep it mean to read back is JSON, which has neither."""
-    if not isinstance(value, str):
-        return value
-    return value.replace("\0", "\N{SYMBOL FOR NULL}").encode(errors="replace").decode()
+        # not prepared: the same words mean other tables in the schema of another format
+        return cursor.execute(statement.replace("?", "%s"), known, prepare=False)
 
 
 class PostgresTables(Tables):
@@ -396,6 +389,13 @@ class PostgresTables(Tables):
                 raise self._database.damaged(form) from error
             finally:
                 connection.isolation_level = None
+
+    def count_on(self, db: Statements, table: str, column: str) -> None:
+        query = "SELECT pg_get_serial_sequence(?, ?)"
+        (numbers,) = db.execute(query, (table, column)).fetchone()
+        if numbers is not None:
+            last = f"(SELECT max({column}) FROM {table})"  # noqa: S608 (names of ours)
+            db.execute(f"SELECT setval(?::regclass, {last})", (numbers,))
 
     def presence(self) -> Presence:
         return _Sign(self._database, self._form.error)

@@ -6,11 +6,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +28,15 @@ from mlx_tools.store.artifacts import (
     drafted,
 )
 from mlx_tools.store.session_list import ListedSession, Standing, standing_of
-from mlx_tools.store.session_store import SessionFiles, SessionStore, new_session_id
+from mlx_tools.store.session_store import (
+    KeptPart,
+    SessionFiles,
+    SessionStore,
+    StoreKeys,
+    check_part,
+    is_session_id,
+    new_session_id,
+)
 from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, load, parse
 from mlx_tools.transcript import Header, Record
 
@@ -37,8 +44,8 @@ if TYPE_CHECKING:
     from mlx_tools.store.sqlite import FileFormat
     from mlx_tools.store.tables import Tables
 
-_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
 _REMOVED: Final = ".removed-"
+_TAKEN_IN: Final = ".taken-in-"
 
 
 class TranscriptStore(SessionStore):
@@ -138,7 +145,7 @@ class TranscriptStore(SessionStore):
         """The path of a transcript, be it there or not. An id never leads out of the store;
         a path is taken as it is. Raises `UsageError` for what is neither."""
         text = os.fspath(session)
-        if isinstance(session, str) and _ID.fullmatch(text):
+        if isinstance(session, str) and is_session_id(text):
             return self.folder / text / NAME
         if isinstance(session, os.PathLike) or os.sep in text:
             path = Path(text).expanduser()
@@ -149,13 +156,17 @@ class TranscriptStore(SessionStore):
 
     @property
     def secret(self) -> bytes:
+        return self._secret(secrets.token_bytes(32))
+
+    def _secret(self, made: bytes) -> bytes:
+        """The key of approvals, ``made`` where there is none."""
         path = self.folder / "secret"
         try:
             self._make()
             if not path.exists():
                 with (
                     contextlib.suppress(FileExistsError),
-                    drafted(beside(path), secrets.token_bytes(32)) as draft,
+                    drafted(beside(path), made) as draft,
                 ):
                     path.hardlink_to(draft)
             return path.read_bytes()
@@ -172,7 +183,7 @@ class TranscriptStore(SessionStore):
                 found = [
                     entry.name
                     for entry in entries
-                    if _ID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+                    if is_session_id(entry.name) and entry.is_dir(follow_symlinks=False)
                 ]
         except FileNotFoundError:
             return []
@@ -266,6 +277,73 @@ class TranscriptStore(SessionStore):
         with contextlib.suppress(OSError):
             for grave in self.folder.glob(f"{_REMOVED}*"):
                 shutil.rmtree(grave, ignore_errors=True)
+
+    # --- as it is kept: for a copy ---
+
+    @contextlib.contextmanager
+    def taking_in(self) -> Iterator[None]:
+        with self._copied():
+            self._make()
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not _locked(folder, fcntl.LOCK_EX):
+                raise StorageError(
+                    f"another copy into {self.folder} is under way", hint="wait for it to end"
+                )
+            for draft in self.folder.glob(f"{_TAKEN_IN}*"):  # of a copy that was killed
+                shutil.rmtree(draft, ignore_errors=True)
+            yield
+            os.sync()
+        finally:
+            os.close(folder)
+
+    def keys(self) -> StoreKeys:
+        with self._copied():
+            path = self.folder / "secret"
+            secret = path.read_bytes() if path.exists() else None
+            return StoreKeys(secret, UsedFile(self.folder / "used").all())
+
+    def take_keys(self, keys: StoreKeys) -> None:
+        if keys.secret is not None:
+            self._secret(keys.secret)
+        if keys.used:
+            UsedFile(self.folder / "used").take_all(keys.used)
+
+    def parts(self, session: str) -> Iterator[KeptPart]:
+        folder = self.folder / session
+        with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
+            data, at = reader.read(), os.fstat(file).st_mtime
+        yield KeptPart(NAME, at, data[: data.rfind(b"\n") + 1])
+        with contextlib.suppress(FileNotFoundError):
+            yield KeptPart(ACCESS_FILE, at, (folder / ACCESS_FILE).read_bytes())
+        for kind in (ARTIFACTS, UNDO_FOLDER):
+            for path, written in KeptFiles(folder / kind).all():
+                with contextlib.suppress(FileNotFoundError):  # it has expired
+                    yield KeptPart(f"{kind}/{path.name}", written, path.read_bytes())
+
+    def take_in(self, session: str, parts: Iterable[KeptPart]) -> None:
+        draft = self.folder / f"{_TAKEN_IN}{session}"
+        with self._copied():
+            try:
+                for part in parts:
+                    path = draft / check_part(session, part).name
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    with drafted(beside(path), part.data) as file:
+                        os.utime(file, (part.at, part.at))
+                        file.rename(path)
+                draft.rename(self.folder / session)
+            finally:
+                shutil.rmtree(draft, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _copied(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageError(
+                f"{self.folder} cannot be copied from or into: {error.strerror}",
+                hint="check its permissions and free space, and start again: it goes on",
+            ) from None
 
     @contextlib.contextmanager
     def _file(self, session: str) -> Iterator[int]:

@@ -12,12 +12,12 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
-from mlx_tools.store.access_list import Access, Used
+from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
@@ -29,8 +29,16 @@ from mlx_tools.store.artifacts import (
 )
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
 from mlx_tools.store.session_list import ListedSession, Standing, standing_of
-from mlx_tools.store.session_store import SessionFiles, SessionStore, new_session_id
-from mlx_tools.store.transcript import Transcript, encode, parse
+from mlx_tools.store.session_store import (
+    KeptPart,
+    SessionFiles,
+    SessionStore,
+    StoreKeys,
+    check_part,
+    is_session_id,
+    new_session_id,
+)
+from mlx_tools.store.transcript import NAME, Transcript, encode, parse
 from mlx_tools.transcript import Header, Record
 
 if TYPE_CHECKING:
@@ -38,13 +46,14 @@ if TYPE_CHECKING:
     from mlx_tools.store.sqlite import FileFormat
     from mlx_tools.store.tables import Tables
 
-_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
 _APPEND: Final = (
     "WITH own AS (UPDATE sessions SET updated = DEFAULT, size = size + %s"
     " WHERE id = %s AND writer = %s RETURNING id)"
     " INSERT INTO records (session, number, line) SELECT id, %s, %b FROM own"
 )
 _ALL_OF_IT: Final = ("records", "kept", "access_lists")
+_KEEP_KEY: Final = "INSERT INTO secrets VALUES ('approvals', %b) ON CONFLICT DO NOTHING"
+_USE: Final = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
 
 
 class PostgresStore(SessionStore):
@@ -73,8 +82,7 @@ class PostgresStore(SessionStore):
         with self._database.connection() as db:
             query = "SELECT value FROM secrets WHERE name = 'approvals'"
             if (row := db.execute(query).fetchone()) is None:
-                made = "INSERT INTO secrets VALUES ('approvals', %b) ON CONFLICT DO NOTHING"
-                db.execute(made, (secrets.token_bytes(32),))
+                db.execute(_KEEP_KEY, (secrets.token_bytes(32),))
                 row = db.execute(query).fetchone()
             return bytes(row[0]) if row else b""
 
@@ -98,7 +106,7 @@ class PostgresStore(SessionStore):
 
     def _named(self, session: str | os.PathLike[str]) -> str:
         text = os.fspath(session)
-        if not isinstance(session, str) or not _ID.fullmatch(text):
+        if not isinstance(session, str) or not is_session_id(text):
             raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
         return text
 
@@ -199,6 +207,52 @@ class PostgresStore(SessionStore):
                 raise TranscriptError(f"there is no session {session}")
             yield
 
+    # --- as it is kept: for a copy ---
+
+    @contextlib.contextmanager
+    def taking_in(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(self._locked(" copy"))  # no session is called so
+            except _InUse:
+                raise StorageError(
+                    f"another copy into {self.place} is under way", hint="wait for it to end"
+                ) from None
+            yield
+
+    def keys(self) -> StoreKeys:
+        with self._database.connection() as db:
+            row = db.execute("SELECT value FROM secrets WHERE name = 'approvals'").fetchone()
+            used = db.execute("SELECT digest FROM used ORDER BY ctid").fetchall()
+        return StoreKeys(bytes(row[0]) if row else None, [digest for (digest,) in used])
+
+    def take_keys(self, keys: StoreKeys) -> None:
+        with self._database.connection() as db, db.transaction():
+            if keys.secret is not None:
+                db.execute(_KEEP_KEY, (keys.secret,))
+            db.cursor().executemany(_USE, [(digest,) for digest in keys.used])
+
+    def parts(self, session: str) -> Iterator[KeptPart]:
+        with self._database.connection() as db:
+            query = "SELECT updated FROM sessions WHERE id = %s"
+            if (row := db.execute(query, (session,)).fetchone()) is None:
+                raise TranscriptError(f"there is no session {session}")
+            yield KeptPart(NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session)))
+            query = "SELECT list FROM access_lists WHERE session = %s"
+            for (data,) in db.execute(query, (session,), binary=True).fetchall():
+                yield KeptPart(ACCESS_FILE, row[0], data)
+            query = "SELECT kind, key, at FROM kept WHERE session = %s ORDER BY kind, key"
+            for kind, key, at in db.execute(query, (session,)).fetchall():
+                query = "SELECT data FROM kept WHERE session = %s AND kind = %s AND key = %s"
+                for (data,) in db.execute(query, (session, kind, key), binary=True).fetchall():
+                    yield KeptPart(f"{kind}/{key}", at, data)
+
+    def take_in(self, session: str, parts: Iterable[KeptPart]) -> None:
+        with self._database.connection() as db, db.transaction():
+            db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
+            for part in parts:
+                _keep_part(db, session, check_part(session, part))
+
     @contextlib.contextmanager
     def _locked(self, session: str) -> Iterator[Connection]:
         with self._database.connection() as db:
@@ -245,9 +299,28 @@ def _no_session(session: str) -> UsageError:
 
 def _records(db: Connection, session: str) -> tuple[list[Record], int]:
     """The records of a session, and how many there are. Raises `TranscriptError`."""
-    query = "SELECT line FROM records WHERE session = %s ORDER BY number"
-    lines = [line for (line,) in db.execute(query, (session,), binary=True).fetchall()]
+    lines = _lines(db, session)
     return parse(b"".join(b"%b\n" % line for line in lines))[0], len(lines)
+
+
+def _lines(db: Connection, session: str) -> list[bytes]:
+    query = "SELECT line FROM records WHERE session = %s ORDER BY number"
+    return [line for (line,) in db.execute(query, (session,), binary=True).fetchall()]
+
+
+def _keep_part(db: Connection, session: str, part: KeptPart) -> None:
+    if part.name == ACCESS_FILE:
+        db.execute("INSERT INTO access_lists VALUES (%s, %b)", (session, part.data))
+    elif part.name != NAME:
+        kind, _, key = part.name.partition("/")
+        query = "INSERT INTO kept (session, kind, key, at, data) VALUES (%s, %s, %s, %s, %b)"
+        db.execute(query, (session, kind, key, part.at, part.data))
+    else:
+        lines = [(session, at, line) for at, line in enumerate(part.data.split(b"\n")[:-1])]
+        query = "INSERT INTO records (session, number, line) VALUES (%s, %s, %b)"
+        db.cursor().executemany(query, lines)
+        query = "UPDATE sessions SET updated = %s, size = %s WHERE id = %s"
+        db.execute(query, (part.at, len(part.data), session))
 
 
 class TranscriptRows(Transcript):
@@ -411,5 +484,4 @@ class UsedRows(Used):
 
     def take(self, digest: str) -> bool:
         with self.database.connection() as db:
-            query = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
-            return db.execute(query, (digest,)).rowcount == 1
+            return db.execute(_USE, (digest,)).rowcount == 1

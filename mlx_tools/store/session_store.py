@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.store.access_list import Access, Used
-from mlx_tools.store.artifacts import ArtifactStore, KeptInMemory, UndoStore
+from mlx_tools.errors import StorageError, TranscriptError, UsageError
+from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
+from mlx_tools.store.artifacts import ARTIFACTS, UNDO_FOLDER, ArtifactStore, KeptInMemory, UndoStore
 from mlx_tools.store.session_list import LAST, ListedSession
-from mlx_tools.store.transcript import Transcript
+from mlx_tools.store.transcript import NAME, Transcript
 from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
@@ -42,6 +43,23 @@ class SessionFiles:
     @property
     def path(self) -> str | None:
         return None if self.transcript.path is None else str(self.transcript.path)
+
+
+class KeptPart(NamedTuple):
+    """Something that a session keeps, byte for byte: its name, as that of its file where there are
+    files, and when it was written, in seconds since 1970."""
+
+    name: str
+    at: float
+    data: bytes
+
+
+class StoreKeys(NamedTuple):
+    """The key of a store's approvals, None where there is none yet, and the approvals that were
+    used up, by their digests."""
+
+    secret: bytes | None
+    used: Sequence[str]
 
 
 class SessionStore(ABC):
@@ -162,6 +180,53 @@ class SessionStore(ABC):
     @abstractmethod
     def tables(self, form: FileFormat) -> Tables:
         """The tables of a format beside the sessions."""
+
+    # --- as it is kept: for a copy ---
+
+    @abstractmethod
+    def taking_in(self) -> AbstractContextManager[None]:
+        """Keeps other copies out of this store; at its end what was taken in lasts. Raises
+        `StorageError` where another is under way."""
+
+    @abstractmethod
+    def keys(self) -> StoreKeys:
+        """The keys of this store; none is made. Raises `StorageError`."""
+
+    @abstractmethod
+    def take_keys(self, keys: StoreKeys) -> None:
+        """Keep another store's key where there is none here, and what was used up there. Raises
+        `StorageError`."""
+
+    @abstractmethod
+    def parts(self, session: str) -> Iterator[KeptPart]:
+        """All that a session keeps, its transcript first: without a line that a crash cut off, as
+        whoever opens it. Raises `TranscriptError` where there is none, or it cannot be read."""
+
+    @abstractmethod
+    def take_in(self, session: str, parts: Iterable[KeptPart]) -> None:
+        """Keep a session of another store, whole or not at all. Raises `StorageError` where it
+        cannot be, or one of this id is here."""
+
+
+_ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
+_PART: Final = re.compile(
+    rf"{re.escape(NAME)}|{re.escape(ACCESS_FILE)}"
+    rf"|(?:{ARTIFACTS}|{re.escape(UNDO_FOLDER)})/[0-9a-f]{{32}}",
+    re.ASCII,
+)
+
+
+def is_session_id(text: str) -> bool:
+    """Whether a session may be called so: nothing else is made part of a path."""
+    return _ID.fullmatch(text) is not None
+
+
+def check_part(session: str, part: KeptPart) -> KeptPart:
+    """A part of a session of another store. Raises `StorageError` where no session has such."""
+    if not (is_session_id(session) and _PART.fullmatch(part.name)):
+        said = f"{session[:100]!r} holds {part.name[:100]!r}"
+        raise StorageError(f"{said}, which no session does: the store is damaged")
+    return part
 
 
 def new_session_id() -> str:

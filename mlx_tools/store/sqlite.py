@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sqlite3
 import stat
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,11 @@ class FileFormat:
     schema: str
     file: str = ""
     since: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of its tables."""
+        return re.findall(r"^CREATE TABLE (\w+)", self.schema, re.MULTILINE)
 
 
 def passes(error: BaseException | None) -> bool:

@@ -64,6 +64,11 @@ class Tables(ABC):
         waits for another that does."""
 
     @abstractmethod
+    def count_on(self, db: Statements, table: str, column: str) -> None:
+        """Have numbers that are given to new rows go on behind those that the rows have that were
+        put there with theirs."""
+
+    @abstractmethod
     def presence(self) -> Presence:
         """A sign that this process is alive."""
 
@@ -92,6 +97,9 @@ class SqliteTables(Tables):
             file.sql.row_factory = sqlite3.Row
             with file.transaction(write=write) as db:
                 yield db
+
+    def count_on(self, db: Statements, table: str, column: str) -> None:
+        """SQLite does so by itself."""
 
     def presence(self) -> Presence:
         try:
@@ -143,3 +151,11 @@ def is_present(folder: Path, token: str) -> bool:
     with contextlib.suppress(OSError):
         (folder / token).unlink()  # its process is gone
     return False
+
+
+def storable(value: object) -> object:
+    """A value as any tables can have it: no text of PostgreSQL's holds a NUL or half a character.
+    What those who keep it mean to read back is JSON, which has neither."""
+    if not isinstance(value, str):
+        return value
+    return value.replace("\0", "\N{SYMBOL FOR NULL}").encode(errors="replace").decode()

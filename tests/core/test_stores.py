@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,12 @@ from mlx_tools.store.artifacts import Change
 from mlx_tools.toolbox import SCHEDULE
 from mlx_tools.transcript.records import AnswerRecord, Record, UserRecord
 from tests.core.sessions import header
-from tests.gateway.postgres import BINARIES, Cluster
+from tests.gateway.postgres import Cluster
 
 ENDED: Sequence[Record] = (header(), UserRecord(content="what?"), AnswerRecord(turn=1, content="a"))
 HOSTILE = "a\0b\ud800\r\n\u2028\N{GRINNING FACE}'; DROP TABLE records; --"
 
 Make = Callable[..., SessionStore]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if not BINARIES:
-        pytest.skip("PostgreSQL is not installed")
-    with tempfile.TemporaryDirectory(prefix="pg") as folder:
-        Path(folder).chmod(0o755)  # the server is another user
-        made = Cluster(Path(folder, "pg"), "fsync=off")
-        yield made
-        made.stop()
 
 
 @pytest.fixture(params=["files", "postgres"])

@@ -53,10 +53,11 @@ class Cluster:
         (self.folder / "data" / "postmaster.pid").unlink(missing_ok=True)
         options = ("-k", str(self.folder), "-c", "listen_addresses=", "-c", "max_connections=200")
         settings = [word for setting in self._settings for word in ("-c", setting)]
-        self._server = self._begin(
-            "postgres", "-D", "data", *options, *settings, stderr=subprocess.DEVNULL
-        )
+        words = ("postgres", "-D", "data", *options, *settings)
+        self._server = self._begin(*words, stderr=subprocess.DEVNULL)
         for _ in range(600):
+            if self._server.poll() is not None:  # those of one that was killed are not gone yet
+                self._server = self._begin(*words, stderr=subprocess.DEVNULL)
             try:
                 psycopg.connect(self.dsn).close()
                 return
