@@ -6,13 +6,10 @@ that works and could be better, ``fail`` one that stops a run, ``skip`` one that
 
 from __future__ import annotations
 
-import os
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast
 
 from mlx_tools.backends import (
@@ -39,9 +36,8 @@ from mlx_tools.backends import (
     single_tokens,
 )
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.paths import private_dir
 from mlx_tools.prompt import ChatFormat
-from mlx_tools.store import words_digest
+from mlx_tools.store import SessionStore, words_digest
 
 Status = Literal["ok", "warn", "fail", "skip"]
 
@@ -78,7 +74,7 @@ class Check:
 async def check_all(
     chosen: Chosen,
     *,
-    sessions: Path,
+    sessions: SessionStore,
     chat_format: str = "",
     named: bool = False,
     control_tokens: Sequence[str] = (),
@@ -88,8 +84,8 @@ async def check_all(
 
     ``chat_format`` says in words which one is used and where it comes from, ``named`` whether a
     person named it; ``control_tokens`` are those that it writes, tried on the server; ``native``
-    is what `check_native_tools` says of it. ``sessions`` is the folder that transcripts are written
-    to. A server of our own is started, and left running; a model in this process is loaded.
+    is what `check_native_tools` says of it. ``sessions`` is where transcripts are kept.
+    A server of our own is started, and left running; a model in this process is loaded.
     """
     if chosen.backend.kind == "local":
         checks = await check_local(chosen.backend)
@@ -98,10 +94,10 @@ async def check_all(
             check_chat_format(chosen.files, chat_format, named=named),
         ]
         checks += [native] if native is not None else []
-        return [*checks, check_folder("transcripts", sessions)]
+        return [*checks, check_store(sessions)]
     if chosen.backend.kind == "native":
         checks = [await check_vendor(chosen.backend), check_model(chosen)]
-        return [*checks, check_folder("transcripts", sessions)]
+        return [*checks, check_store(sessions)]
     client: CompletionsBackend | None
     if isinstance(chosen.backend, UpstreamPool):
         servers, client = await check_upstreams(chosen.backend)
@@ -121,7 +117,7 @@ async def check_all(
     health = chosen.health if client is None else await client.health()
     checks.append(check_origins(health, own=chosen.backend.kind == "server"))
     checks.append(check_openblas())
-    checks.append(check_folder("transcripts", sessions))
+    checks.append(check_store(sessions))
     return checks
 
 
@@ -343,18 +339,13 @@ def check_openblas(platform: str = sys.platform) -> Check:
     )
 
 
-def check_folder(name: str, folder: Path) -> Check:
-    """Return whether files can be written to ``folder``, which is created where it is missing."""
+def check_store(sessions: SessionStore) -> Check:
+    """Return whether transcripts can be kept in a store, which is made where it is missing."""
     try:
-        with tempfile.TemporaryFile(dir=private_dir(folder)) as file:
-            file.write(b"x" * 4096)
-            file.flush()
-            os.fsync(file.fileno())
+        sessions.check()
     except MlxToolsError as error:
-        return Check(name, "fail", error.message, error.hint or "")
-    except OSError as error:
-        return Check(name, "fail", f"{folder} cannot be written to: {error.strerror}", "free it")
-    return Check(name, "ok", f"{folder} can be written to")
+        return Check("transcripts", "fail", error.message, error.hint or "")
+    return Check("transcripts", "ok", f"{sessions.place} can be written to")
 
 
 async def _asked(name: str, probe: Awaitable[T], say: Callable[[T], Finding]) -> Check:

@@ -64,8 +64,9 @@ def answer(
             except KeyboardInterrupt:
                 view.end()
                 begin_line()
-                complain(f"the transcript is in {conversation.transcript}", kind="interrupted")
-                raise Interrupted(conversation.transcript) from None
+                kept = conversation.transcript or f"session {conversation.session}"
+                complain(f"the transcript is in {kept}", kind="interrupted")
+                raise Interrupted(conversation.session, conversation.transcript) from None
             finally:
                 view.end()
     assert isinstance(event, Finished)

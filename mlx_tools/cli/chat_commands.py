@@ -400,7 +400,7 @@ def _compact(talk: Talk, _: str) -> None:
 
 
 def _transcript(talk: Talk, _: str) -> None:
-    print_prose(talk.conversation.transcript or "the transcript is in memory alone")
+    print_prose(talk.conversation.transcript or f"session {talk.conversation.session}")
 
 
 def _save(talk: Talk, rest: str) -> None:

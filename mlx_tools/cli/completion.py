@@ -7,6 +7,7 @@ file from the commands themselves. Shells are asked, and answered, as typer's sc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,12 +29,27 @@ def session_ids() -> list[str]:
     """The ids of the sessions, the newest first, and the word for the newest."""
     from mlx_tools.paths import state_dir
 
+    if _may_be_in_database():
+        from mlx_tools.app import config, session_store
+
+        return [*session_store(config.load()).ids(), "last"]
     try:
         with os.scandir(state_dir() / "sessions") as entries:
             found = [one.name for one in entries if one.is_dir() and one.name[0].isalnum()]
     except OSError:
         found = []
     return [*sorted(found, reverse=True), "last"]
+
+
+def _may_be_in_database() -> bool:
+    """Whether the settings may name one: to read them as they are takes half a second."""
+    from mlx_tools.paths import config_dir
+
+    if "MLX_TOOLS_SESSIONS" in os.environ:
+        return True
+    with contextlib.suppress(OSError):
+        return b"sessions" in (config_dir() / "config.toml").read_bytes()
+    return False
 
 
 def job_ids() -> list[str]:
@@ -104,8 +120,13 @@ def _named(command: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _said(words: Iterable[str] | str) -> list[Item]:
-    known: Iterable[str] = globals()[words]() if isinstance(words, str) else words
-    return [(word, "") for word in known]
+    if not isinstance(words, str):
+        return [(word, "") for word in words]
+    from mlx_tools.errors import MlxToolsError
+
+    with contextlib.suppress(MlxToolsError):  # nobody reads errors at a Tab
+        return [(word, "") for word in globals()[words]()]
+    return []
 
 
 def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:

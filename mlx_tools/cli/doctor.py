@@ -27,6 +27,7 @@ from mlx_tools.app import (
     identity_of,
     route_of,
     run_settings,
+    session_store,
     try_native,
     written_tokens,
 )
@@ -57,7 +58,6 @@ from mlx_tools.evaluate import (
     styles_for,
 )
 from mlx_tools.messages import Style
-from mlx_tools.paths import state_dir
 
 app = typer.Typer(add_completion=False)
 
@@ -167,7 +167,7 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
     )
     found.checks += await check_all(
         chosen,
-        sessions=state_dir() / "sessions",
+        sessions=session_store(run.configuration),
         chat_format=f"{served.chat_format.name}, {'as' if served.named else 'by'} {served.source}",
         named=served.named,
         control_tokens=written_tokens(served.chat_format),

@@ -133,12 +133,12 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after the command itself has said what became of it. ``transcript`` is that of the
-    run which it ended, where it ended one."""
+    """Ctrl-C, after the command itself has said what became of it. ``session`` is that of the run
+    which it ended, where it ended one, and ``transcript`` the path of its transcript, if any."""
 
-    def __init__(self, transcript: str | None = None) -> None:
+    def __init__(self, session: str | None = None, transcript: str | None = None) -> None:
         super().__init__()
-        self.transcript = transcript
+        self.session, self.transcript = session, transcript
 
 
 def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,15 +173,16 @@ _REASONS: Final = (
 
 def _stopped_by(error: BaseException) -> dict[str, Any]:
     """The outcome of a run that this ended, or that never began."""
-    from mlx_tools.store import load
+    from mlx_tools.app import config, session_store
     from mlx_tools.transcript import Stopped, outcome_of
 
     reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
     value = Stopped(session="", reason="internal_error").to_json() | {"session": None}
-    if transcript := getattr(error, "transcript", None):
-        value |= {"session": Path(transcript).parent.name, "transcript": transcript}
+    if isinstance(error, Interrupted) and error.session is not None:
+        value |= {"session": error.session, "transcript": error.transcript}
         with contextlib.suppress(MlxToolsError, OSError):  # it has not come to rest
-            value = outcome_of(load(Path(transcript)), transcript=transcript).to_json()
+            records = session_store(config.load()).records(error.session)
+            value = outcome_of(records, transcript=error.transcript).to_json()
     code = reason if reason in ("interrupted", "internal_error") else _code(error)
     said = str(error) or "ended by Ctrl-C"
     if reason == "internal_error":

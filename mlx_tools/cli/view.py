@@ -396,8 +396,8 @@ def tell(
     said = _ending(outcome)
     if said is not None:
         cut_off = isinstance(outcome, Answered) and outcome.truncated
-        path = outcome.transcript if where and isinstance(outcome, Stopped) else None
-        kept = f" (transcript: {path})" if path else ""
+        kept = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
+        kept = kept if where and isinstance(outcome, Stopped) else ""
         complain(f"{said}{kept}", kind="truncated" if cut_off else outcome.status)
 
 

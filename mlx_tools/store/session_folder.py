@@ -9,12 +9,14 @@ import os
 import secrets
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
+from mlx_tools.paths import private_dir
 from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile, beside
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
@@ -80,6 +82,17 @@ class TranscriptStore(SessionStore):
         self.max_bytes = max_bytes
         self.keep_all = keep_all
         self._sweeper = Sweeper(self.folder, keep)
+
+    def check(self) -> None:
+        try:
+            with tempfile.TemporaryFile(dir=private_dir(self.folder)) as file:
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise StorageError(
+                f"{self.folder} cannot be written to: {error.strerror}", hint="free it"
+            ) from None
 
     def create(self) -> SessionFiles:
         session = new_session_id()

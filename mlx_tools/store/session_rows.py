@@ -77,6 +77,10 @@ class PostgresStore(SessionStore):
         self.keep, self.max_bytes, self.keep_all = keep, max_bytes, keep_all
         self.watched = dict(watched or {})
 
+    def check(self) -> None:
+        with self._database.connection() as db, db.transaction(force_rollback=True):
+            db.execute("INSERT INTO kept (session, kind, key, data) VALUES ('', '', '', 'x')")
+
     @property
     def secret(self) -> bytes:
         with self._database.connection() as db:

@@ -74,6 +74,10 @@ class SessionStore(ABC):
     place: str
     dsn: str | None = None
 
+    @abstractmethod
+    def check(self) -> None:
+        """Try to keep something. Raises `UsageError` or `StorageError` where it cannot be."""
+
     # --- going on ---
 
     @property

@@ -25,7 +25,7 @@ from mlx_tools.backends import (
     read_model_files,
 )
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store import words_digest
+from mlx_tools.store import TranscriptStore, words_digest
 from tests.backends.asking import AT_ONCE
 from tests.backends.loopback import Connection, answers, says, serving
 from tests.prompt.tooled import tooled_format
@@ -74,7 +74,11 @@ def diagnose(
         backend = CompletionsBackend(server.url, retry=AT_ONCE)
         chosen = Chosen(backend=backend, how="named", files=files)
         found = asyncio.run(
-            check_all(chosen, sessions=tmp_path / "sessions", control_tokens=["<|im_end|>", "[X]"])
+            check_all(
+                chosen,
+                sessions=TranscriptStore(tmp_path / "sessions"),
+                control_tokens=["<|im_end|>", "[X]"],
+            )
         )
     return {check.name: check for check in found}
 
@@ -139,7 +143,7 @@ def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> No
 
 def test_a_model_that_cannot_be_loaded_fails_with_a_hint(tmp_path: Path) -> None:
     chosen = Chosen(backend=LocalBackend(tmp_path / "nothing"), how="loaded")
-    checks = asyncio.run(check_all(chosen, sessions=tmp_path / "sessions"))
+    checks = asyncio.run(check_all(chosen, sessions=TranscriptStore(tmp_path / "sessions")))
     found = {check.name: check for check in checks}
     assert found["loading"].status == "fail"
     assert found["loading"].hint
@@ -151,7 +155,7 @@ def test_a_model_that_cannot_be_loaded_fails_with_a_hint(tmp_path: Path) -> None
 def test_a_model_in_this_process_is_found_well(tmp_path: Path, real_model: Path) -> None:
     backend = LocalBackend(real_model)
     chosen = Chosen(backend=backend, how="loaded", files=read_model_files(real_model, "m"))
-    checks = asyncio.run(check_all(chosen, sessions=tmp_path / "sessions"))
+    checks = asyncio.run(check_all(chosen, sessions=TranscriptStore(tmp_path / "sessions")))
     asyncio.run(backend.aclose())
     found = {check.name: check.status for check in checks}
     assert found["loading"] == found["completion"] == found["grammar"] == "ok"
@@ -245,9 +249,9 @@ def test_a_server_that_every_web_page_can_use_is_warned_of() -> None:
 
 
 def test_a_folder_that_cannot_be_written_to_fails(tmp_path: Path) -> None:
-    assert checks.check_folder("transcripts", tmp_path / "new").status == "ok"
+    assert checks.check_store(TranscriptStore(tmp_path / "new")).status == "ok"
     (tmp_path / "file").touch()
-    blocked = checks.check_folder("transcripts", tmp_path / "file" / "below")
+    blocked = checks.check_store(TranscriptStore(tmp_path / "file" / "below"))
     assert (blocked.status, bool(blocked.hint)) == ("fail", True)
 
 
@@ -262,7 +266,9 @@ def test_openblas_is_checked_on_linux_alone() -> None:
 def test_the_real_server_is_told_as_it_is(real_server: str, tmp_path: Path) -> None:
     chosen = Chosen(backend=CompletionsBackend(real_server), how="named")
     tokens = ["<|im_start|>", "<|im_end|>", "<|eot_id|>"]
-    listed = asyncio.run(check_all(chosen, sessions=tmp_path, control_tokens=tokens))
+    listed = asyncio.run(
+        check_all(chosen, sessions=TranscriptStore(tmp_path), control_tokens=tokens)
+    )
     found = {check.name: check for check in listed}
     assert found["server"].status == "ok"
     assert found["control tokens"].status == "warn"
