@@ -47,6 +47,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/commands_table.py
 	$(BIN)/python scripts/clients_table.py
 	$(BIN)/python scripts/mcp_table.py
+	$(BIN)/python scripts/scaling_table.py
 	$(BIN)/python scripts/chat_screens.py
 	$(BIN)/python scripts/completion_table.py
 	$(BIN)/python scripts/counts.py

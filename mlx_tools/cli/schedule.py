@@ -185,6 +185,12 @@ def run(
     return max((one.exit_code for one in ended), key=_rank, default=EXIT_OK)
 
 
+async def run_due() -> None:
+    """Run the jobs that are due now, for a worker."""
+    with Runner(job_store(kept_sessions()), run_job, look) as runner:
+        await runner.run_due(lambda ended: _tell(ended, as_lines=False))
+
+
 @app.command()
 def install(yes: options.Yes = False) -> int:
     """Have the jobs run in time: shows what starts them, asks, and writes it."""

@@ -8,6 +8,7 @@ from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
     from mlx_tools.gateway.run_rows import RUNS, RunRows
+    from mlx_tools.gateway.run_worker import work
     from mlx_tools.gateway.server import page_link, serve
 
 __getattr__, __dir__ = names_of(__name__)

@@ -30,6 +30,7 @@ _METERS: Final[Mapping[str, tuple[str, str]]] = {
     "call_seconds": ("histogram", "Time of calls of runs, by tool"),
     "active": ("gauge", "What is at work now: turns, runs"),
     "waiting": ("gauge", "What waits for its turn: turns, runs"),
+    "workers": ("gauge", "Workers that live, where runs are left to them"),
 }
 _BUCKETS: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Upper bounds of times, in seconds."""

@@ -27,22 +27,25 @@ _SCHEMA: Final = """
 CREATE TABLE runs (
   number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, owner TEXT NOT NULL,
   body TEXT NOT NULL, key TEXT, cancelled INTEGER NOT NULL DEFAULT 0, act TEXT,
-  refused TEXT NOT NULL DEFAULT '', UNIQUE (owner, key)
+  refused TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '', UNIQUE (owner, key)
 );
 CREATE TABLE hooks (
   mark TEXT PRIMARY KEY, url TEXT NOT NULL, kind TEXT NOT NULL, data TEXT NOT NULL,
   tries INTEGER NOT NULL DEFAULT 0, due DOUBLE PRECISION NOT NULL
 )
 """
+_SINCE_2: Final = "ALTER TABLE runs ADD COLUMN model TEXT NOT NULL DEFAULT ''"
 _SINCE_1: Final = (
+    f"{_SINCE_2};\n"
     "ALTER TABLE runs ADD COLUMN act TEXT;\n"
     "ALTER TABLE runs ADD COLUMN refused TEXT NOT NULL DEFAULT '';\n"
     + _SCHEMA[_SCHEMA.index("CREATE TABLE hooks") :]
 )
 RUNS: Final = FileFormat(
-    "file of runs", StorageError, 0x6D6C7872, 2, _SCHEMA, "runs.sqlite", {1: _SINCE_1}
+    *("file of runs", StorageError, 0x6D6C7872, 3, _SCHEMA, "runs.sqlite"),
+    {1: _SINCE_1, 2: _SINCE_2},
 )
-_SELECT: Final = "SELECT id, owner, body, cancelled, act, refused FROM runs "
+_SELECT: Final = "SELECT id, owner, body, cancelled, act, refused, model FROM runs "
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,8 @@ class RunRow:
     """A run: its id, which is its session's, by what its client is known, and what that asked for.
 
     ``act`` is what is still to be done about it, None where it rests; ``refused`` why the last one
-    was not. ``cancelled``: no more is wanted of what is to be done.
+    was not. ``cancelled``: no more is wanted of what is to be done. ``model`` is what it is asked
+    of.
     """
 
     id: str
@@ -59,6 +63,7 @@ class RunRow:
     cancelled: bool = False
     act: RunAct | None = None
     refused: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Hook:
     tries: int = 0
 
 
-def _nobody(db: Statements, run: str) -> None:
+def _nobody(db: Statements, run: str, model: str) -> None:
     """The gateway itself does what is asked of its runs."""
 
 
@@ -81,7 +86,7 @@ class RunRows:
     """The runs that clients of gateways asked for, beside the sessions of ``store``.
 
     ``forget`` removes the session of a run, and returns whether it could: it has ended. ``queue``
-    has a run taken up by whoever does what is asked of runs, where that is another process. Methods
+    has a run taken up by whoever serves its model, where that is another process. Methods
     raise `StorageError` where they cannot be kept or read.
     """
 
@@ -89,7 +94,7 @@ class RunRows:
         self,
         store: SessionStore,
         forget: Callable[[str], bool] = lambda run: False,
-        queue: Callable[[Statements, str], None] = _nobody,
+        queue: Callable[[Statements, str, str], None] = _nobody,
         kept: int = KEPT,
     ) -> None:
         self._tables = store.tables(RUNS)
@@ -105,12 +110,12 @@ class RunRows:
             if count >= self._kept and not self._make_room(db):
                 raise ApiError(429, "rate_limit_exceeded", f"{count} runs have not ended")
             added = db.execute(
-                "INSERT INTO runs (id, owner, body, key, act) VALUES (?, ?, ?, ?, ?)"
+                "INSERT INTO runs (id, owner, body, key, act, model) VALUES (?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT DO NOTHING",
-                (row.id, row.owner, json.dumps(row.body), _digest(key), _said(row.act)),
+                (row.id, row.owner, json.dumps(row.body), _digest(key), _said(row.act), row.model),
             ).rowcount
             if added and row.act is not None:
-                self._queue(db, row.id)
+                self._queue(db, row.id, row.model)
         return bool(added)
 
     def _make_room(self, db: Statements) -> bool:
@@ -165,17 +170,32 @@ class RunRows:
         """Keep what is to be done about a run that rests; False where it does not."""
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = ?, refused = '', cancelled = 0 WHERE id = ?"
-            rested = db.execute(f"{query} AND act IS NULL", (_said(act), run)).rowcount
-            if rested:
-                self._queue(db, run)
-        return bool(rested)
+            found = db.execute(
+                f"{query} AND act IS NULL RETURNING model", (_said(act), run)
+            ).fetchone()
+            if found is not None:
+                self._queue(db, run, found[0])
+        return found is not None
 
-    def rest(self, run: str, hook: Hook | None = None, *, now: float, refused: str = "") -> None:
-        """Keep that a run rests, and what is to be told of that."""
+    def queue_again(self, named: Callable[[], set[str]]) -> None:
+        """Have the runs taken up of which something is to be done, and that are not ``named``."""
+        query = "SELECT id, model FROM runs WHERE act IS NOT NULL"
+        with self._tables.transaction() as db:
+            left = db.execute(query).fetchall()
+        known = named() if left else set()
+        missing = [(run, model) for run, model in left if run not in known]
+        if missing:
+            with self._tables.transaction(write=True) as db:
+                for run, model in missing:
+                    self._queue(db, run, model)
+
+    def rest(self, row: RunRow, hook: Hook | None = None, *, now: float, refused: str = "") -> None:
+        """Keep that what was to be done about a run is done, and what is to be told of that. Where
+        something else is to be done by now, whoever does that keeps it."""
         with self._tables.transaction(write=True) as db:
-            query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ?"
-            db.execute(query, (refused, run))
-            if hook is not None:
+            query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ? AND coalesce(act, '') = ?"
+            mine = db.execute(query, (refused, row.id, _said(row.act) or "")).rowcount
+            if hook is not None and mine:
                 db.execute(
                     "INSERT INTO hooks (mark, url, kind, data, due) VALUES (?, ?, ?, ?, ?)"
                     " ON CONFLICT DO NOTHING",
@@ -237,6 +257,6 @@ def _said(act: RunAct | None) -> str | None:
 
 
 def _row(found: Any) -> RunRow:
-    run, owner, body, cancelled, act, refused = found
+    run, owner, body, cancelled, act, refused, model = found
     done = RunAct.from_json(json.loads(act)) if act else None
-    return RunRow(run, owner, json.loads(body), bool(cancelled), done, refused)
+    return RunRow(run, owner, json.loads(body), bool(cancelled), done, refused, model)

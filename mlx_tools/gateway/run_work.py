@@ -30,7 +30,9 @@ from mlx_tools.errors import BackendError, MlxToolsError, StorageError, Transcri
 from mlx_tools.gateway.body import read
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
+from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import Hook, RunRow, RunRows
+from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Policy, restriction
@@ -95,7 +97,7 @@ class RunWork:
     what came of that in ``rows``.
 
     ``make_registry`` makes the tools that exist, for a new session or one with this header;
-    ``note`` is told what went wrong that no client hears of.
+    ``note`` is told what went wrong that no client hears of, ``queue`` what is to be done of runs.
     """
 
     def __init__(
@@ -105,23 +107,24 @@ class RunWork:
         note: Callable[[str], None],
         webhooks: Webhooks,
         make_registry: Callable[[Header | None], Registry] | None = None,
+        queue: RunQueue | None = None,
     ) -> None:
         self.configuration, self._models = configuration, models
         self._note, self.webhooks = note, webhooks
         self.make_registry = make_registry or self._registry
         self.store = session_store(configuration)
-        self.rows = RunRows(self.store)
+        self.rows = RunRows(self.store) if queue is None else RunRows(self.store, queue=queue.add)
 
-    async def begin(self, asked: AskedRun) -> Conversation:
-        """A new session. Raises `MlxToolsError`."""
+    async def begin(self, asked: AskedRun) -> tuple[Conversation, str]:
+        """A new session, and the model that it is of. Raises `MlxToolsError`."""
         speaker = await self._models.speaker(asked.model)
         controller = self._controller(speaker, asked, self.store)
-        return await controller.conversation(history=asked.history)
+        return await controller.conversation(history=asked.history), speaker.manner.model or DEFAULT
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
         asked = read_run(row.body)
-        speaker = await self._models.speaker(asked.model)
+        speaker = await self._models.speaker(row.model or asked.model)
         if not was_asked(records):
             controller = self._controller(speaker, asked, _Begun(self.store, row.id))
             return await controller.conversation(history=asked.history)
@@ -168,7 +171,7 @@ class RunWork:
             data = {"id": row.id, "status": status}
             hook = Hook(f"{row.id}.{len(records)}", url, kind, data)
         rest = partial(self.rows.rest, now=self.webhooks.now(), refused=refused)
-        await anyio.to_thread.run_sync(rest, row.id, hook)
+        await anyio.to_thread.run_sync(rest, row, hook)
         if hook is not None:
             self.webhooks.wake(self.rows)
 

@@ -3,7 +3,8 @@
 A run is a session of the store that `ask` uses, and where it stands is read from its transcript. It
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
 held here. One that broke off with its process is brought to rest when the next one starts, or when
-somebody looks at it, and is never gone on with by itself.
+somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL nothing
+is done here: workers take it from a queue, and go on with what breaks off.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
 from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
+from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import Models, RunWork, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
@@ -56,6 +58,9 @@ PATIENCE: Final = 10.0
 
 LOOK: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
+
+_SOON: Final = 0.1
+"""Seconds between two looks at whether a worker has taken something up."""
 
 JsonObject = dict[str, Any]
 T = TypeVar("T")
@@ -91,7 +96,7 @@ class Runs:
     ``admission`` says how many are at work at once, ``most`` how many may be or wait for that.
     ``meters`` count what happens. ``make_registry`` makes the tools that exist, for a new session
     or one with this header.
-    ``note`` is told what went wrong that no client hears of.
+    ``note`` is told what went wrong that no client hears of. With a ``queue`` workers do the runs.
     """
 
     def __init__(
@@ -105,10 +110,13 @@ class Runs:
         webhooks: Webhooks | None = None,
         meters: Meters | None = None,
         make_registry: Callable[[Header | None], Registry] | None = None,
+        queue: RunQueue | None = None,
     ) -> None:
-        self.admission, self._most = admission, most
+        self.admission, self._most, self.queue = admission, most, queue
         self._meters = meters or Meters()
-        self._work = RunWork(configuration, models, note, webhooks or Webhooks(), make_registry)
+        self._work = RunWork(
+            configuration, models, note, webhooks or Webhooks(), make_registry, queue
+        )
         self._configuration = configuration
         self._store, self._rows = self._work.store, self._work.rows
         self._rows.forget = self._forget
@@ -130,7 +138,7 @@ class Runs:
 
     async def open(self) -> None:
         """Bring to rest what broke off with the process before, and go on telling what is owed."""
-        for row in await _kept(self._rows.open_runs):
+        for row in await _kept(self._rows.open_runs) if self.queue is None else ():
             with suppress(MlxToolsError):  # it is told to whoever looks at the run
                 await self._records(row)
         self._work.webhooks.wake(self._rows)
@@ -150,13 +158,16 @@ class Runs:
                 return _same(there, body), False
             self._check_room()
             try:
-                conversation = await self._work.begin(asked)
+                conversation, model = await self._work.begin(asked)
             except StorageError:
                 raise
             except MlxToolsError as error:
                 raise as_api_error(error) from error
             act = RunAct("ask", {"question": asked.question})
-            row, added = RunRow(conversation.session, owner, body, act=act), False
+            row = RunRow(conversation.session, owner, body, act=act, model=model)
+            added = False
+            if self.queue is not None:
+                conversation.close()  # a worker may be at it at once
             try:
                 added = await _kept(self._rows.add, row, key)
             finally:
@@ -165,7 +176,8 @@ class Runs:
                     self._forget(row.id)
             if not added and (there := await _kept(self._rows.under, owner, key or "")) is not None:
                 return _same(there, body), False  # another gateway was quicker
-            self._begin(row, conversation, act)
+            if self.queue is None:
+                self._begin(row, conversation, act)
         return row, True
 
     def find(self, owner: str | None, run: str) -> RunRow:
@@ -188,6 +200,8 @@ class Runs:
             return live.status, live.records
         records = await self._records(row)
         row = self.find(row.owner, row.id)  # it may have been cancelled since
+        if row.act is None and not rests(records):  # or brought to rest
+            records = await self._records(row)
         return self._status(row, records), records
 
     async def waiting(
@@ -263,6 +277,8 @@ class Runs:
                 live.task.cancel()
             await live.rested.wait()
         async with self._acting(row):
+            if self.queue is not None:
+                row = await self._leave_it(row)
             records = await self._records(row)
             status = self._status(row, records)
             if status in ("queued", "running"):
@@ -381,10 +397,8 @@ class Runs:
             self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
 
     def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
-        if not live.taken.is_set():
-            new = live.records[live.began :]
-            if any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new):
-                live.taken.set()
+        if not live.taken.is_set() and _is_taken(live.records[live.began :]):
+            live.taken.set()
         self._meters.happened(event, live.model, live.tools)
         self._tell(row, len(live.records), event)
 
@@ -395,8 +409,11 @@ class Runs:
     async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
         """Have a run that rests go on, and wait until what it goes on with is written down. Raises
         `ApiError` where that is refused."""
-        self._check_room()
         act = replace(act, records=len(records))
+        if self.queue is not None:
+            await self._leave_to_workers(row, act)
+            return
+        self._check_room()
         conversation = await self._reopen(row, records)
         posted = False
         try:
@@ -411,6 +428,31 @@ class Runs:
             await live.taken.wait()
         if live.refused:
             raise _conflict(live.refused)
+
+    async def _leave_to_workers(self, row: RunRow, act: RunAct) -> None:
+        """As `_go_on`; where no worker is free it is done later."""
+        if not await _kept(self._rows.post, row.id, act):
+            raise _conflict("the run is at work")
+        with anyio.move_on_after(PATIENCE):
+            while (now := self.find(None, row.id)).act is not None:
+                records = await self._work.read(row)
+                if _is_taken(records[act.records :]) and not rests(records):
+                    break
+                await anyio.sleep(_SOON)
+        if now.act is None and now.refused:
+            raise _conflict(now.refused)
+
+    async def _leave_it(self, row: RunRow) -> RunRow:
+        """Have the worker that is at a run leave it, and see to it that none takes it up; the run
+        as it is then."""
+        if row.act is not None:
+            await _kept(self._rows.cancel, row.id)
+        with anyio.move_on_after(PATIENCE):
+            while (row := self.find(None, row.id)).act is not None:
+                with suppress(ApiError):  # a worker is at it
+                    await self._settle(row, await self._work.read(row), cancelled=True)
+                await anyio.sleep(_SOON)
+        return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
         """The tool of a call that waits, and the run's records. Raises `ApiError` where none
@@ -430,8 +472,9 @@ class Runs:
             with anyio.move_on_after(PATIENCE):
                 await live.rested.wait()
         records = await self._records(row)
-        if row.id in self._live or not rests(records):
-            raise _conflict("the run is at work, or was never begun")
+        begun = was_asked(records) or self.find(row.owner, row.id).act is not None
+        if row.id in self._live or (begun and not rests(records)):
+            raise _conflict("the run is at work, or waits for that")
         return records
 
     async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
@@ -447,25 +490,36 @@ class Runs:
     async def _records(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that is not at work here; one that broke off is brought to rest."""
         records = await self._work.read(row)
-        if rests(records) and row.act is None:
+        if self._is_at_rest(row, records):
             return records
         async with self._settling:
             now = await _kept(self._rows.named, row.id)
             records = await self._work.read(row)
-            if row.id in self._live or now is None or (rests(records) and now.act is None):
+            if row.id in self._live or now is None or self._is_at_rest(now, records):
                 return records
             with suppress(ApiError):  # another process is at it, or its model is not served
                 records = await self._settle(now, records)
         return records
 
-    async def _settle(self, row: RunRow, records: Sequence[Record]) -> Sequence[Record]:
-        """Bring a run to rest that broke off. Raises `ApiError` where another process is at it."""
+    def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
+        """Whether there is nothing to be done about it here."""
+        return rests(records) if row.act is None else self.queue is not None
+
+    async def _settle(
+        self, row: RunRow, records: Sequence[Record], *, cancelled: bool = False
+    ) -> Sequence[Record]:
+        """Bring a run to rest that broke off, or is ``cancelled``. Raises `ApiError` where another
+        process is at it."""
         if not was_asked(records):
             with suppress(TranscriptError), self._store.held(row.id):
                 await self._work.put_to_rest(row, records)
             return records
         conversation = await self._reopen(row, records)
         try:
+            conversation.cancelled = cancelled
+            now = [*conversation.files.transcript]
+            if not cancelled and self._is_at_rest(self.find(None, row.id), now):
+                return now  # it was left to a worker meanwhile
             await conversation.settle()
             records = [*conversation.files.transcript]
             if row.act is not None:
@@ -476,13 +530,14 @@ class Runs:
 
     def _status(self, row: RunRow, records: Sequence[Record]) -> str:
         """How a run stands that is not at work here."""
-        if row.cancelled or rests(records):
+        waits = self.queue is not None and row.act is not None  # for a worker, or one is at it
+        if row.cancelled or (rests(records) and not waits):
             return standing_of_run(row, records)
-        try:
-            with self._store.held(row.id):
-                return "stopped"  # it broke off, before it was begun or its model is not served
-        except TranscriptError:  # another process is at it
-            return "running" if was_asked(records) else "queued"
+        if waits:
+            return "running" if self._store.in_use(row.id) else "queued"
+        if not self._store.in_use(row.id):
+            return "stopped"  # it broke off, before it was begun or its model is not served
+        return "running" if was_asked(records) else "queued"
 
     def _size(self, row: RunRow) -> int:
         return self._store.size(row.id)
@@ -503,6 +558,11 @@ _ENDED: Final = ("answered", "stopped", "cancelled")
 async def _kept(does: Callable[..., T], *arguments: Any) -> T:
     """What is read or written of the rows, in a thread: it may have to wait."""
     return await anyio.to_thread.run_sync(does, *arguments)
+
+
+def _is_taken(new: Sequence[Record]) -> bool:
+    """Whether what a run was gone on with is written down."""
+    return any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new)
 
 
 def _same(there: RunRow, body: JsonObject) -> RunRow:

@@ -33,6 +33,7 @@ from mlx_tools.app import (
     session_store,
     signing_key,
 )
+from mlx_tools.errors import StorageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.anthropic_messages import (
     anthropic_messages_error,
@@ -53,6 +54,7 @@ from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
 from mlx_tools.gateway.responses import read_responses, responses_error
+from mlx_tools.gateway.run_queue import QueueState, RunQueue
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
@@ -128,6 +130,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
         ],
         exception_handlers={
             ApiError: _api_error,
+            StorageError: _no_storage,
             404: _not_found,
             405: _not_found,
             500: _internal_error,
@@ -348,13 +351,15 @@ async def _described(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     gateway = request.app.state.gateway
-    lines = {"turns": gateway.admission}
+    lines: dict[str, Admission | QueueState] = {"turns": gateway.admission}
+    gauges: dict[str, dict[str, int]] = {}
     if gateway.runs is not None:
         lines["runs"] = gateway.runs.admission
-    gauges = {
-        "active": {what: one.active for what, one in lines.items()},
-        "waiting": {what: one.waiting for what, one in lines.items()},
-    }
+        if (queue := gateway.runs.queue) is not None:
+            lines["runs"] = state = await anyio.to_thread.run_sync(queue.state)
+            gauges["workers"] = {"runs": state.workers}
+    gauges["active"] = {what: one.active for what, one in lines.items()}
+    gauges["waiting"] = {what: one.waiting for what, one in lines.items()}
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 
@@ -366,6 +371,12 @@ async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     body = _error_body(request.url.path)(error)
     return JSONResponse(body, error.status, headers=_error_headers(error))
+
+
+async def _no_storage(request: Request, error: Exception) -> Response:
+    """Where sessions are kept cannot be used: the disk is full, the database is away."""
+    problem = ApiError(503, "storage_unavailable", str(error), retry_after=5)
+    return await _api_error(request, problem)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
@@ -407,6 +418,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     own = options.configuration.settings.gateway
     models = ServedModels(options, note)
     secret, meters = own.webhook_secret, Meters()
+    store = session_store(options.configuration)
     runs = Runs(
         options.configuration,
         models,
@@ -415,8 +427,9 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
         note,
         webhooks=Webhooks(own.webhooks, signing_key(secret) if secret else b""),
         meters=meters,
+        queue=RunQueue(store) if store.dsn else None,
     )
-    person = Person(session_store(options.configuration).secret, time.time)
+    person = Person(store.secret, time.time)
     gateway = Gateway(
         models,
         Admission(own.concurrency, own.queue, time.monotonic),

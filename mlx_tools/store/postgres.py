@@ -125,8 +125,8 @@ def database(address: str) -> PostgresDatabase:
 
 class PostgresDatabase:
     """Connections to one database. Each is used by one thread at a time; those that nobody needs
-    are kept for the next. ``address_within`` leads others into the sessions' schema, ``place`` is
-    the address without whoever it lets in. Raises `UsageError` for what is no address.
+    are kept for the next. ``address_within`` leads into the schema of the queue of runs, ``place``
+    is the address without whoever it lets in. Raises `UsageError` for what is no address.
     """
 
     def __init__(self, address: str) -> None:
@@ -311,7 +311,7 @@ class PostgresDatabase:
 
 def _within(address: str) -> str:
     start, _, query = address.partition("?")
-    parts, path = [one for one in query.split("&") if one], f"-csearch_path%3D{_CORE}"
+    parts, path = [one for one in query.split("&") if one], f"-csearch_path%3D{_CORE}_queue"
     there = [one for one in parts if one.startswith("options=")]
     options = f"{there[-1]}%20{path}" if there else f"options={path}"
     return f"{start}?{'&'.join([*(one for one in parts if one not in there), options])}"
@@ -431,6 +431,8 @@ class _Sign:
     def close(self) -> None:
         """Lets the lock go."""
         if self._connection is not None:
+            with contextlib.suppress(Exception):  # with the connection it is gone anyway, if later
+                self._connection.execute("SELECT pg_advisory_unlock_all()")
             self._connection.close()
             self._connection = None
 

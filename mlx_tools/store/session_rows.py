@@ -211,6 +211,10 @@ class PostgresStore(SessionStore):
                 raise TranscriptError(f"there is no session {session}")
             yield
 
+    def in_use(self, session: str) -> bool:
+        with self._database.connection() as db:
+            return is_locked(db, session) or not _is_there(db, session)
+
     # --- as it is kept: for a copy ---
 
     @contextlib.contextmanager

@@ -68,7 +68,7 @@ class SessionStore(ABC):
     What is read of sessions needs no tools and no model, and makes nothing. One process at a time
     writes to a session: whoever has opened it holds it until its transcript is closed, or the
     process ends, however it ends. ``place`` is what messages call the store, ``dsn`` leads to the
-    database that it is in, None where it is in files.
+    queue of runs in the database that it is in, None where it is in files.
     """
 
     place: str
@@ -176,6 +176,14 @@ class SessionStore(ABC):
     def held(self, session: str) -> AbstractContextManager[None]:
         """Keeps other processes from going on with a session. Raises `TranscriptError` where one
         is at it."""
+
+    def in_use(self, session: str) -> bool:
+        """Whether a process is at a session, or there is none."""
+        try:
+            with self.held(session):
+                return False
+        except TranscriptError:
+            return True
 
     @abstractmethod
     def sweep(self) -> None:

@@ -73,8 +73,8 @@ def filled(store: SessionStore, sessions: int = 3) -> list[str]:
     jobs.claim(NOW.replace(day=2, hour=7), "runner")
     rows = RunRows(store)
     rows.add(RunRow(made[0], "me", {"question": "é"}, act=RunAct("ask", {}, 0)), "key")
-    rows.add(RunRow(made[1], "me", {"question": "b"}), None)
-    rows.rest(made[1], Hook("m", "https://x", "run.done", {"a": 1}), now=1.25)
+    rows.add(other := RunRow(made[1], "me", {"question": "b"}), None)
+    rows.rest(other, Hook("m", "https://x", "run.done", {"a": 1}), now=1.25)
     return sorted(made)
 
 

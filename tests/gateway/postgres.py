@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,10 @@ class Cluster:
         raise AssertionError("PostgreSQL did not start")
 
     def kill(self) -> None:
-        self._server.kill()
+        own = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text()
+        for pid in (self._server.pid, *map(int, own.split())):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self._server.wait()
 
     def stop(self) -> None:

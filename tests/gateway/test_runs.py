@@ -525,14 +525,15 @@ def test_what_was_asked_of_the_model_when_the_server_was_killed_is_found_as_inte
         await anyio.wait_all_tasks_blocked()
         shutil.copytree(tmp_path / "state", tmp_path / "killed")
         await one.runs.aclose()
-        two = begin(answer("again"), state="killed")
+        two = begin(answer("again"), answer("begun"), state="killed")
         for run in made:
             found = await rested(two, run["id"])
             assert (found["status"], found["reason"]) == ("stopped", "interrupted")
         assert two.backend.prompts == []
-        again = await two.client.post(f"/v1/runs/{made[0]['id']}/continue", json={"question": "y"})
-        assert again.status_code == 200
-        assert (await rested(two, made[0]["id"]))["answer"] == "again"
+        for run, said in ((made[0], "again"), (made[2], "begun")):
+            path = f"/v1/runs/{run['id']}/continue"
+            assert (await two.client.post(path, json={"question": "y"})).status_code == 200
+            assert (await rested(two, run["id"]))["answer"] == said
 
     anyio.run(main)
 

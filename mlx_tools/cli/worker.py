@@ -1,0 +1,36 @@
+"""`mlx-tools worker`: does the runs that gateways' clients ask for, and the jobs that are due."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+import typer
+
+from mlx_tools.cli import options
+from mlx_tools.cli.output import note
+from mlx_tools.errors import EXIT_OK, MissingDependency
+from mlx_tools.paths import to_install
+
+app = typer.Typer(add_completion=False)
+
+_WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
+
+
+@app.command()
+@options.with_settings("profile", *options.BACKEND, *_WRITING, *options.POLICY, *options.RUN)
+def worker(*, options_given: options.Options) -> int:
+    """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
+
+    The jobs of the schedule that are due are run, too.
+    """
+    run = options.run_options(options_given)
+    try:
+        from mlx_tools.gateway import work
+    except ImportError as error:
+        needs = f"a worker needs {error.name}"
+        raise MissingDependency(needs, hint=to_install("gateway")) from error
+    from mlx_tools.cli.schedule import run_due
+
+    anyio.run(work, run, note, run_due)
+    return EXIT_OK

@@ -1,0 +1,105 @@
+"""The queue of what is to be done about runs, where their sessions are in PostgreSQL: jobs of
+procrastinate, which workers on any machine take.
+
+A job only names a run. What is to be done stands in the run's row, and where that begins in its
+transcript: a job that comes twice finds nothing to do, and all jobs can be made anew of the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from mlx_tools.errors import MissingDependency, StorageError
+from mlx_tools.paths import to_install
+from mlx_tools.store import FileFormat, SessionStore, Statements
+
+if TYPE_CHECKING:
+    from procrastinate import App
+
+HEARTBEAT: Final = 2.0
+"""Seconds between two signs of life of a worker."""
+
+LEASE: Final = 10.0
+"""Seconds without one after which another worker takes what it had."""
+
+RUN: Final = "run"
+"""The task that does what is asked of a run."""
+
+_NAME: Final = "mlx_tools_queue"
+_WAITING: Final = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo' AND task_name = ?"
+_WORKERS: Final = (
+    "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - ? * interval '1 s'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """How many runs ``wait`` for a worker, how many are at work, and how many ``workers`` live."""
+
+    waiting: int
+    active: int
+    workers: int
+
+
+class RunQueue:
+    """The queue beside the sessions of ``store``, which are in PostgreSQL. Its tables are made
+    where they are missing. Raises `MissingDependency`, and `StorageError`."""
+
+    def __init__(self, store: SessionStore) -> None:
+        try:
+            import procrastinate
+        except ImportError:
+            raise MissingDependency(
+                "runs by workers need procrastinate", hint=to_install("postgres")
+            ) from None
+        logger = logging.getLogger("procrastinate")
+        logger.addHandler(logging.NullHandler())  # what concerns a user is told by us
+        logger.propagate = False
+        form = _format(procrastinate)
+        self._tables, self._address = store.tables(form), store.dsn
+        self._adding = self.app()
+        with self._tables.transaction():
+            pass
+
+    def app(self) -> App:
+        """What works the queue off. Once it is opened nothing is added by it (`add`)."""
+        from procrastinate import App, PsycopgConnector
+
+        return App(connector=PsycopgConnector(conninfo=self._address, min_size=1, timeout=10))
+
+    def add(self, db: Statements, run: str, model: str) -> None:
+        """Have a worker that serves ``model`` take a run up, once the transaction is kept."""
+        (before,) = db.execute("SELECT current_setting('search_path')").fetchone()
+        db.execute("SELECT set_config('search_path', ?, true)", (f"{_NAME}, {before}",))
+        connection: Any = db.connection  # type: ignore[attr-defined]
+        options: Any = {"lock": run, "queue": model, "connection": connection}
+        self._adding.configure_task(RUN, allow_unknown=True, **options).defer(run=run)
+        db.execute("SELECT set_config('search_path', ?, true)", (before,))
+
+    def named(self) -> set[str]:
+        """The runs that a job names."""
+        query = "SELECT args ->> 'run' FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
+        with self._tables.transaction() as db:
+            return {run for (run,) in db.execute(query).fetchall()}
+
+    def state(self) -> QueueState:
+        """How it stands."""
+        with self._tables.transaction() as db:
+            (waiting,) = db.execute(_WAITING, (RUN,)).fetchone()
+            (active,) = db.execute(_WAITING.replace("todo", "doing"), (RUN,)).fetchone()
+            (workers,) = db.execute(_WORKERS, (LEASE,)).fetchone()
+        return QueueState(waiting, active, workers)
+
+
+def _format(procrastinate: Any) -> FileFormat:
+    """Its tables are of the version that is installed: those of an older one are made anew."""
+    from procrastinate.schema import SchemaManager
+
+    made = SchemaManager.get_schema()
+    major, minor, *_ = procrastinate.__version__.split(".")
+    version = 1000 * int(major) + int(minor)
+    anew = f"DROP SCHEMA {_NAME} CASCADE; CREATE SCHEMA {_NAME};\n{made}"
+    since = dict.fromkeys(range(3000, version), anew)
+    return FileFormat("queue of runs", StorageError, 0, version, made, "queue", since)

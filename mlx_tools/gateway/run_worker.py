@@ -1,0 +1,240 @@
+"""A worker: does what is asked of runs, on any machine that reaches their database.
+
+While it lives, its jobs are its own. Where it dies, another takes them, and goes on with the run as
+its transcript says: a call that may have happened is asked about. Two are never at one run, since
+whoever writes to its session holds that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from mlx_tools.app import RunOptions, session_store, signing_key
+from mlx_tools.controller import Conversation
+from mlx_tools.errors import MlxToolsError, StorageError, UsageError
+from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_queue import HEARTBEAT, LEASE, RUN, RunQueue
+from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway.run_work import RunWork, was_asked
+from mlx_tools.gateway.served_models import DEFAULT, ServedModels
+from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.transcript import rests
+
+if TYPE_CHECKING:
+    from procrastinate import BaseRetryStrategy
+
+GRACE: Final = 30.0
+"""Seconds that runs have to end, once the worker is told to; then they are given to another."""
+
+LOOK: Final = 1.0
+"""Seconds between two looks at whether a run was cancelled."""
+
+AGAIN: Final = 2.0
+"""Seconds until it is tried again what could not be done now."""
+
+_DUE: Final = "due"
+_EVERY_MINUTE: Final = "* * * * *"
+
+Note = Callable[[str], None]
+
+
+class NotNow(Exception):
+    """The run cannot be taken up now, by this worker."""
+
+
+class RunWorker:
+    """Takes runs of the ``models`` from ``queue``, ``slots`` at once. ``run_due`` runs the jobs of
+    the schedule that are due; ``note`` is told what no client hears of."""
+
+    def __init__(
+        self,
+        work: RunWork,
+        queue: RunQueue,
+        slots: int,
+        models: tuple[str, ...],
+        run_due: Callable[[], Awaitable[None]],
+        note: Note,
+    ) -> None:
+        self._work, self._queue, self._note = work, queue, note
+        self._app = app = queue.app()
+        self._told = ""
+        self._stopping = anyio.Event()
+        app.task(name=RUN, retry=_again())(self.do)
+        due = app.task(name=_DUE, queue=_DUE, queueing_lock=_DUE)(_without_time(run_due))
+        app.periodic(cron=_EVERY_MINUTE)(due)
+        self._options: dict[str, Any] = {
+            "queues": [*models, _DUE],
+            "concurrency": slots,
+            "delete_jobs": "always",
+            "install_signal_handlers": False,
+            "shutdown_graceful_timeout": GRACE,
+            "update_heartbeat_interval": HEARTBEAT,
+            "stalled_worker_timeout": LEASE,
+        }
+
+    async def serve(self) -> None:
+        """Work until `stop`. While the database cannot be had it is tried again."""
+        while not self._stopping.is_set():
+            try:
+                async with self._app.open_async(), anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._rescue)
+                    working = asyncio.create_task(self._app.run_worker_async(**self._options))
+                    tasks.start_soon(self._end, working)
+                    await working
+                    tasks.cancel_scope.cancel()
+                self._told = ""
+            except* _database_errors() as errors:
+                self._tell(f"the queue cannot be used: {errors.exceptions[0]}")
+            except* asyncio.CancelledError:
+                if not self._stopping.is_set():
+                    raise
+            with anyio.move_on_after(AGAIN):
+                await self._stopping.wait()
+
+    def stop(self) -> None:
+        """Take no more, and end when what is at work has ended, or was given to another."""
+        self._stopping.set()
+
+    async def do(self, run: str) -> None:
+        """Do what is asked of a run, until it rests. Raises `NotNow`."""
+        rows = self._work.rows
+        row = await anyio.to_thread.run_sync(rows.named, run)
+        if row is None or row.act is None:
+            return
+        try:
+            records = await self._work.read(row)
+            conversation = await self._work.open(row, records)
+        except ApiError as error:
+            if error.status in (404, 500) and self._work.store.size(run) < 0:
+                await self._work.put_to_rest(row, (), error.message)  # its session was removed
+                return
+            raise NotNow(error.message) from error
+        except MlxToolsError as error:  # another process is at it, or the database is gone
+            raise NotNow(str(error)) from error
+        try:
+            row, refused = await self._watched(row, conversation)
+            records = [*conversation.files.transcript]
+            if refused or rests(records) or (row.cancelled and not was_asked(records)):
+                await self._work.put_to_rest(row, records, refused)
+        except StorageError as error:
+            raise NotNow(str(error)) from error
+        finally:
+            conversation.close()
+
+    async def _watched(self, row: RunRow, conversation: Conversation) -> tuple[RunRow, str]:
+        """Do it, unless it is cancelled; return the row, and why not where it is refused."""
+        assert row.act is not None
+        doing = asyncio.create_task(self._work.do(conversation, row.act, lambda event: None))
+        try:
+            while True:
+                if row.cancelled:
+                    conversation.cancelled = True
+                    doing.cancel()
+                    await asyncio.wait([doing])
+                    if was_asked(conversation.files.transcript):
+                        await conversation.settle()
+                    return row, ""
+                done, _ = await asyncio.wait([doing], timeout=LOOK)
+                if done:
+                    return row, doing.result()
+                now = await anyio.to_thread.run_sync(self._work.rows.named, row.id)
+                row = replace(row, cancelled=now is not None and now.cancelled)
+        except BaseException:
+            conversation.close()  # what it writes no more, another goes on with
+            raise
+        finally:
+            doing.cancel()
+            await asyncio.wait([doing])
+
+    async def _end(self, working: asyncio.Task[None]) -> None:
+        await self._stopping.wait()
+        working.cancel()  # it takes no more, and waits for what it has
+
+    async def _rescue(self) -> None:
+        """Now and then, free the jobs of workers that died, and make those that are missing."""
+        manager = self._app.job_manager
+        while True:
+            try:
+                for job in await manager.get_stalled_jobs(seconds_since_heartbeat=LEASE):
+                    with suppress(*_database_errors()):  # another was quicker
+                        await manager.retry_job(job)
+                await anyio.to_thread.run_sync(self._work.rows.queue_again, self._queue.named)
+            except _database_errors() as error:
+                self._tell(f"the queue cannot be used: {error}")
+            await anyio.sleep(LEASE / 2)
+
+    def _tell(self, problem: str) -> None:
+        if problem != self._told:
+            self._note(problem)
+        self._told = problem
+
+
+def _database_errors() -> tuple[type[Exception], ...]:
+    from procrastinate.exceptions import ProcrastinateException
+    from psycopg import Error
+
+    return ProcrastinateException, Error, StorageError
+
+
+def _again() -> BaseRetryStrategy:
+    from procrastinate import BaseRetryStrategy, RetryDecision
+
+    class Again(BaseRetryStrategy):
+        """What was not done is tried again, by whichever worker is free."""
+
+        def get_retry_decision(self, *, exception: BaseException, job: Any) -> RetryDecision:
+            return RetryDecision(retry_in={"seconds": int(AGAIN)})
+
+    return Again()
+
+
+def _without_time(run_due: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    async def due(timestamp: int) -> None:
+        await run_due()
+
+    return due
+
+
+async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[None]]) -> None:
+    """Do what is asked of runs, as the settings say, until SIGTERM or SIGINT. Raises `UsageError`
+    where sessions are no database's."""
+    configuration = options.configuration
+    own = configuration.settings.gateway
+    store = session_store(configuration)
+    if store.dsn is None:
+        raise UsageError(
+            f"workers need sessions in PostgreSQL, and {store.place} is none",
+            hint='name a database: sessions = "postgresql://…", or --sessions',
+        )
+    queue = RunQueue(store)
+    secret = own.webhook_secret
+    webhooks = Webhooks(own.webhooks, signing_key(secret) if secret else b"")
+    models = ServedModels(options, note)
+    try:
+        await models.open()
+        runs = RunWork(configuration, models, note, webhooks, queue=queue)
+        served = tuple(row["id"] for row in models.rows())
+        worker = RunWorker(runs, queue, own.concurrency, (*served, DEFAULT), run_due, note)
+        webhooks.wake(runs.rows)
+        note(f"runs of {', '.join(served)} are done here, {own.concurrency} at once")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_stop_at_signals, worker, note)
+            await worker.serve()
+            tasks.cancel_scope.cancel()
+    finally:
+        await webhooks.aclose()
+        await models.aclose()
+
+
+async def _stop_at_signals(worker: RunWorker, note: Note) -> None:
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            note("ends when its runs have ended, or gives them to another worker")
+            worker.stop()
