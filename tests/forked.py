@@ -230,6 +230,7 @@ def run(job: dict[str, Any], files: list[int]) -> None:
     os.chdir(job["folder"])
     os.environ.clear()
     os.environ.update(job["environ"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     time.tzset()
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     lines = 1 if os.isatty(1) else -1

@@ -192,10 +192,10 @@ def read_key(
             asking = False
 
     try:
-        with terminal_kept(keyboard), handled(signal.SIGCONT, begin):
+        with terminal_kept(keyboard), handled(signal.SIGCONT, begin), _signalled() as signals:
             try:
                 begin()
-                while not keys and (text := _come(file)):
+                while not keys and (text := _come(file, signals)):
                     parser.feed(text)
                     parser.flush()
             finally:
@@ -209,12 +209,34 @@ def read_key(
     return keys[0] if len(keys) == 1 and len(keys[0]) == 1 and keys[0].isprintable() else ""
 
 
-def _come(file: int) -> str:
+def _come(file: int, signals: int) -> str:
     """The text that comes in one go; empty at the end of the input. Raises OSError."""
     data, patience = b"", None
-    while select.select([file], [], [], patience)[0] and (chunk := os.read(file, _CHUNK)):
-        data, patience = data + chunk, _REST
+    while ready := select.select([file, signals], [], [], patience)[0]:
+        if signals in ready:
+            os.read(signals, _CHUNK)
+        elif chunk := os.read(file, _CHUNK):
+            data, patience = data + chunk, _REST
+        else:
+            break
     return data.decode("utf-8", "replace")
+
+
+@contextlib.contextmanager
+def _signalled() -> Iterator[int]:
+    """Inside, a file that each signal makes readable: one that comes just before a wait for input
+    begins would otherwise be noticed with the next key. Only the main thread notices signals."""
+    signals, written = os.pipe()
+    os.set_blocking(written, False)
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.set_wakeup_fd(written, warn_on_full_buffer=False) if main else -1
+    try:
+        yield signals
+    finally:
+        if main:
+            signal.set_wakeup_fd(before)
+        os.close(signals)
+        os.close(written)
 
 
 def read_line(keyboard: TextIO) -> str | None:

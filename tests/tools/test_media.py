@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from mlx_tools import Controller, Policy, builtin_tools
 from mlx_tools.testing import ScriptedBackend
+from tests.forked import forks
 
 PACKAGES = {
     "mlx_vlm/__init__.py": """
@@ -71,23 +70,17 @@ def cached(home: Path, name: str, config: dict[str, Any], weights: str) -> None:
     (snapshot / weights).touch()
 
 
-def tools(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def tools(home: Path, *arguments: str) -> tuple[int, str, str]:
+    """The exit code and the words of ``mlx-tools tools``."""
     environ = os.environ | {
         "PYTHONPATH": str(home / "packages"),
         "HF_HUB_CACHE": str(home / "hub"),
         "MLX_TOOLS_DATA_DIR": str(home / "data"),
         "PATH": str(home / "bin"),
     }
-    command = [
-        sys.executable,
-        "-m",
-        "mlx_tools",
-        "tools",
-        *arguments,
-        "--root",
-        str(home / "files"),
-    ]
-    return subprocess.run(command, env=environ, capture_output=True, text=True)
+    run = forks().start("tools", *arguments, "--root", str(home / "files"), environ=environ)
+    out, err = run.communicate()
+    return run.wait(), out.decode(), err.decode()
 
 
 @pytest.mark.parametrize(
@@ -108,13 +101,13 @@ def tools(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_file_below_the_roots_is_told_of_by_a_model_that_is_here(
     home: Path, name: str, arguments: dict[str, str], said: str
 ) -> None:
-    done = tools(home, "call", name, json.dumps(arguments), "--tools", name)
-    assert said in (done.stderr if done.returncode else done.stdout), done
+    code, out, err = tools(home, "call", name, json.dumps(arguments), "--tools", name)
+    assert said in (err if code else out), (out, err)
 
 
 def test_each_is_disabled_with_what_is_missing(home: Path) -> None:
     def reasons() -> list[str | None]:
-        rows = [json.loads(line) for line in tools(home, "list", "--json").stdout.splitlines()]
+        rows = [json.loads(line) for line in tools(home, "list", "--json")[1].splitlines()]
         names = ("describe_image", "transcribe_audio")
         return [row["disabled_reason"] for row in rows if row["name"] in names]
 
