@@ -18,6 +18,23 @@ from typing import Any, ClassVar, Final, Literal
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
 
+_BREAKS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"})
+
+
+def json_line(value: Any) -> str:
+    """One line of JSON, as it is told everywhere: UTF-8, with nothing in it where anybody who reads
+    lines would break it. Half a surrogate pair, which is no text, stands as its escape. Raises
+    ValueError for a number that JSON does not have."""
+    line = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if line.isascii():
+        return line
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return line.translate(_BREAKS)
+
+
 Style = Literal["jsonl", "markdown-json", "xml", "native"]
 """How messages are written: as `mlx_tools.protocol.delimiters` has it, or (native) as the model's
 own template does."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mlx_tools.app.settings import Group, SettingRow, Settings, table
-from mlx_tools.errors import ConfigError
+from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.paths import config_dir, read_data
 from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
 from mlx_tools.store import fingerprints
@@ -171,6 +171,16 @@ class Configuration:
         if allowed:
             found = replace(found, choices=(((*(tools or ()), *allowed), preset), *narrowing))
         return replace(found, allowed=allowed, watched=self.watched, profiles=self.profiles)
+
+    def with_profile(self, name: str) -> Configuration:
+        """The same with a profile of the user's file over the rest of that; no file is read again.
+        Raises `UsageError` where there is none."""
+        if name not in self.profiles:
+            there = ", ".join(self.profiles) or "none"
+            raise UsageError(f"there is no profile {name[:100]!r}", hint=f"profiles: {there}")
+        own = sum(layer.kind in ("default", "user") for layer in self.layers)
+        layers = [*self.layers[:own], _filled(self.profiles[name], os.environ), *self.layers[own:]]
+        return replace(merge(layers), watched=self.watched, profiles=self.profiles)
 
     def is_set(self, key: str) -> bool:
         """Return whether anything but the defaults sets it."""

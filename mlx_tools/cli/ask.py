@@ -24,7 +24,7 @@ from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, note, print_json, to_json
+from mlx_tools.cli.output import complain, note, print_json
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import (
@@ -35,6 +35,7 @@ from mlx_tools.controller import (
     cleaner,
 )
 from mlx_tools.errors import UsageError
+from mlx_tools.messages import json_line
 from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
 
@@ -212,7 +213,7 @@ class FullTrace:
         if self.problem is not None:
             return
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = self._clean(to_json({"at": at, "kind": kind} | values))
+        line = self._clean(json_line({"at": at, "kind": kind} | values))
         left = memoryview(line.encode("utf-8") + b"\n")
         try:
             while left:

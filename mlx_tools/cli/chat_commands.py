@@ -30,13 +30,12 @@ from mlx_tools.cli.output import (
     print_prose,
     print_text,
     steerable,
-    to_json,
     warn_all,
 )
 from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk, folders
 from mlx_tools.errors import UsageError, did_you_mean
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ToolSpec, json_line
 from mlx_tools.policy import asks, denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
@@ -427,7 +426,7 @@ def as_markdown(records: Iterable[Record]) -> Iterator[str]:
                 yield from filter(None, [rest.strip("\n")])
             case CallRecord():
                 yield f"`{record.name}`"
-                yield _fenced(to_json(record.arguments), "json")
+                yield _fenced(json_line(record.arguments), "json")
             case ObservationRecord():
                 said = record.content if record.error is None else record.error.message
                 yield _fenced(said or "")

@@ -16,8 +16,9 @@ import typer
 from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
 from mlx_tools.cli.inputs import EditFailed, agreed, at_terminal, editor_of, in_editor
 from mlx_tools.cli.options import AsJsonLines, argument
-from mlx_tools.cli.output import complain, note, print_json, print_text, to_json, warn_all
+from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
 from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.messages import json_line
 from mlx_tools.paths import private_dir, read_text, write_whole
 
 app = typer.Typer(add_completion=False)
@@ -189,7 +190,7 @@ def _plain(value: Any) -> str:
     if value is None:
         return "-"
     plain = isinstance(value, str) and value.isprintable() and value
-    return value if plain else to_json(value)
+    return value if plain else json_line(value)
 
 
 def _from(origins: Sequence[Mapping[str, str]]) -> str:

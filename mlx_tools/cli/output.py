@@ -64,18 +64,6 @@ def make_sound() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def to_json(value: Any) -> str:
-    """One line of JSON. Half a surrogate pair, which is no text, stands as its escape."""
-    import json
-
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text
-
-
 def counted(number: int, thing: str) -> str:
     """So many of a thing, with the plural that most words have."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
@@ -96,7 +84,9 @@ def cut(text: str, length: int) -> str:
 
 def print_json(value: Any) -> None:
     """Print one line of JSON to standard output, as UTF-8 whatever the locale."""
-    write_bytes(to_json(value).encode("utf-8") + b"\n")
+    from mlx_tools.messages import json_line
+
+    write_bytes(json_line(value).encode() + b"\n")
 
 
 def write_bytes(data: bytes) -> None:

@@ -25,7 +25,6 @@ from mlx_tools.cli.output import (
     print_row,
     print_text,
     shown,
-    to_json,
     write_bytes,
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
@@ -39,6 +38,7 @@ from mlx_tools.errors import (
     UsageError,
     did_you_mean,
 )
+from mlx_tools.messages import json_line
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import signature
 from mlx_tools.store import SessionFiles
@@ -313,7 +313,7 @@ def _tell(done: DirectCall, files: SessionFiles) -> int:
         hint = f" ({ALLOW.format(name=done.name)})" if _allowable(done) else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":
-        called = f"{done.name} {shown(to_json(done.arguments))}"
+        called = f"{done.name} {shown(json_line(done.arguments))}"
         complain(f"an approval is due for {called} (--approve always gives it)", kind="paused")
         return EXIT_PAUSED
     if done.status in ("ok", "dry_run"):

@@ -28,8 +28,8 @@ from mlx_tools.cli.output import (
     print_text,
     shown,
     steerable,
-    to_json,
 )
+from mlx_tools.messages import json_line
 from mlx_tools.policy import TEMPLATE
 from mlx_tools.transcript import Answered, GivenSource, Outcome, Paused, Stopped, events
 
@@ -133,7 +133,7 @@ class LiveView:
             case events.CallRead():
                 self._arguments[event.call] = event.arguments
                 repaired = f"  (repaired: {', '.join(event.repairs)})" if event.repairs else ""
-                said = f"→ {event.name} {_line(to_json(event.arguments))}{repaired}"
+                said = f"→ {event.name} {_line(json_line(event.arguments))}{repaired}"
                 self._calls.append(("bold", said))
             case events.CallDecided() if event.rule.startswith(TEMPLATE):
                 self._step("yellow", f"! {_line(event.reason)}")
@@ -269,7 +269,7 @@ class LiveView:
         if self._steps is None:
             return
         given = self._arguments.pop(event.call, {}).values()
-        words = ", ".join(one if isinstance(one, str) else to_json(one) for one in given)
+        words = ", ".join(one if isinstance(one, str) else json_line(one) for one in given)
         took = f" · {took}" if took else ""
         room = size_of(self._steps).columns - 1 - cells(took)
         head = _fit(shown(_line(f"· {event.name} {words}")), room * 3 // 5)

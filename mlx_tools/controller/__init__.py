@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
-    from mlx_tools.controller.earlier import Earlier, turn_of
+    from mlx_tools.controller.earlier import Earlier, earlier_in, turn_of
     from mlx_tools.controller.outputs import Outputs, cleaner
     from mlx_tools.controller.session import Complete, Session, Write
     from mlx_tools.controller.turn import Turn, decision_on, refusal_by

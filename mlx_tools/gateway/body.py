@@ -68,15 +68,17 @@ def unsupported(param: str, problem: str) -> ApiError:
 def check_plain(body: Mapping[str, Any]) -> None:
     """Return where a body can be written as text again. Raises `ApiError` for half of a surrogate
     pair, a number that JSON does not have, and nesting without end."""
-    try:
-        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
-        problem = "a text holds half of a surrogate pair"
-    except (TypeError, ValueError, RecursionError) as error:
-        problem = f"the body is not plain JSON: {error}"
-    else:
-        return
-    raise ApiError(400, "invalid_value", problem)
+    for param, value in body.items():
+        try:
+            json.dumps({param: value}, ensure_ascii=False, allow_nan=False).encode()
+        except UnicodeEncodeError:
+            problem = "a text holds half of a surrogate pair"
+        except (TypeError, ValueError, RecursionError) as error:
+            problem = f"the body is not plain JSON: {error}"
+        else:
+            continue
+        param = param.encode(errors="replace").decode()
+        raise ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
 
 
 def check_text(part: Mapping[str, Any], at: str, kinds: Container[str]) -> None:

@@ -37,7 +37,7 @@ from mlx_tools.gateway.request import (
     TurnEvent,
     TurnRequest,
 )
-from mlx_tools.messages import ToolSpec, Usage
+from mlx_tools.messages import ToolSpec, Usage, json_line
 
 _ACCEPTED: Final = (
     *("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"),
@@ -162,7 +162,7 @@ def _messages(values: list[JsonObject]) -> Iterator[ClientMessage]:
         at = f"messages[{number}]"
         message = read(ChatMessage, value, at)
         role: Role = "system" if message.role == "developer" else message.role
-        content = _text(message.content, place(at, "content")) or message.refusal or ""
+        content = content_text(message.content, place(at, "content")) or message.refusal or ""
         if role == "tool" and not message.tool_call_id:
             param = place(at, "tool_call_id")
             raise ApiError(400, "missing_required_parameter", f"{param}: required", param=param)
@@ -173,7 +173,9 @@ def _messages(values: list[JsonObject]) -> Iterator[ClientMessage]:
         yield ClientMessage(role, content, calls, message.tool_call_id or "")
 
 
-def _text(content: str | list[JsonObject] | None, at: str) -> str:
+def content_text(content: str | list[JsonObject] | None, at: str) -> str:
+    """What a message says, found in the body at this place, its parts joined. Raises `ApiError`
+    for a part that is no text."""
     texts = []
     for number, part in enumerate(as_parts(content, "text") or []):
         kind = part.get("type", "text")
@@ -343,7 +345,7 @@ class ChatReply:
 
 
 def _event(value: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {json_line(value)}\n\n"
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:

@@ -3,7 +3,6 @@ but for the backend that it asks."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -25,7 +24,7 @@ from mlx_tools.gateway.request import (
     TurnRequest,
 )
 from mlx_tools.gateway.turn import Emit, Speaker, as_api_error
-from mlx_tools.messages import Usage
+from mlx_tools.messages import Usage, json_line
 
 _REFUSED: Final[Mapping[str, Any]] = {
     "n": 1,
@@ -190,4 +189,4 @@ def _choice(text: str, finish: str | None) -> dict[str, Any]:
 
 
 def _text(value: Mapping[str, Any]) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    return f"data: {json_line(value)}\n\n"

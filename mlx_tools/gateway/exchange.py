@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse
 
 from mlx_tools.gateway.request import ApiError, ArgumentsMore, CallBegun, TextPiece, TurnDone
+from mlx_tools.messages import json_line
 
 MAX_BODY: Final = 32 << 20
 """Bytes of a request's body."""
@@ -140,5 +141,5 @@ class Told:
 
 
 def server_sent(kind: str, data: Mapping[str, Any]) -> str:
-    """One server-sent event of this kind, with its blank line. Plain ASCII."""
-    return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"
+    """One server-sent event of this kind, with its blank line."""
+    return f"event: {kind}\ndata: {json_line(data)}\n\n"

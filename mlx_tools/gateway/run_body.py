@@ -9,10 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from mlx_tools.controller import ApprovalAnswer
+from mlx_tools.controller import ApprovalAnswer, earlier_in
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import (
-    TEXT_ONLY,
     Body,
     JsonObject,
     answer_schema,
@@ -22,7 +21,7 @@ from mlx_tools.gateway.body import (
     read,
     tool_spec,
 )
-from mlx_tools.gateway.chat_completions import ChatFunction
+from mlx_tools.gateway.chat_completions import ChatFunction, content_text
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec
 from mlx_tools.policy import PRESETS, Limits
@@ -63,6 +62,7 @@ class RunBody(_Strict):
     question: Question | None = None
     messages: Annotated[list[JsonObject], Field(min_length=1)] | None = None
     model: str | None = None
+    profile: Name | None = None
     preset: Annotated[str, Field(json_schema_extra={"enum": [*PRESETS]})] | None = None
     tools: list[Name] | None = None
     client_tools: Annotated[list[JsonObject], Field(max_length=_MOST_TOOLS)] | None = None
@@ -147,11 +147,12 @@ class RunAct:
 class AskedRun:
     """A run as a client asks for it. ``history`` is what was said before the question; ``tools``
     None are all that the server has, ``limits`` those that were named. ``own`` are the tools that
-    the client itself runs."""
+    the client itself runs. ``profile`` is one of the user's settings."""
 
     question: str
     history: Sequence[JsonObject] = ()
     model: str = ""
+    profile: str | None = None
     preset: str | None = None
     tools: tuple[str, ...] | None = None
     own: tuple[ToolSpec, ...] = ()
@@ -170,7 +171,7 @@ class AskedRun:
             wanted = Limits.from_json({**most.to_json(), **self.limits}).to_json()
         except UsageError as error:
             raise ApiError(400, "invalid_value", str(error), param="limits") from None
-        return Limits(**{name: min(wanted[name], value) for name, value in most.to_json().items()})
+        return Limits(**wanted).lower(most)
 
 
 def read_run(body: Mapping[str, Any]) -> AskedRun:
@@ -188,6 +189,7 @@ def read_run(body: Mapping[str, Any]) -> AskedRun:
         question=question,
         history=history,
         model=given.model or "",
+        profile=given.profile,
         preset=given.preset,
         tools=None if given.tools is None else tuple(given.tools),
         own=_own_tools(given.client_tools or []),
@@ -203,12 +205,28 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
         raise ApiError(400, "invalid_value", "either question or messages", param="question")
     if given.question is not None:
         return given.question, []
-    *history, last = given.messages or []
+    *history, last = map(_as_text, range(len(given.messages or [])), given.messages or [])
     content = last.get("content")
     if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
-        problem = f"messages: the last one is the user's question, a text; {TEXT_ONLY}"
+        problem = "messages: the last one is the user's question"
         raise ApiError(400, "invalid_value", problem, param="messages")
+    try:
+        earlier_in(history)
+    except UsageError as error:
+        raise ApiError(400, "invalid_value", f"messages: {error}", param="messages") from None
     return content, history
+
+
+def _as_text(index: int, message: JsonObject) -> JsonObject:
+    """A message whose content is a text, where it was given as parts of one."""
+    at, content = place("messages", index, "content"), message.get("content")
+    if not isinstance(content, list):
+        return message
+    for number, part in enumerate(content):
+        if not isinstance(part, dict):
+            param = place(at, number)
+            raise ApiError(400, "invalid_value", f"{param}: a part of a text", param=param)
+    return message | {"content": content_text(content, at)}
 
 
 def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:

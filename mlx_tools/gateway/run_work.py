@@ -15,7 +15,14 @@ from typing import Any, Protocol
 
 import anyio
 
-from mlx_tools.app import Configuration, approval_templates, jobs_of, registry_of, session_store
+from mlx_tools.app import (
+    Configuration,
+    approval_templates,
+    config,
+    jobs_of,
+    registry_of,
+    session_store,
+)
 from mlx_tools.controller import (
     AlwaysApprove,
     ApprovalAnswer,
@@ -26,7 +33,14 @@ from mlx_tools.controller import (
     NobodyThere,
     check_header,
 )
-from mlx_tools.errors import BackendError, MlxToolsError, StorageError, TranscriptError, UsageError
+from mlx_tools.errors import (
+    BackendError,
+    MlxToolsError,
+    StorageError,
+    ToolDefinitionError,
+    TranscriptError,
+    UsageError,
+)
 from mlx_tools.gateway.body import read
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
@@ -35,7 +49,7 @@ from mlx_tools.gateway.run_rows import Hook, RunRow, RunRows
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
-from mlx_tools.policy import Policy, restriction
+from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import SessionFiles, SessionStore
 from mlx_tools.tools import Registry, Tool, ToolError
 from mlx_tools.transcript import (
@@ -117,14 +131,16 @@ class RunWork:
 
     async def begin(self, asked: AskedRun) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
-        speaker = await self._models.speaker(asked.model)
+        speaker = await self._models.speaker(asked.model or self._model_of(asked.profile))
         controller = self._controller(speaker, asked, self.store)
         return await controller.conversation(history=asked.history), speaker.manner.model or DEFAULT
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
         asked = read_run(row.body)
-        speaker = await self._models.speaker(row.model or asked.model)
+        speaker = await self._models.speaker(
+            row.model or asked.model or self._model_of(asked.profile)
+        )
         if not was_asked(records):
             controller = self._controller(speaker, asked, _Begun(self.store, row.id))
             return await controller.conversation(history=asked.history)
@@ -175,6 +191,22 @@ class RunWork:
         if hook is not None:
             self.webhooks.wake(self.rows)
 
+    def _model_of(self, profile: str | None) -> str:
+        """The model that a profile names, empty where it names none."""
+        layer = self.configuration.profiles.get(profile or "")
+        return str(layer.values.get("model.name", "")) if layer is not None else ""
+
+    def _narrowed_by(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
+        """What a profile of the user's says: a policy, limits, and how a model is spoken to. Raises
+        `ApiError` where there is none."""
+        try:
+            found = self.configuration.with_profile(profile)
+        except UsageError as error:
+            raise ApiError(400, "invalid_value", f"profile: {error}", param="profile") from None
+        said, rows = found.run_values(), config.table()
+        own = {rows[key].setting.run for key in self.configuration.profiles[profile].values}
+        return found.policy(), found.limits(), {key: said[key] for key in own & said.keys()}
+
     def _registry(self, header: Header | None) -> Registry:
         return registry_of(self.configuration, jobs_of(self.configuration, header))
 
@@ -194,8 +226,17 @@ class RunWork:
             if (why := registry.lacks(name, policy)) is not None:
                 raise ApiError(400, "invalid_value", f"tools: {name}: {why}", param="tools")
         for spec in asked.own:
-            registry.add(Tool(spec, _made_elsewhere))
+            try:
+                registry.add(Tool(spec, _made_elsewhere))
+            except ToolDefinitionError as error:
+                problem = f"client_tools: {error}"
+                raise ApiError(400, "invalid_value", problem, param="client_tools") from None
+        limits, settings = configuration.limits(), speaker.settings
         policy = _admitting(policy, own)
+        if asked.profile is not None and header is None:  # else the header says it
+            narrowed, lower, said = self._narrowed_by(asked.profile)
+            policy = policy.narrowed_by(_admitting(narrowed, own))
+            limits, settings = limits.lower(lower), replace(settings, **said)
         if asked.tools is not None:
             policy = policy.narrowed_by(restriction((*named, *own)))
         elif asked.preset is not None:
@@ -205,8 +246,8 @@ class RunWork:
             speaker.backend,
             registry,
             policy,
-            limits=asked.limits_within(configuration.limits()),
-            settings=replace(speaker.settings, output_schema=asked.schema),
+            limits=asked.limits_within(limits),
+            settings=replace(settings, output_schema=asked.schema),
             store=store,
             approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
             templates=approval_templates(store),

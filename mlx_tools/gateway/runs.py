@@ -23,7 +23,7 @@ import anyio
 
 from mlx_tools.app import Configuration
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
-from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError
+from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError
@@ -194,6 +194,18 @@ class Runs:
         status, records = await self.stands(row)
         return _view(row, records, status)
 
+    async def with_previews(self, row: RunRow) -> JsonObject:
+        """The run as clients see it, the calls that wait with what they would change."""
+        value = await self.view(row)
+        if value["status"] == "paused":
+            found: dict[str, str] = {}
+            with suppress(ApiError):  # it goes on, or its model is not served
+                found = {one.call: one.preview for one, fresh in await self.waiting(row) if fresh}
+            for one in value["pending"]:
+                if preview := found.get(one["call_id"]):
+                    one["preview"] = preview
+        return value
+
     async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:
         """How a run stands, and its records. Raises `ApiError`."""
         if (live := self._live.get(row.id)) is not None:
@@ -211,17 +223,25 @@ class Runs:
         still what was asked about; of those that are ``edited`` only these, with the arguments
         there. Raises `ApiError`, and `UsageError` where a call cannot have them."""
         async with self._acting(row):
-            conversation = await self._reopen(row, await self._rested(row))
-            try:
-                own = read_run(row.body).own_names
-                found = [pair for pair in await conversation.waiting() if pair[0].name not in own]
-                if edited is None:
-                    return found
-                asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
-                return [(await one.edited(new), True) for one, new in asked if one.edited]
-            finally:
-                conversation.close()
-                await conversation.registry.aclose()
+            return await self._requests(row, await self._rested(row), edited)
+
+    async def _requests(
+        self,
+        row: RunRow,
+        records: Sequence[Record],
+        edited: Mapping[str, Mapping[str, Any]] | None,
+    ) -> list[tuple[ApprovalRequest, bool]]:
+        conversation = await self._reopen(row, records)
+        try:
+            own = read_run(row.body).own_names
+            found = [pair for pair in await conversation.waiting() if pair[0].name not in own]
+            if edited is None:
+                return found
+            asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
+            return [(await one.edited(new), True) for one, new in asked if one.edited]
+        finally:
+            conversation.close()
+            await conversation.registry.aclose()
 
     async def look_again(self, row: RunRow) -> None:
         """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
@@ -244,7 +264,13 @@ class Runs:
         async with self._acting(row):
             name, records = await self._waiting(row, call)
             if answer.approved and name in read_run(row.body).own_names:
-                raise _conflict(f"{name} is a tool of the client's own: send its result")
+                raise _conflict(f"{name} is a tool of the client's own: send its result", "call_id")
+            if answer.arguments is not None:
+                try:
+                    await self._requests(row, records, {call: answer.arguments})
+                except UsageError as error:
+                    problem = f"arguments: {error}"
+                    raise ApiError(400, "invalid_value", problem, param="arguments") from None
             await self._go_on(row, RunAct("decide", {"call": call, **asdict(answer)}), records)
 
     def tools(self) -> tuple[Registry, Policy]:
@@ -257,7 +283,7 @@ class Runs:
         async with self._acting(row):
             name, records = await self._waiting(row, given.call_id)
             if name not in read_run(row.body).own_names:
-                raise _conflict(f"{name} is a tool of the server: it makes its calls itself")
+                raise _conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
             await self._go_on(row, RunAct("give", given.model_dump(exclude_unset=True)), records)
 
     async def ask(self, row: RunRow, question: str) -> None:
@@ -464,7 +490,7 @@ class Runs:
             if one.call_id == call:
                 return one.name, records
         waits = ", ".join(one.call_id for one in pending) or "none"
-        raise _conflict(f"{call[:100]} is not a call that waits (waiting: {waits})")
+        raise _conflict(f"{call[:100]} is not a call that waits (waiting: {waits})", "call_id")
 
     async def _rested(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that rests, for which a client waits a little. Raises `ApiError`."""
@@ -569,11 +595,11 @@ def _same(there: RunRow, body: JsonObject) -> RunRow:
     if there.body == body:
         return there
     problem = "this Idempotency-Key came with another body before"
-    raise ApiError(422, "idempotency_key_reused", problem)
+    raise ApiError(422, "idempotency_key_reused", problem, param="Idempotency-Key")
 
 
-def _conflict(problem: str) -> ApiError:
-    return ApiError(409, "conflict", problem)
+def _conflict(problem: str, param: str | None = None) -> ApiError:
+    return ApiError(409, "conflict", problem, param=param)
 
 
 def _end_of(records: Sequence[Record]) -> str:

@@ -28,6 +28,7 @@ from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import LOOK, Runs
+from mlx_tools.messages import json_line
 
 RUN_BODIES: Final = {
     "approvals": ApprovalBody,
@@ -52,7 +53,7 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= _MOST_KEY:
             problem = f"Idempotency-Key: 1 to {_MOST_KEY} characters"
-            raise ApiError(400, "invalid_value", problem)
+            raise ApiError(400, "invalid_value", problem, param="Idempotency-Key")
         row, new = await runs.create(_owner(runs, request), body, key)
         headers = {} if new else {"idempotent-replayed": "true"}
         headers["location"] = f"/v1/runs/{row.id}"
@@ -61,7 +62,11 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
     async def listed(request: Request) -> Response:
         limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
         after = request.query_params.get("after")
-        rows = runs.page(_owner(runs, request), limit, after)
+        try:
+            rows = runs.page(_owner(runs, request), limit, after)
+        except ApiError as error:
+            error.param = "after"
+            raise
         data, ids = [], [row.id for row in rows[:limit]]
         for row in rows[:limit]:
             with suppress(ApiError):  # its session was removed, or is damaged
@@ -70,7 +75,7 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
         return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(rows) > limit})
 
     async def one(request: Request) -> Response:
-        return JSONResponse(await runs.view(_row(runs, request)))
+        return JSONResponse(await runs.with_previews(_row(runs, request)))
 
     async def act(request: Request) -> Response:
         row, action = _row(runs, request), request.path_params["action"]
@@ -78,7 +83,7 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
             problem = f"{request.url.path} is not served here"
             raise ApiError(404, "not_found", problem)
         await _act(runs, row, action, {} if action == "cancel" else await json_body(request))
-        return JSONResponse(await runs.view(row))
+        return JSONResponse(await runs.with_previews(row))
 
     return [
         Route("/v1/runs", create, methods=["POST"]),
@@ -156,7 +161,7 @@ class _RunSocket:
         async def tell(value: JsonObject) -> None:
             async with one:
                 with anyio.move_on_after(self._patience) as late:
-                    await socket.send_text(json.dumps(value, separators=(",", ":")))
+                    await socket.send_text(json_line(value))
             if late.cancelled_caught:
                 tasks.cancel_scope.cancel()
 
@@ -194,7 +199,7 @@ class _RunSocket:
             try:
                 action, body = _posted(text)
                 await _act(self._runs, row, action, body)
-                await tell({"type": "run", "run": await self._runs.view(row)})
+                await tell({"type": "run", "run": await self._runs.with_previews(row)})
             except ApiError as error:
                 await tell({"type": "error"} | chat_completion_error(error))
 

@@ -7,7 +7,6 @@ to two times, and nobody sees it. So calls are told once they are judged; an ans
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -39,7 +38,7 @@ from mlx_tools.gateway.request import (
     TurnEvent,
     TurnRequest,
 )
-from mlx_tools.messages import FinalAnswer, FinishReason, Usage, total_usage
+from mlx_tools.messages import FinalAnswer, FinishReason, Usage, json_line, total_usage
 from mlx_tools.policy import Limits
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.transcript import (
@@ -286,7 +285,7 @@ class _Taking:
             except _Stopped:
                 return self._done("stop")
         calls = tuple(
-            ClientCall(self._new_id(), record.name, json_text(record.arguments))
+            ClientCall(self._new_id(), record.name, json_line(record.arguments))
             for record in records
         )
         for index, call in enumerate(calls):
@@ -296,7 +295,7 @@ class _Taking:
         repairs = [r.name for r in follow if isinstance(r, RepairRecord) and r.call in keys]
         specs = self._session.specs
         judged = judge(reading, specs, self._results) if self._results else ()
-        echoed = {json_text(one.call.arguments) for one in judged if one.echoed}
+        echoed = {json_line(one.call.arguments) for one in judged if one.echoed}
         return self._done(
             "tool_calls",
             calls,
@@ -404,13 +403,3 @@ class _Taking:
                 break
         written.usages.append(usage or Usage())
         self._say(text.end(), ended=True)
-
-
-def json_text(value: Any) -> str:
-    """A value as compact JSON; what cannot be written as UTF-8 is escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text

@@ -191,7 +191,7 @@ class Delegation:
         policy, limits = self.policy, own.limits()
         if profile:
             policy = policy.narrowed_by(configuration.policy())
-            limits = _lower(limits, configuration.limits())
+            limits = limits.lower(configuration.limits())
         return _Model(chosen.backend, settings, configuration, policy, limits)
 
 
@@ -204,11 +204,6 @@ class _Model:
     configuration: Configuration
     policy: Policy
     limits: Limits
-
-
-def _lower(one: Limits, other: Limits) -> Limits:
-    mine, more = one.to_json(), other.to_json()
-    return Limits.from_json({name: min(mine[name], more[name]) for name in mine})
 
 
 async def _followed(

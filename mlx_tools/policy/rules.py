@@ -159,6 +159,11 @@ class Limits:
                     hint=f"{unit}, from {least:g} to {most:.0f}",
                 )
 
+    def lower(self, other: Limits) -> Limits:
+        """The lower of both, one by one."""
+        most = other.to_json()
+        return Limits(**{name: min(value, most[name]) for name, value in self.to_json().items()})
+
     def to_json(self) -> dict[str, Any]:
         """The limits as JSON values; `from_json` reads them back."""
         return {name: getattr(self, name) for name in _BOUNDS}

@@ -142,11 +142,16 @@ def _rows_of(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
     with tables.transaction() as db:
         return {
             table: {
-                hashlib.sha256(repr([*map(storable, row)]).encode()).digest()
+                hashlib.sha256(repr(sorted(_said(row))).encode()).digest()
                 for row in _rows(db, table)
             }
             for table in form.tables
         }
+
+
+def _said(row: Any) -> Iterator[tuple[str, object]]:
+    """The values of a row by their columns, whose order is another where some were added later."""
+    return zip(row.keys(), map(storable, row), strict=True)
 
 
 def _rows(db: Statements, table: str) -> Iterator[Any]:

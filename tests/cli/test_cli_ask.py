@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.messages import json_line
 from mlx_tools.testing import USAGE, ChatCall, Completion, ScriptedServer, answer, call
 
 KEYS = [
@@ -478,3 +479,13 @@ def test_a_schema_that_cannot_be_used_is_named_before_anything_is_asked(
     file.write_text(schema)
     result, server = ask(run, options=("Who?", "--schema", str(file)))
     assert result.code == 2 and str(file) in result.err and not server.bodies
+
+
+def test_events_are_told_in_the_form_in_which_the_gateway_tells_them(run: Any) -> None:
+    hostile = "\N{LATIN SMALL LETTER E WITH ACUTE}\x85\u2028\u2029\N{GRINNING FACE}"
+    with ScriptedServer(answer(hostile)) as server:
+        told = run("ask", "--url", server.url, "--events", hostile).out
+    lines = told.splitlines()
+    assert json.loads(lines[-1])["outcome"]["answer"] == hostile
+    for line in lines:
+        assert json_line(json.loads(line)) == line

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.output import amount, begin_line, shown, to_json
+from mlx_tools.cli.output import amount, begin_line, shown
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, list_sources, tell
-from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.messages import ErrorInfo, Usage, json_line
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Answered, Context
 from mlx_tools.transcript.sources import GivenSource
@@ -321,7 +321,7 @@ def test_shown_text_is_harmless_and_plain_text_stays(text: str) -> None:
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda v: st.lists(v, max_size=3)))
 def test_json_is_one_line_of_utf_8(value: Any) -> None:
-    assert to_json(value).encode().count(b"\n") == 0
+    assert json_line(value).encode().count(b"\n") == 0
 
 
 # --- approvals ----------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ SOUND: Any = {
     "limits": st.fixed_dictionaries({"max_iterations": st.integers(1, 5)}),
     "schema": st.just({"type": "object"}),
     "webhook": st.none(),
+    "profile": st.none(),
     "tools": st.lists(st.sampled_from(["area", "keep"]), unique=True),
 }
 """Fields of which the description says less than what must hold."""

@@ -20,6 +20,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.messages import json_line
 from mlx_tools.testing import answer, call
 from tests.gateway.conftest import KEY, ask, deciding, rested, waiting
 
@@ -238,3 +239,17 @@ def test_no_other_address_is_told_anything(url: str) -> None:
         hooks.check(url)
     with pytest.raises(ApiError):
         Webhooks(("http://127.0.0.1:9000",)).check("http://127.0.0.1:9000/")  # nothing to sign with
+
+
+def test_a_socket_tells_events_in_the_form_of_the_stream(begin: Any) -> None:
+    hostile = "\N{LATIN SMALL LETTER E WITH ACUTE}\x85\u2028\u2029\N{GRINNING FACE}"
+    one = begin(answer(hostile))
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": hostile}).json()["id"]
+        with opened(client, run) as socket:
+            texts = [socket.receive_text()]
+            while json.loads(texts[-1])["type"] != "finished":
+                texts.append(socket.receive_text())
+    assert json.loads(texts[-1])["outcome"]["answer"] == hostile
+    for text in texts:
+        assert text == json_line(json.loads(text)) and len(text.splitlines()) == 1

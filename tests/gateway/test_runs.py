@@ -11,9 +11,12 @@ from typing import Any
 import anyio
 import pytest
 
+from mlx_tools import Tool
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.messages import json_line
 from mlx_tools.testing import answer, call
+from mlx_tools.tools import Preview
 from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of, waiting
 
 LOOKUP = {
@@ -66,7 +69,7 @@ def test_what_the_tools_of_a_run_keep_open_is_ended_with_it(begin: Any) -> None:
         await ask(one)
         assert one.tools.closed == 1
         assert (await ask(one))["status"] == "paused"
-        assert one.tools.closed == 2
+        assert one.tools.closed == 3  # that of the run, and that of a look at what waits
 
     anyio.run(main)
 
@@ -206,7 +209,6 @@ def test_a_person_sees_calls_as_they_would_run_and_an_edit_holds_for_what_was_se
     [
         ("approve", {"digest": "0" * 64}),
         ("approve", {"call_id": "c9"}),
-        ("edit", {"arguments": {"txt": 1}}),
     ],
 )
 def test_a_decision_that_does_not_hold_is_a_conflict_and_the_run_still_waits(
@@ -601,5 +603,175 @@ def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: Any) -
         kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]
         assert kept == [last["id"], waits["id"]]
         assert not transcript_of(one, ended["id"]).exists()
+
+    anyio.run(main)
+
+
+def test_a_calls_preview_is_among_what_waits_while_it_is_what_was_asked_about(begin: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer("done"))
+        state, area = ["old"], one.tools.made()[0]
+
+        def keep(arguments: Any) -> str:
+            one.tools.written.append(arguments["text"])
+            return "kept"
+
+        def preview(arguments: Any) -> Preview:
+            return Preview(f"-{state[0]}\n+{arguments['text']}", state[0])
+
+        spec = one.tools.made()[1].spec
+        one.tools.made = lambda: [area, Tool(spec, keep, preview=preview)]
+        made = await ask(one)
+        assert made["pending"][0]["preview"] == "-old\n+a"
+        state[0] = "new"
+        changed = await rested(one, made["id"])
+        assert "preview" not in changed["pending"][0]
+        listed = (await one.client.get("/v1/runs")).json()["data"][0]["pending"]
+        assert listed == changed["pending"]
+
+    anyio.run(main)
+
+
+def test_an_edit_that_the_call_cannot_have_is_told_by_its_argument(begin: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer("done"))
+        made = await ask(one)
+        got = await decide(one, made, "edit", arguments={"text": 1, "txt": "a"})
+        error = got.json()["error"]
+        assert (got.status_code, error["code"], error["param"]) == (
+            400,
+            "invalid_value",
+            "arguments",
+        )
+        assert "txt" in error["message"] and (await rested(one, made["id"])) == made
+        assert (await decide(one, made, "edit", arguments={"text": "b"})).status_code == 200
+        await rested(one, made["id"])
+        assert one.tools.written == ["b"]
+
+    anyio.run(main)
+
+
+def test_a_message_may_be_parts_of_text(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(answer("done"))
+        parts = [{"type": "text", "text": "How"}, {"type": "text", "text": "large?"}]
+        said = [
+            {"role": "user", "content": [{"type": "text", "text": "Two by three."}]},
+            {"role": "assistant", "content": "Yes?"},
+            {"role": "user", "content": parts},
+        ]
+        made = await ask(one, question=None, messages=said)
+        assert made["status"] == "answered"
+        prompt = one.backend.prompts[0]
+        assert "Two by three." in prompt and "How\nlarge?" in prompt
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [{"role": "user", "content": [1]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "robot", "content": "a"}, {"role": "user", "content": "b"}]},
+            "messages",
+        ),
+        ({"question": "x", "client_tools": [{"name": "area"}]}, "client_tools"),
+        ({"question": "x", "profile": "nobody"}, "profile"),
+        ({"question": "x", "limits": {"max_tokens": "9"}}, "limits"),
+        ({"question": "x", "schema": {"type": 3}}, "schema"),
+        ({"question": "x", "tools": ["nothing"]}, "tools"),
+        ({"question": "\ud800"}, "question"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_named(begin: Any, body: Any, param: str) -> None:
+    async def main() -> None:
+        one = begin()
+        content = json.dumps(body).encode()
+        headers = {"content-type": "application/json"}
+        got = await one.client.post("/v1/runs", content=content, headers=headers)
+        assert (got.status_code, got.json()["error"]["param"]) == (400, param)
+
+    anyio.run(main)
+
+
+def test_what_is_wrong_beside_a_body_is_named_too(begin: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP)
+        made = await ask(one)
+        named = {"idempotency-key": "k"}
+        for body, headers, param in (
+            ({"question": "x"}, {"idempotency-key": "k" * 256}, "Idempotency-Key"),
+            ({"question": "x"}, named, None),
+            ({"question": "y"}, named, "Idempotency-Key"),
+        ):
+            got = await one.client.post("/v1/runs", json=body, headers=headers)
+            assert got.json().get("error", {}).get("param") == param
+        got = await one.client.get("/v1/runs?after=x")
+        assert (got.status_code, got.json()["error"]["param"]) == (404, "after")
+        got = await decide(one, made, "approve", call_id="c9")
+        assert (got.status_code, got.json()["error"]["param"]) == (409, "call_id")
+
+    anyio.run(main)
+
+
+PROFILES = """
+[profiles.careful.policy]
+deny = ["area"]
+[profiles.careful.limits]
+max_iterations = 1
+[profiles.careful.model]
+temperature = 0.25
+[profiles.wide.policy]
+allow = ["area", "keep", "clock"]
+approve = "always"
+[profiles.wide.limits]
+max_iterations = 500
+[profiles.other.model]
+name = "other"
+"""
+
+
+def limits_of(one: Any, run: dict[str, Any]) -> int:
+    """How many completions a run may have, by its header."""
+    header = json.loads(transcript_of(one, run["id"]).read_text().partition("\n")[0])
+    found: int = header["limits"]["max_iterations"]
+    return found
+
+
+def test_a_profile_takes_power_away_and_gives_none(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(AREA, answer("no"), KEEP, file=PROFILES, policy__deny="clock")
+        made = await ask(one, profile="careful")
+        assert made["calls"] == [] and '"area"' not in one.backend.prompts[0]
+        assert limits_of(one, made) == 1
+        assert one.backend.requests[0].temperature == 0.25
+        wide = await ask(one, profile="wide", client_tools=[LOOKUP])
+        assert (wide["status"], one.tools.written) == ("paused", [])
+        assert 1 < limits_of(one, wide) < 500
+        got = await one.client.post("/v1/runs", json={"question": "x", "profile": "other"})
+        assert (got.status_code, got.json()["error"]["param"]) == (404, "model")
+
+    anyio.run(main)
+
+
+def test_events_are_told_in_one_form_that_no_reader_of_lines_breaks(begin: Any) -> None:
+    hostile = "\N{LATIN SMALL LETTER E WITH ACUTE}\x85\u2028\u2029\N{GRINNING FACE}"
+
+    async def main() -> None:
+        one = begin(answer(hostile))
+        made = await ask(one, question=hostile)
+        response = await one.client.get(f"/v1/runs/{made['id']}/events")
+        lines = [line for line in response.text.splitlines() if line.startswith("data: ")]
+        for line in filter(None, response.text.splitlines()):
+            assert line.startswith(("id: ", "event: ", "data: "))
+        assert json.loads(lines[-1][6:])["outcome"]["answer"] == hostile
+        for line in lines:
+            assert json_line(json.loads(line[6:])) == line[6:]
+        assert "\N{GRINNING FACE}" in response.text and "\\u2028" in response.text
 
     anyio.run(main)
