@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # No test is a measurement of time.
 ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # By default the same few examples in every run; `--hypothesis-profile explore` looks for new ones.
-settings.register_profile("same", ANY_MACHINE, max_examples=30, derandomize=True)
+settings.register_profile("same", ANY_MACHINE, max_examples=12, derandomize=True)
 settings.register_profile("explore", ANY_MACHINE, max_examples=500)
 settings.load_profile("same")
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 SSE = b"HTTP/1.0 200 OK\r\nServer: test\r\nContent-Type: text/event-stream\r\n\r\n"
+TLS = b"\x16"
+"""What a client that speaks TLS begins with."""
 
 
 class Connection:
@@ -145,6 +147,8 @@ class Server:
 
     def _wrapped(self, connection: socket.socket) -> socket.socket:
         if self._context is None:
+            if connection.recv(1, socket.MSG_PEEK) == TLS:
+                connection.sendall(b"HTTP/1.0 400 X\r\n\r\n")
             return connection
         return self._context.wrap_socket(connection, server_side=True)
 

@@ -209,7 +209,7 @@ def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) 
     assert again.cached_tokens >= again.prompt_tokens - 1
 
 
-def test_a_stream_that_is_closed_stops_the_generation(own: ServerBackend) -> None:
+def test_a_stream_that_is_closed_stops_the_generation(real_server: str) -> None:
     async def closed(backend: CompletionsBackend) -> None:
         for _ in range(3):
             long = request(PROMPT, max_tokens=100_000)
@@ -219,7 +219,7 @@ def test_a_stream_that_is_closed_stops_the_generation(own: ServerBackend) -> Non
         chunks = await collect(backend, "something else", max_tokens=1)
         assert chunks[-1].finish_reason is not None
 
-    asyncio.run(closed(client(own)))
+    asyncio.run(closed(CompletionsBackend(real_server)))
 
 
 PARENT = """

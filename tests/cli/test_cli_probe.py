@@ -34,7 +34,7 @@ CHATML = ("--chat-format", "chatml")
 
 
 def test_a_report_of_a_fault_has_the_versions(run: Any) -> None:
-    with ScriptedServer(*[answer("Hi.")] * 9, model="oracle") as server:
+    with ScriptedServer(*[answer("Hi.")] * 50, model="oracle") as server:
         versions = run("doctor", "--url", server.url, *CHATML, "--json").json["versions"]
     assert versions["model"] == "oracle"
     assert {"mlx_tools", "server", "python", "platform"} <= versions.keys()
@@ -118,7 +118,7 @@ def test_a_damaged_verdict_is_told_of_in_a_line_and_passed_over(run: Any, home: 
         result = run("ask", "Hello?", "--url", server.url, *CHATML)
     assert result.code == 0 and result.out == "Hi.\n"
     assert "passed over" in result.error and "doctor --probe" in result.error
-    with ScriptedServer() as server:
+    with ScriptedServer(*[answer("Hi.")] * 50) as server:
         shown = run("doctor", "--url", server.url, *CHATML).out
     assert "warn  verdict: " in shown
 
@@ -126,7 +126,7 @@ def test_a_damaged_verdict_is_told_of_in_a_line_and_passed_over(run: Any, home: 
 def test_what_is_named_is_told_beside_the_verdict(run: Any, home: Path, write: Any) -> None:
     VerdictStore(home / "state" / "verdicts").put(verdict("scripted", measured_at="2026-01-02"))
     write("mlx-tools.toml", "[model]\nprompt_style = 'jsonl'\n")
-    with ScriptedServer() as server:
+    with ScriptedServer(*[answer("Hi.")] * 50) as server:
         shown = run("doctor", "--url", server.url, *CHATML).out
     assert "style xml, strategy guided, as measured on 2026-01-02" in shown
     assert "the settings name style jsonl" in shown

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Result, Run
 from tests.cli.terminal import Terminal
+from tests.forked import forks
 from tests.tools.tool_folders import make_folder
 
 
@@ -22,13 +22,12 @@ def test_a_new_tool_passes_its_own_test_is_added_and_called(run: Run, home: Path
     made = run("tools", "new", "counter")
     folder = Path(made.out.strip())
     assert folder == (home / "here" / "counter").resolve() or folder == home / "here" / "counter"
-    tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)],
-        capture_output=True,
-        text=True,
-        cwd=home,
-    )
-    assert tests.returncode == 0, tests.stdout + tests.stderr
+    options = ["-q", "-p", "no:cacheprovider", str(folder)]
+    code = f"import pytest, sys; sys.exit(pytest.main({options}))"
+    environ = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    tests = forks().start(code=code, folder=home, environ=environ)
+    said = tests.communicate()
+    assert tests.wait() == 0, said
     added = run("tools", "add", "counter", "--yes")
     assert added.code == 0
     assert added.out.strip() == str(home / "data" / "tools" / "counter")

@@ -37,7 +37,7 @@ def _lines(table: Mapping[str, Any]) -> list[tuple[list[str], str]]:
     return lines
 
 
-@pytest.mark.parametrize("step", [11, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [37, pytest.param(1, marks=pytest.mark.slow)])
 def test_it_completes_what_the_option_parser_would(
     home: Path, table: dict[str, Any], step: int
 ) -> None:

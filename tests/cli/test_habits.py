@@ -18,6 +18,7 @@ import pytest
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 
+WIDTHS = [40, *(pytest.param(columns, marks=pytest.mark.slow) for columns in (80, 200))]
 PLAN = "# Beds\n\n1. beans\n2. kale\n3. carrots\n"
 OTHER = PLAN.replace("kale", "lettuce")
 LOG = 'Traceback (most recent call last):\n  File "a.py", line 1\n\tx = 1/0\nZeroDivisionError'
@@ -91,7 +92,7 @@ class Desk:
         return (self.folder / "plan.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module", params=[40, 80, 200], ids=lambda columns: f"{columns} columns")
+@pytest.fixture(scope="module", params=WIDTHS, ids=lambda columns: f"{columns} columns")
 def opened(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Desk, list[Terminal]]]:

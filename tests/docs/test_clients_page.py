@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from mlx_tools.app import Door
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.testing import ScriptedBackend, answer, call
+from tests.forked import forks
 from tests.gateway.conftest import OneModel, speaker_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
@@ -54,7 +53,11 @@ def test_the_page_has_a_program_for_each_interface() -> None:
     assert [module_of(program) for program in PROGRAMS] == names
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=module_of)
+@pytest.mark.parametrize(
+    "program",
+    [pytest.param(one, marks=[] if " openai" in one else pytest.mark.slow) for one in PROGRAMS],
+    ids=module_of,
+)
 def test_a_program_of_the_page_calls_a_tool_and_says_what_the_model_made_of_it(
     program: str,
 ) -> None:
@@ -63,6 +66,7 @@ def test_a_program_of_the_page_calls_a_tool_and_says_what_the_model_made_of_it(
     backend = ScriptedBackend(call("get_weather", city="Rome"), answer("Rain in Rome."))
     with gateway(backend) as address:
         code = program.replace(ADDRESS, address)
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (run.returncode, run.stdout) == (0, "Rain in Rome."), run.stderr
+        run = forks().start(code=code)
+        out, err = run.communicate()
+    assert (run.wait(), out) == (0, b"Rain in Rome."), err
     assert "rain, 12 degrees" in backend.prompts[1]

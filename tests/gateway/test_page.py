@@ -293,12 +293,13 @@ def test_nothing_that_others_wrote_is_markup_or_turns_the_text(begin: Any) -> No
     anyio.run(main)
 
 
-def test_a_transcript_of_50_mb_is_shown_in_parts(begin: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [5_000_000, pytest.param(50_000_000, marks=pytest.mark.slow)])
+def test_a_long_transcript_is_shown_in_parts(begin: Any, tmp_path: Path, size: int) -> None:
     async def main() -> None:
         one = begin()
         await opened(one)
         many = 500
-        text = (HOSTILE * 2000)[: 50_000_000 // many]
+        text = (HOSTILE * 2000)[: size // many]
         outputs = [ObservationRecord(call=f"c{n}", name="t", content=text) for n in range(many)]
         session = kept(tmp_path, UserRecord(content="Big?"), *outputs)
         for query, first in (("", 2 + many - RECORDS), ("?from=0", 0)):
