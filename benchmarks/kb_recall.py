@@ -11,7 +11,8 @@ the weights of the knowledge base, the others only to report.
 
 Each index is built and asked in a process of its own. The other indexes get the same text of each
 file, as one document, with its title and path. ``grep`` ranks files by how many of a question's
-words they hold, then by lines that hold one.
+words they hold, then by lines that hold one. Each question is asked once more with its longest word
+misspelled.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -218,21 +220,31 @@ def one(engine: str, corpus: Path, of: str) -> dict[str, Any]:
         ask = MAKE[engine](corpus, folder)
         seconds, cpu = time.perf_counter() - began, time.process_time() - worked
         memory, size = peak_mb(), size_mb(folder)
-        places, took = [], []
+        took: dict[str, list[float]] = {}
+        places: dict[str, list[int | None]] = {}
         for question in questions:
-            started = time.perf_counter()
-            found = ask(question["question"])
-            took.append(time.perf_counter() - started)
-            right = (n for n, path in enumerate(found) if path in question["files"])
-            places.append(next(right, None))
+            text = question["question"]
+            for way, asked in (("", text), ("slip_", misspelled(text))):
+                started = time.perf_counter()
+                found = ask(asked)
+                took.setdefault(way, []).append(time.perf_counter() - started)
+                right = (n for n, path in enumerate(found) if path in question["files"])
+                places.setdefault(way, []).append(next(right, None))
         return {
             "seconds": round(seconds, 1),
             "cpu_seconds": round(cpu, 1),
             "peak_mb": round(memory),
             "size_mb": round(size, 1),
-            "query_ms": round(1000 * sorted(took)[len(took) // 2], 1),
-            "places": places,
+            **{f"{way}query_ms": round(1000 * median(times), 1) for way, times in took.items()},
+            **{f"{way}places": found for way, found in places.items()},
         }
+
+
+def misspelled(question: str) -> str:
+    """The question with two letters swapped in the midst of its longest word."""
+    word = max(re.findall(r"\w+", question), key=len)
+    at = len(word) // 2 - 1
+    return question.replace(word, f"{word[:at]}{word[at + 1]}{word[at]}{word[at + 2 :]}")
 
 
 def again(corpus: Path, folder: Path) -> dict[str, Any]:
@@ -364,7 +376,8 @@ def quality(found: dict[str, Any]) -> str:
 
 def costs(found: dict[str, Any]) -> str:
     """What indexing and asking take."""
-    lines = ["| | index | again | peak memory | on disk | a question |", "| --- |" + " --- |" * 5]
+    heads = "index | again | peak memory | on disk | a question | misspelled | in 5"
+    lines = [f"| | {heads} |", "| --- |" + " --- |" * 7]
     for name, got in found["engines"].items():
         indexed = name != "grep"
         second = f"{found['again']['nothing_changed']['seconds']} s" if name == "mlx-tools" else ""
@@ -373,7 +386,11 @@ def costs(found: dict[str, Any]) -> str:
             second,
             f"{got['peak_mb']} MB" if indexed else "",
             f"{got['size_mb']:.0f} MB" if indexed else "",
-            f"{got['query_ms']:.0f} ms" if got["query_ms"] >= 1 else "under 1 ms",
+            *(
+                f"{got[key]:.0f} ms" if got[key] >= 1 else "under 1 ms"
+                for key in ("query_ms", "slip_query_ms")
+            ),
+            share(got["slip_places"], 5),
         )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

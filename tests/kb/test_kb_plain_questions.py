@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,19 @@ def test_words_of_other_languages_are_found_slips_and_compounds_too(
     }
     base.add([written(tmp_path / "languages", texts)])
     assert paths(base, question)[:1] == [file]
+
+
+def test_what_is_forgotten_is_like_no_word_any_more(base: KnowledgeBase, tmp_path: Path) -> None:
+    texts = {"a.md": "# One\n\nThe xylophone stands here.\n", "b.md": "# Two\n\nA kettle.\n"}
+    folder = written(tmp_path / "both", texts)
+    base.add([folder])
+    assert paths(base, "xylohpone") == ["a.md"]
+    base.forget(folder / "a.md")
+    assert paths(base, "xylohpone") == [] and paths(base, "kettel") == ["b.md"]
+    with sqlite3.connect(base.path) as sql:
+        left = sql.execute("SELECT term FROM word WHERE term LIKE 'xylo%'").fetchall()
+    sql.close()
+    assert left == []
 
 
 def test_a_word_that_is_like_no_other_finds_nothing(pages: KnowledgeBase) -> None:

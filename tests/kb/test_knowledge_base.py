@@ -38,10 +38,19 @@ def contents(base: KnowledgeBase) -> tuple[list[Any], list[Any]]:
     ).fetchall()
     for index in TABLES:
         sql.execute(f"INSERT INTO {index}({index}) VALUES('integrity-check')")
+    held = (f"SELECT 1 FROM {table} WHERE {table} MATCH term" for table in TABLES[1:3])
+    orphans = " AND ".join(f"NOT EXISTS ({one})" for one in held)
+    assert sql.execute(f"SELECT term FROM word WHERE {orphans}").fetchall() == []
     sql.close()
     found = [
         (question, [(h.path, h.line, h.score) for h in base.search(question, limit=20)])
-        for question in ("milk boil", "heat water", "cups", "leaves three minutes", "kettle")
+        for question in (
+            "milk boil",
+            "heat water",
+            "cups",
+            "leaves three minutes",
+            "kettel minuets",
+        )
     ]
     return [*files, *parts], found
 

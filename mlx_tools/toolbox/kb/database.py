@@ -8,10 +8,15 @@ rare a word is differs between them: a file's path has it once, not once a passa
 contentless: each holds words under a number, and no text. To take something out, its words are made
 again from the text, so they must come out the same: a change to how words are made, or to what is
 indexed, makes a new version of the format.
+
+A fourth holds the letters, in threes, of each word there is: what is spelled much like a word is
+found by it without a walk through all of them. A word is kept as long as a file has its stem.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import sqlite3
 import zlib
@@ -23,14 +28,14 @@ from mlx_tools.errors import KnowledgeBaseError
 from mlx_tools.store import DAMAGED, FileFormat, SqliteFile
 from mlx_tools.toolbox.kb.documents import Document
 from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
-from mlx_tools.toolbox.kb.query import indexed
+from mlx_tools.toolbox.kb.query import LETTERS, indexed
 
 _INDEXES: Final = {
     "passage_words": ("heading", "text"),
     "file_words": ("text",),
     "file_names": ("title", "path", "headings"),
 }
-TABLES: Final = tuple(_INDEXES)
+TABLES: Final = (*_INDEXES, "word_letters")
 
 _SCHEMA: Final = """
 CREATE TABLE corpus (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, changed TEXT NOT NULL);
@@ -45,12 +50,16 @@ CREATE TABLE passage (
   stop INTEGER NOT NULL, line INTEGER NOT NULL, end_line INTEGER NOT NULL, heading TEXT NOT NULL
 );
 CREATE INDEX passage_file ON passage(file);
+CREATE TABLE word (id INTEGER PRIMARY KEY, term TEXT NOT NULL UNIQUE);
+CREATE VIRTUAL TABLE word_letters USING fts5(
+  term, content='', columnsize=0, detail='none', tokenize='trigram'
+);
 """ + "".join(
     f"CREATE VIRTUAL TABLE {table} USING fts5("
     f"{', '.join(columns)}, content='', tokenize='porter ascii');\n"
     for table, columns in _INDEXES.items()
 )
-_FORMAT: Final = FileFormat("knowledge base", KnowledgeBaseError, 0x6D6C786B, 4, _SCHEMA)
+_FORMAT: Final = FileFormat("knowledge base", KnowledgeBaseError, 0x6D6C786B, 5, _SCHEMA)
 _BETWEEN: Final = re.compile(f"{WITHIN}|{BETWEEN_HEADINGS}")
 
 
@@ -70,6 +79,8 @@ class Database(SqliteFile):
     """An open knowledge base; ``create`` makes the file where there is none."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
+        self._words_in: set[str] = set()
+        self._words_out: set[str] = set()
         super().__init__(path, _FORMAT, create=create)
 
     # --- reading ---
@@ -146,7 +157,7 @@ class Database(SqliteFile):
         them in."""
         for table in TABLES:
             self.sql.execute(f"INSERT INTO {table}({table}) VALUES('delete-all')")
-        for table in ("passage", "file", "corpus"):
+        for table in ("passage", "file", "corpus", "word"):
             self.sql.execute(f"DELETE FROM {table}")  # noqa: S608 - names of ours
 
     def _index(self, file: int, title: str, shown: str, text: str, *, delete: bool = False) -> None:
@@ -166,9 +177,41 @@ class Database(SqliteFile):
         self._words("passage_words", of_passages, delete)
         self._words("file_words", [(file, " ".join(words))], delete)
         self._words("file_names", [(file, *names)], delete)
+        known = {one for one in (*words, *" ".join(names).split()) if len(one) >= LETTERS}
+        (self._words_out if delete else self._words_in).update(known)
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """As that of any such file; at its end all words that it brought or took are looked at."""
+        self._words_in, self._words_out = set(), set()
+        with super().transaction(write=write) as sql:
+            yield sql
+            self._letter_words()
+
+    def _letter_words(self) -> None:
+        """Puts in the letters of words that are new, and takes out those that no file has now."""
+        new = (
+            "INSERT INTO word(term) SELECT value FROM json_each(?) WHERE true "
+            "ON CONFLICT DO NOTHING RETURNING id, term"
+        )
+        of_files, of_names = (
+            f"SELECT 1 FROM {table} WHERE {table} MATCH '\"' || term || '\"'"  # noqa: S608
+            for table in ("file_words", "file_names")
+        )
+        gone = (
+            "SELECT id, term FROM word WHERE term IN (SELECT value FROM json_each(?)) "  # noqa: S608
+            f"AND NOT EXISTS ({of_files}) AND NOT EXISTS ({of_names})"
+        )
+        taken = self._words_out - self._words_in
+        for query, words, delete in ((new, self._words_in, False), (gone, taken, True)):
+            if words:
+                rows = list(self.rows(query, json.dumps(sorted(words))))
+                self._words("word_letters", rows, delete)
+        if taken:
+            self.sql.executemany("DELETE FROM word WHERE id = ?", [row[:1] for row in rows])
 
     def _words(self, table: str, rows: Sequence[tuple[object, ...]], delete: bool) -> None:
-        names = ["rowid", *_INDEXES[table]]
+        names = ["rowid", *_INDEXES.get(table, ("term",))]
         if delete:
             names, rows = [table, *names], [("delete", *row) for row in rows]
         marks = ", ".join("?" * len(names))

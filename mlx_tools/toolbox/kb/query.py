@@ -28,8 +28,7 @@ MAX_QUERY_TERMS: Final = 48
 MAX_QUERY_PHRASES: Final = 8
 MAX_TERM_CHARS: Final = 64
 MAX_NEAR_TERMS: Final = 4
-"""Words of a question that are nowhere for which others are looked for: it takes a walk through all
-words there are."""
+"""Words of a question that are nowhere for which others are looked for."""
 
 FEW: Final = 3
 """A word that fewer files or notes have is looked for as a beginning too."""
@@ -252,21 +251,26 @@ _PART: Final = 5
 
 _MOST_NEAR: Final = 3
 
+LETTERS: Final = 3
+"""Letters that are taken together, by which words are found that are spelled alike."""
+
 
 def trigrams(term: str) -> list[str]:
     """The letters of a term in threes, each once."""
-    return list(dict.fromkeys(term[at : at + 3] for at in range(len(term) - 2)))
+    ends = range(LETTERS, len(term) + 1)
+    return list(dict.fromkeys(term[end - LETTERS : end] for end in ends))
 
 
 def nearest(term: str, candidates: Iterable[str]) -> list[str]:
-    """Those of the candidates that are most like a term, the best first."""
+    """The stems of those of the candidates that are most like a term, the best first."""
     short = _stem(term)
 
     def likeness(other: str) -> float:
         held = min(len(short), len(other)) >= _PART and (short in other or other in short)
         return max(_ALIKE if held else 0.0, SequenceMatcher(None, short, other).ratio())
 
-    scored = sorted(((likeness(one), one) for one in candidates), key=lambda one: (-one[0], one[1]))
+    stems = dict.fromkeys(map(_stem, candidates))
+    scored = sorted(((likeness(one), one) for one in stems), key=lambda one: (-one[0], one[1]))
     return [one for score, one in scored[:_MOST_NEAR] if score >= _ALIKE]
 
 

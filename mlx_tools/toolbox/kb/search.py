@@ -199,7 +199,7 @@ _FTS5_LEAST: Final = 1e-6
 """The rarity that FTS5's bm25 takes for a word that half of the rows have, or more."""
 
 
-_CANDIDATES: Final = 300
+_CANDIDATES: Final = 1_000
 """Words that are looked at for one that is nowhere."""
 
 
@@ -338,21 +338,15 @@ class PassageRanking:
     def _near(self, term: str) -> list[str]:
         """The words that files have and that share letters in threes with one that none has."""
         grams = trigrams(term)
-        shared = " + ".join(["(instr(term, ?) > 0)"] * len(grams))
-        found: dict[str, None] = {}
-        for table, _ in _OF_FILES:
-            self._database.sql.execute(
-                f"CREATE VIRTUAL TABLE IF NOT EXISTS temp.{table}_terms "
-                f"USING fts5vocab(main, {table}, row)"
-            )
-            query = (
-                f"SELECT term, {shared} AS shared FROM temp.{table}_terms WHERE shared >= ? "
-                f"ORDER BY shared DESC, abs(length(term) - ?), term LIMIT {_CANDIDATES}"
-            )
-            least = max(1, len(grams) // 3)
-            rows = self._database.rows(query, *grams, least, len(term))
-            found |= dict.fromkeys(row[0] for row in rows)
-        return nearest(term, found)
+        rows = ["SELECT rowid AS id FROM word_letters WHERE word_letters MATCH ?"] * len(grams)
+        query = (
+            f"SELECT term FROM (SELECT id, count(*) AS shared FROM ({' UNION ALL '.join(rows)}) "
+            "GROUP BY id HAVING shared >= ?) JOIN word USING (id) "
+            f"ORDER BY 1.0 * shared / (length(term) + ?) DESC, term LIMIT {_CANDIDATES}"
+        )
+        least = max(1, len(grams) // 3)
+        quoted = (f'"{gram}"' for gram in grams)
+        return nearest(term, (r[0] for r in self._database.rows(query, *quoted, least, len(term))))
 
     def _count(self, wanted: WantedTerm) -> int:
         """How many files match, by their words or their names, up to `FEW`."""
