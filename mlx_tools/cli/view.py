@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Self, TextIO
 
-from mlx_tools.cli.call_text import ShownLine, as_name, diff, show, size_of, wrapped
+from mlx_tools.cli.call_text import ShownLine, as_name, diff, exact, show, size_of, wrapped
 from mlx_tools.cli.markdown import AnswerScreen, PlainScreen, answer_screen
 from mlx_tools.cli.output import (
     PROSE,
@@ -144,7 +144,8 @@ class LiveView:
                 self._tool_ended(event)
             case events.WouldChange():
                 self.end()
-                show_change(event.name, event.preview, self._steps or sys.stderr)
+                arguments = self._arguments.get(event.call)
+                show_change(event.name, event.preview, self._steps or sys.stderr, arguments)
             case events.Finished():
                 self._finish(event.outcome)
                 self.end()
@@ -356,11 +357,17 @@ class StatusLine:
         return " · ".join(parts)
 
 
-def show_change(name: str, preview: str, screen: TextIO) -> None:
-    """Show what a call would change, as an approval does."""
+def show_change(
+    name: str, preview: str, screen: TextIO, arguments: Mapping[str, Any] | None = None
+) -> None:
+    """Show what a call would change, as an approval does; where that is not known, the call."""
     head = ShownLine(f"{as_name(name)} would change:", "bold")
+    lines = diff(preview)
+    if not preview:
+        head = ShownLine(f"{as_name(name)} would be called with:", "bold")
+        lines = (ShownLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
     columns = columns_of(screen) if screen.isatty() else None
-    show(wrapped([head, *diff(preview)], columns), screen)
+    show(wrapped([head, *lines], columns), screen)
 
 
 def _ending(outcome: Outcome) -> str | None:

@@ -516,9 +516,8 @@ class Conversation:
     async def _tell_dry_run(self, record: DecisionRecord) -> None:
         """Tell what the call would have changed that a dry run did not make."""
         call = self.folded.current.call(record.call)
-        if text := (await self._approvals.preview(call)).text:
-            shown = self.outputs.clean(text)
-            self._tell(events.WouldChange(call=call.call, name=call.name, preview=shown))
+        shown = self.outputs.clean((await self._approvals.preview(call)).text)
+        self._tell(events.WouldChange(call=call.call, name=call.name, preview=shown))
 
     # --- completions ---
 

@@ -246,7 +246,8 @@ class ArgumentsPiece(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WouldChange(Event):
-    """In a dry run: what a call would have changed, as an approval shows it (a unified diff)."""
+    """In a dry run: a call that was not made, and what it would have changed, as an approval shows
+    it (a unified diff); empty where its tool cannot tell."""
 
     call: str
     name: str

@@ -66,6 +66,15 @@ def test_a_dry_run_shows_what_would_be_changed(
     assert run("undo").err.count("left nothing that can be undone") == 1
 
 
+def test_a_dry_run_shows_a_call_whose_tool_cannot_tell_what_it_would_change(run: Any) -> None:
+    script = (call("fetch_url", url="http://example.org/?a=b\u202e"), answer("Fetched."))
+    with ScriptedServer(*script) as server:
+        options = ("--url", server.url, "--tools", "fetch_url", "--dry-run")
+        done = run("ask", "Fetch it.", *options)
+    shown = '| {\n|   "url": "http://example.org/?a=b\\u202e"\n| }\n'
+    assert done.code == 0 and f"fetch_url would be called with:\n{shown}" in done.err
+
+
 def test_a_call_without_a_model_shows_what_it_waits_with(run: Any, root: Path) -> None:
     waits = write(run, root)
     assert waits.code == 4 and "| -Buy milk.\n| +Buy flour.\n" in waits.err
