@@ -567,10 +567,19 @@ _AFTER: Final = r"(?![A-Za-z0-9_-]|\.[A-Za-z0-9_])"
 """What may not follow: the name would go on, and be another folder's."""
 
 _NAME: Final = r"[\w.+@~/-]|\\[ /]|%[0-9A-Fa-f]{2}"
+_UNSPACED: Final = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af"
+_TOPS: Final = (
+    r"(?:Applications|Library|Users|Volumes|bin|dev|etc|home|lib|media|mnt|opt|private|proc|root"
+    r"|run|sbin|srv|tmp|usr|var)/"
+)
+"""Folders at the root: by these a path is told from a relative one where no space stands before."""
+
 _PATH: Final = re.compile(
     rf"""
     (?<=["'`]) (?:~|\\?/) [\w.@] (?:{_NAME}|[ ]){{0,1000}} (?=\\?["'`])  # quoted: with blanks
-    | (?: (?<=file://) / | (?:(?<=\s-[A-Za-z]) | (?<=^-[A-Za-z])) /  # an option's: -I/usr/include
+    | (?: (?<=file://) /
+        | (?<=[a-z]:///) /(?=\w) | (?<=[{_UNSPACED}]) /(?={_TOPS})
+        | (?:(?<=\s-[A-Za-z]) | (?<=^-[A-Za-z])) /  # an option's: -I/usr/include
         | (?<![\w.+@~/<>)\]}}*%\\-]) (?: \\?/ (?=[\w.~@]) | ~[\w.-]{{0,64}}/ | %2[Ff](?=\w) )
         | (?<![\w.+@~/<>)\]}}*%:\\-]) // (?=[\w.~@-]{{1,255}}/\w)
       ) (?:{_NAME})*

@@ -192,6 +192,10 @@ def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
         ('{"p":"\\/etc\\/ssl"}', '{"p":"[redacted:path]"}'),
         ("/Library/My\\ App/x", "[redacted:path]"),
         *(("C:\\Users\\ann\\x", "[redacted:path]"), ("in /tmp/ü/é", "in [redacted:path]")),
+        *(
+            ("路径是/etc/ssl。", "路径是[redacted:path]。"),
+            ("db:////var/x", "db:///[redacted:path]"),
+        ),
     ],
 )
 def test_paths_become_placeholders(text: str, shown: str) -> None:
@@ -207,7 +211,13 @@ def test_paths_become_placeholders(text: str, shown: str) -> None:
     "text",
     [
         *("https://example.com/a/b?x=1", "http://h:80/a", "</p><br/>", "and/or 1/2 km/h / ~ //x y"),
-        *("docs/a.md ../x ./x", "$HOME/x ${A}/b **/*.md */c", "--- a/x\n+++ b/x", "text/html"),
+        *(
+            "docs/a.md ../x ./x",
+            "$HOME/x ${A}/b **/*.md */c",
+            "--- a/x\n+++ b/x",
+            "text/html",
+            "資料/a/b",
+        ),
     ],
 )
 def test_what_is_no_path_from_a_root_is_left_alone(text: str) -> None:
