@@ -364,7 +364,8 @@ BUILTIN_TOKENS: Final = (
     # Mistral (tekken)
     *("[CALL_ID]", "[MODEL_SETTINGS]", "[/MODEL_SETTINGS]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"),
     *("[IMG]", "[IMG_BREAK]", "[IMG_END]", "[AUDIO]", "[BEGIN_AUDIO]", "[TRANSCRIBE]"),
-    # Gemma 4
+    # Gemma 3 and 4
+    *("<start_of_image>", "<end_of_image>"),
     *("<|tool>", "<tool|>", "<|channel>", "<channel|>", "<|think|>", '<|"|>', "<|image|>"),
     *("<|image>", "<image|>", "<|audio>", "<audio|>", "<|audio|>", "<|video|>"),
     # Llama 4
@@ -374,10 +375,12 @@ BUILTIN_TOKENS: Final = (
     # MiniMax
     *("]~!b[", "]~b]", "[e~[", "]!d~[", "<function_call>", "<code_interpreter>"),
     *("]<]image[>[", "]<]video[>[", "]<]speech[>[", "]<]vision pad[>["),
+    *("<begin_of_document>", "<beginning_of_sentence>", "<end_of_sentence>"),
     *(f"]<]{part} of {kind}[>[" for part in ("start", "end") for kind in _MEDIA),
     # Seed
     *("<seed:bos>", "<seed:eos>", "<seed:pad>", "<seed:tool_call>", "</seed:tool_call>"),
     *("<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"),
+    *("<[begin▁of▁sentence]>", "<[end▁of▁sentence]>"),
     # Qwen-VL
     *(f"<|{part}_{end}|>" for part in _SPANS for end in ("start", "end")),
     *("<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),

@@ -72,7 +72,10 @@ def test_no_text_keeps_a_control_token_and_every_text_comes_back(
             "<|eot|> <|eom|> <|header_start|> <|step|> <|python_start|> <|python_end|> <|image|>",
         ),
         ("MiniMax", "]~!b[ ]~b] [e~[ <minimax:tool_call> ]<]image[>[ ]<]start|of|video[>["),
+        ("MiniMax-01", "<begin_of_document> <beginning_of_sentence> <end_of_sentence>"),
         ("Seed", "<seed:bos> <seed:eos> <seed:think> <seed:tool_call> </seed:cot_budget_reflect>"),
+        ("Seed-Coder", "<[begin▁of▁sentence]> <[end▁of▁sentence]>"),
+        ("Gemma 3", "<start_of_image> <end_of_image>"),
         (
             "Qwen-VL",
             "<|vision_start|> <|vision_end|> <|image_pad|> <|box_end|> <|object_ref_start|>",
