@@ -235,6 +235,12 @@ def _read(message: Mapping[str, Any]) -> tuple[str, str]:
     role, content = (message.get("role"), message.get("content")) if known else (None, None)
     if content is None and known and role == "assistant" and message.get("tool_calls"):
         content = ""
+    parts = content if isinstance(content, list) else ()
+    if any("image" in str(part.get("type")) for part in parts if isinstance(part, Mapping)):
+        raise UsageError(
+            "an earlier message holds an image, and the model reads text only",
+            hint="have it put into words: the tool describe_image does that",
+        )
     if role not in _ROLES or not isinstance(content, str):
         raise _unusable()
     return role, content

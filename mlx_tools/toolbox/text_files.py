@@ -45,24 +45,28 @@ def decoded(content: bytes, path: str, *, whole: bool = True) -> str:
 
 
 _KINDS: Final = (
-    (b"\x89PNG\r\n", "image/png"),
-    (b"\xff\xd8\xff", "image/jpeg"),
-    (b"GIF8", "image/gif"),
-    (b"%PDF-", "application/pdf"),
-    (b"PK\x03\x04", "application/zip"),
-    (b"\x1f\x8b", "application/gzip"),
-    (b"SQLite format 3\0", "application/vnd.sqlite3"),
-    (b"\x7fELF", "application/x-executable"),
-    (b"\xcf\xfa\xed\xfe", "application/x-executable"),
-    (b"\0asm", "application/wasm"),
+    (0, b"\x89PNG\r\n", "image/png"),
+    (0, b"\xff\xd8\xff", "image/jpeg"),
+    (0, b"GIF8", "image/gif"),
+    *((0, start, "image/tiff") for start in (b"II*\0", b"MM\0*")),
+    (8, b"WEBP", "image/webp"),
+    *((4, b"ftyp" + brand, "image/heic") for brand in (b"heic", b"heix", b"mif1")),
+    (4, b"ftypavif", "image/avif"),
+    (0, b"%PDF-", "application/pdf"),
+    (0, b"PK\x03\x04", "application/zip"),
+    (0, b"\x1f\x8b", "application/gzip"),
+    (0, b"SQLite format 3\0", "application/vnd.sqlite3"),
+    (0, b"\x7fELF", "application/x-executable"),
+    (0, b"\xcf\xfa\xed\xfe", "application/x-executable"),
+    (0, b"\0asm", "application/wasm"),
 )
-"""How files of a kind begin, and what it is called."""
+"""What files of a kind have at which byte, and what it is called."""
 
 
 def kind_of(content: bytes, path: str) -> str:
     """The media type of a file that is no text: by its name where that says more than its first
     bytes, which a name cannot contradict."""
-    begins = next((kind for start, kind in _KINDS if content.startswith(start)), "")
+    begins = next((kind for at, mark, kind in _KINDS if content.startswith(mark, at)), "")
     named = mimetypes.guess_type(path)[0] or ""
     holds = begins == "application/zip" and named.startswith("application/")  # many are archives
     told = named if holds or not begins else begins

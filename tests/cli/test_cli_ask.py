@@ -162,6 +162,8 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\nHello?\n"
         (("-",), b"\xff", "standard input: not UTF-8 at byte 0"),
         (("Hi",), b"abc\xff", "standard input: not UTF-8 at byte 3"),
         (("Hi",), PNG, "standard input is an image (image/png), and the model reads text only"),
+        (("Hi",), b"\0\0\0\x18ftypheic\xff", "standard input is an image (image/heic), and"),
+        (("Hi",), b"RIFF\xff\xff\xff\0WEBPVP8", "standard input is an image (image/webp), and"),
         (("-",), PNG, "describe_image"),
         (("Hi\udcff",), b"", "not UTF-8"),
     ],

@@ -400,3 +400,12 @@ def test_earlier_messages_that_are_none_are_refused_before_anything_is_asked(
     with pytest.raises(UsageError, match="earlier message"):
         run.run_sync("And now?", history=[message])
     assert prompts(run) == []
+
+
+@pytest.mark.parametrize("kind", ["image_url", "image", "input_image"])
+def test_an_image_in_an_earlier_message_is_refused_in_words(tmp_path: Path, kind: str) -> None:
+    run = house(tmp_path, answer())
+    parts = [{"type": "text", "text": "What is this?"}, {"type": kind, "url": "data:image/png"}]
+    with pytest.raises(UsageError, match="holds an image, and the model reads text only"):
+        run.run_sync("And now?", history=[{"role": "user", "content": parts}])
+    assert prompts(run) == []
