@@ -134,7 +134,8 @@ async def check_server(
     if dead is not None:
         return Check("server", "fail", dead.message, dead.hint or ""), None
     if health.status in ("unreachable", "loading"):
-        return Check("server", "fail", health.detail, "start it, or wait until it is ready"), None
+        hint = health.hint or "wait until it is ready"
+        return Check("server", "fail", health.detail, hint), None
     whose = ", a gateway of mlx-tools," if health.is_gateway else ""
     return Check("server", "ok", f"{client.address}{whose} answers ({health.detail})"), client
 

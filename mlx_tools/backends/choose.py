@@ -28,7 +28,7 @@ from mlx_tools.backends.models.listing import (
 )
 from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import START_HINT, Address, parse_address
+from mlx_tools.backends.transport import Address, parse_address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean
@@ -199,7 +199,7 @@ async def look_at(
     """
     health = await backend.health()
     if health.status == "unreachable":
-        raise BackendUnreachable(health.detail, hint=START_HINT)
+        raise BackendUnreachable(health.detail, hint=health.hint)
     return await _served(backend, health, "named", forbid, environ)
 
 

@@ -15,6 +15,7 @@ from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import (
     DEAD_WORDS,
     LOG_HINT,
+    START_HINT,
     Address,
     Begun,
     Deadlines,
@@ -25,7 +26,6 @@ from mlx_tools.backends.transport import (
     ServerFailed,
     dead,
     parse_address,
-    translate,
     words_of,
 )
 from mlx_tools.backends.wire import (
@@ -77,13 +77,15 @@ class Health:
     """How a server is. ``unknown``: it answers, but does not say (many have no ``/health``).
 
     ``server`` is what it says that it is, else its ``Server`` header;
-    ``allowed_origin`` is which web pages it lets read its answers, ``*`` for all of them.
+    ``allowed_origin`` is which web pages it lets read its answers, ``*`` for all of them. ``hint``
+    is what helps where it is unreachable.
     """
 
     status: Literal["ok", "loading", "dead", "unreachable", "unknown"]
     detail: str = ""
     server: str = ""
     allowed_origin: str = ""
+    hint: str = ""
 
     @property
     def ok(self) -> bool:
@@ -230,7 +232,8 @@ class CompletionsBackend:
         except UsageError:
             raise
         except Exception as error:
-            return Health("unreachable", self._why(error))
+            why, hint = self._why(error)
+            return Health("unreachable", why, hint=hint)
         try:
             value = json.loads(body)
         except (ValueError, RecursionError):
@@ -312,12 +315,14 @@ class CompletionsBackend:
             return {}
         return value if isinstance(value, dict) else {}
 
-    def _why(self, error: Exception) -> str:
+    def _why(self, error: Exception) -> tuple[str, str]:
+        """Why nothing was answered, and what helps."""
         if isinstance(error, TimeoutError):
-            return f"{self.address} did not answer in time"
+            return f"{self.address} did not answer in time", START_HINT
         if isinstance(error, ValueError):
-            return f"{self.address}: {error}"
-        return translate(error, str(self.address)).message
+            return f"{self.address}: {error}", START_HINT
+        told = self._exchange.told(error)
+        return told.message, told.hint or START_HINT
 
     # --- one completion -----------------------------------------------------------------------
 

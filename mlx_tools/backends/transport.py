@@ -505,10 +505,14 @@ class Exchange:
         try:
             yield
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-            told = translate(error, str(self._address))
-            if told.hint == START_HINT and self._way and self._way["trust_env"]:
-                told.hint = _by_proxy(self._address) or told.hint
-            raise told from error
+            raise self.told(error) from error
+
+    def told(self, error: Exception) -> MlxToolsError:
+        """The error of our tree for one of httpx's or the system's; a proxy on the way is named."""
+        told = translate(error, str(self._address))
+        if told.hint == START_HINT and self._way and self._way["trust_env"]:
+            told.hint = _by_proxy(self._address) or told.hint
+        return told
 
     async def client(self) -> httpx.AsyncClient:
         """The client of the running event loop."""
