@@ -234,8 +234,8 @@ def test_a_disk_that_is_full_when_the_backend_failed_tells_how_to_go_on(tmp_path
 @pytest.mark.parametrize(
     ("stays", "step"),
     [
-        pytest.param(False, 3, id="once"),
-        pytest.param(True, 5, id="from there on"),
+        pytest.param(False, 7, id="once"),
+        pytest.param(True, 11, id="from there on"),
         *(pytest.param(stays, 1, marks=pytest.mark.slow) for stays in (False, True)),
     ],
 )

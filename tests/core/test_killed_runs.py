@@ -26,10 +26,10 @@ MODES = pytest.mark.parametrize(
         pytest.param("before", 1, marks=pytest.mark.slow),
         pytest.param("middle", 1, marks=pytest.mark.slow),
         pytest.param("after", 1, marks=pytest.mark.slow),
-        ("after", 4),
+        ("after", 6),
     ],
 )
-"""When a run is killed, and at which records: all of them, or every fourth."""
+"""When a run is killed, and at which records: all of them, or every sixth."""
 
 
 class Runs:

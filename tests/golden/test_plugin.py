@@ -13,12 +13,14 @@ import pytest
 from mlx_tools.golden import plugin
 from tests.golden.made import changed_file, golden_file
 
+ALONE = ("-p", "no:hypothesispytest", "-p", "no:schemathesis")
+
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """pytest in a project of its own: nothing of this repository's configuration applies."""
     (folder / "pytest.ini").touch()
     mine = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-W", "error"]
+    command = [sys.executable, "-m", "pytest", *ALONE, "-W", "error"]
     return subprocess.run(
         [*command, "--strict-markers", "--strict-config", "--import-mode=importlib", *options],
         cwd=folder,

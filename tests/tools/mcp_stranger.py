@@ -189,8 +189,8 @@ def call(number: Any, arguments: dict[str, Any], token: Any) -> None:
     if HABIT == "dies" or (HABIT == "weary" and arguments.get("text") == "die"):
         os._exit(3)
     if HABIT == "flood":
-        for n in range(20_000):
-            progress = {"progressToken": token, "progress": n, "total": 20_000, "message": "x"}
+        for n in range(4_000):
+            progress = {"progressToken": token, "progress": n, "total": 4_000, "message": "x"}
             say(method="notifications/progress", params=progress)
     if HABIT == "garbage":
         WIRE.say("this is no JSON\n{]\n\x00\x1b[2J")

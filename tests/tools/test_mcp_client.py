@@ -116,7 +116,7 @@ class WebStranger(Stranger):
         self._process.communicate()
 
 
-@pytest.fixture(params=[Stranger, WebStranger])
+@pytest.fixture(params=[Stranger, pytest.param(WebStranger, marks=pytest.mark.slow)])
 def stranger_of(request: pytest.FixtureRequest, home: Path) -> Iterator[Callable[..., Stranger]]:
     """Makes strangers over either transport."""
     with contextlib.ExitStack() as stack:
