@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 from pathlib import Path
@@ -44,6 +45,10 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
         raise MissingDependency(needs, hint=to_install("gateway")) from error
     from mlx_tools.cli.golden import keep_session
 
+    # A command ends before its garbage counts (`mlx_tools.cli.root.run`); clients of a server that
+    # come and go leave rings of objects, which are to be found while they are few.
+    gc.freeze()
+    gc.set_threshold(700, 5, 5)
     anyio.run(serve, run, key, note, partial(keep_session, run.configuration))
     return EXIT_OK
 

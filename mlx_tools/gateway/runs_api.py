@@ -218,8 +218,11 @@ def _posted(text: str) -> tuple[str, JsonObject]:
 
 
 def _owner(runs: Runs, asking: HTTPConnection) -> str:
-    """By what the client is known: its key, however it sends that."""
-    return runs.owner(key_of(asking).rpartition(" ")[2])
+    """By what the client is known: its whole key, however it sends that."""
+    if (given := asking.headers.get("x-api-key")) is None:
+        scheme, _, given = key_of(asking).partition(" ")
+        given = given or scheme
+    return runs.owner(given.strip())
 
 
 def _row(runs: Runs, asking: HTTPConnection) -> RunRow:

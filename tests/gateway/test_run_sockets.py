@@ -113,6 +113,17 @@ def test_a_socket_of_another_keys_run_is_not_found(begin: Any) -> None:
         assert seen.value.status_code == 404
 
 
+def test_clients_that_come_and_go_leave_nothing_behind(begin: Any) -> None:
+    one = begin(answer("done"))
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
+        for number in range(30):
+            with opened(client, run, f"?last_event_id={number % 3}") as socket:
+                if number % 2:
+                    until(socket, "finished")
+    assert one.runs._followers == {} and one.runs._live == {}
+
+
 # --- webhooks -------------------------------------------------------------------------------------
 
 
@@ -184,6 +195,24 @@ def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(begin: Any, ho
             assert sent["webhook-timestamp"] == "1700000000"
         assert len({headers["webhook-id"] for headers, _ in hooked.posts}) == 2
         await one.runs.aclose()
+
+    anyio.run(main)
+
+
+def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
+    begin: Any, hooked: Any
+) -> None:
+    async def main() -> None:
+        one = begin(answer("a"), answer("b"))
+        one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET)
+        body, other = {"question": "secret"}, {"authorization": "Bearer two"}
+        theirs = (await one.client.post("/v1/runs", json=body, headers=other)).json()["id"]
+        await one.runs._live[theirs].rested.wait()
+        made = await ask(one, webhook=f"{hooked.origin}/here")
+        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+        (told,) = map(json.loads, hooked.bodies)
+        assert told["data"] == {"id": made["id"], "status": "answered"}
+        assert theirs not in str(hooked.posts) and "secret" not in str(hooked.posts)
 
     anyio.run(main)
 

@@ -14,9 +14,10 @@ import pytest
 from mlx_tools import Tool
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.messages import json_line
-from mlx_tools.testing import answer, call
+from mlx_tools.messages import ToolSpec, json_line
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview
+from mlx_tools.tools.host_tools import read_artifact
 from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of, waiting
 
 LOOKUP = {
@@ -130,6 +131,139 @@ def test_another_keys_run_is_not_found_whatever_is_asked_of_it(begin: Any) -> No
         assert listed.json()["data"] == []
         mine = await one.client.get("/v1/runs", headers={"x-api-key": "one"})
         assert [run["id"] for run in mine.json()["data"]] == [made["id"]]
+
+    anyio.run(main)
+
+
+OTHER = {"authorization": "Bearer two"}
+
+
+def test_whoever_guesses_an_id_cannot_tell_whether_there_is_such_a_run(begin: Any) -> None:
+    async def main() -> None:
+        one = deciding(begin, KEEP, answer())
+        made = await ask(one)
+        (waits,) = made["pending"]
+        there, nowhere = made["id"], "20990101-000000-aaaaaaaa"
+        decided = {"call_id": "c1", "digest": waits["digest"], "decision": "approve"}
+        asked: list[tuple[str, str, Any]] = [
+            ("GET", "", None),
+            ("GET", "/events?last_event_id=1", None),
+            ("POST", "/cancel", None),
+            ("POST", "/cancel", {"a": 1}),
+            ("POST", "/continue", {"question": ""}),
+            ("POST", "/continue", {"question": "x"}),
+            ("POST", "/approvals", decided),
+            ("POST", "/approvals", decided | {"decision": "edit", "arguments": {"text": "b"}}),
+            ("POST", "/approvals", {}),
+            ("POST", "/tool_results", {"call_id": "c1", "output": 1}),
+            ("POST", "/nothing", {}),
+            ("DELETE", "", None),
+        ]
+        for method, rest, body in asked:
+            told = []
+            for run in (there, nowhere):
+                path = f"/v1/runs/{run}{rest}"
+                got = await one.client.request(method, path, json=body, headers=OTHER)
+                told.append((got.status_code, got.text.replace(run, "ID"), got.headers.items()))
+                assert got.status_code in (404, 405), rest
+            assert [told[0][:2]] == [told[1][:2]], rest
+        got = await one.client.get(f"/v1/runs?after={there}", headers=OTHER)
+        same = await one.client.get(f"/v1/runs?after={nowhere}", headers=OTHER)
+        assert got.text.replace(there, "ID") == same.text.replace(nowhere, "ID")
+        assert (await rested(one, there)) == made and one.tools.written == []
+
+    anyio.run(main)
+
+
+def test_the_same_idempotency_key_of_two_clients_makes_a_run_each(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(answer("mine"), answer("theirs"))
+        named, found = {"idempotency-key": "k"}, []
+        for headers in (named, named | OTHER, named, named | OTHER):
+            got = await one.client.post("/v1/runs", json={"question": "x"}, headers=headers)
+            found.append((got.json()["id"], got.headers.get("idempotent-replayed")))
+            await rested(one, found[0][0])
+        mine, theirs = found[0][0], found[1][0]
+        assert found == [(mine, None), (theirs, None), (mine, "true"), (theirs, "true")]
+        other = await one.client.post(
+            "/v1/runs", json={"question": "of another body"}, headers=named | OTHER
+        )
+        assert other.status_code == 422 and mine not in other.text
+        listed = await one.client.get("/v1/runs", headers=OTHER)
+        assert [run["id"] for run in listed.json()["data"]] == [theirs]
+        assert listed.json()["has_more"] is False
+
+    anyio.run(main)
+
+
+def test_a_list_shows_no_other_clients_runs_on_any_page(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(*[answer(str(number)) for number in range(8)])
+        mine: list[str] = []
+        for number in range(8):
+            headers = OTHER if number % 2 else {}
+            got = await one.client.post("/v1/runs", json={"question": "x"}, headers=headers)
+            mine += [got.json()["id"]] if headers else []
+            if (live := one.runs._live.get(got.json()["id"])) is not None:
+                await live.rested.wait()
+        found: list[str] = []
+        after = ""
+        while True:
+            page = (await one.client.get(f"/v1/runs?limit=1{after}", headers=OTHER)).json()
+            found += [run["id"] for run in page["data"]]
+            if not page["has_more"]:
+                break
+            after = f"&after={page['last_id']}"
+        assert found == mine[::-1]
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "one_client"),
+    [
+        ({"authorization": "Bearer a"}, {"x-api-key": "a"}, True),
+        ({"authorization": "bearer a"}, {"authorization": "Bearer a"}, True),
+        ({"authorization": "Bearer team a"}, {"authorization": "Bearer my a"}, False),
+        ({"x-api-key": "team a"}, {"x-api-key": "a"}, False),
+        ({"x-api-key": "a"}, {"x-api-key": "A"}, False),
+        ({"x-api-key": "a"}, {"authorization": "Bearer "}, False),
+    ],
+)
+def test_a_client_is_known_by_its_whole_key(
+    begin: Any, first: Any, second: Any, one_client: bool
+) -> None:
+    async def main() -> None:
+        one = begin(answer())
+        del one.client.headers["authorization"]
+        made = await one.client.post("/v1/runs", json={"question": "x"}, headers=first)
+        got = await one.client.get(f"/v1/runs/{made.json()['id']}", headers=second)
+        assert got.status_code == (200 if one_client else 404)
+
+    anyio.run(main)
+
+
+def test_what_one_clients_run_kept_no_other_clients_run_reads(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(call("area"), answer("6"), policy__allow="area,read_artifact")
+        spec = ToolSpec("area", "", {"type": "object"}, frozenset(("read",)))
+        one.tools.made = lambda: [
+            Tool(spec, lambda given: "secret " * 5000),
+            read_artifact(),
+        ]
+        made = await ask(one)
+        read = call("read_artifact", id=made["calls"][0]["artifact"])
+        scripts = ScriptedBackend(read, answer("yes"), read, answer("no"))
+        one.models.one.backend = scripts
+        path = f"/v1/runs/{made['id']}/continue"
+        assert (await one.client.post(path, json={"question": "y"})).status_code == 200
+        assert (await rested(one, made["id"]))["answer"] == "yes"
+        assert scripts.prompts[1].count("secret") > scripts.prompts[0].count("secret") + 100
+        got = await one.client.post("/v1/runs", json={"question": "x"}, headers=OTHER)
+        await one.runs._live[got.json()["id"]].rested.wait()
+        theirs = await one.client.get(f"/v1/runs/{got.json()['id']}", headers=OTHER)
+        assert theirs.json()["answer"] == "no" and "secret" not in theirs.text
+        assert not any("secret" in prompt for prompt in scripts.prompts[2:])
 
     anyio.run(main)
 
