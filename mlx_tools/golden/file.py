@@ -101,7 +101,8 @@ def find_golden(paths: Iterable[Path]) -> list[Path]:
         elif path.exists():
             found[path] = None
         else:
-            raise UsageError(f"there is no {path}")
+            hint = "mlx-tools golden record NAME QUESTION makes one, in golden_transcripts"
+            raise UsageError(f"there is no {path}", hint=hint)
     return list(found)
 
 
