@@ -148,13 +148,16 @@ class Chaos:
         """One run, from its client's side, until it has an answer."""
         body = {"question": f"Job {number}."}
         headers = {"idempotency-key": f"job-{number}"}
-        until, run = time.monotonic() + self.options.patience, None
+        until = time.monotonic() + self.options.patience
         while time.monotonic() < until:
-            if run is None:
+            if number not in self.runs:
                 run = await self.asked(client, "POST", "/v1/runs", json=body, headers=headers)
             else:
-                run = await self.asked(client, "GET", f"/v1/runs/{self.runs[number]}") or run
+                run = await self.asked(client, "GET", f"/v1/runs/{self.runs[number]}")
             if run is None or "id" not in run:
+                if run is not None:
+                    self.counts[f"refused: {run['error']['message'][:80]}"] += 1
+                    run = None
                 await asyncio.sleep(0.2)
                 continue
             self.runs[number] = run["id"]
@@ -202,6 +205,8 @@ class Chaos:
 
         async with httpx.AsyncClient(timeout=30) as client:
             await asyncio.gather(*(one(number) for number in self.numbers))
+            if killing.done():
+                killing.result()  # what went wrong there
             killing.cancel()
             listed, after = 0, ""
             while True:

@@ -210,8 +210,8 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
     store = session_store(configuration)
     if store.dsn is None:
         raise UsageError(
-            f"workers need sessions in PostgreSQL, and {store.place} is none",
-            hint='name a database: sessions = "postgresql://…", or --sessions',
+            f"workers need sessions in PostgreSQL; these are in files ({store.place})",
+            hint='name a database: sessions = "postgresql://…", or MLX_TOOLS_SESSIONS',
         )
     queue = RunQueue(store)
     secret = own.webhook_secret

@@ -343,8 +343,10 @@ class Runs:
                         return
                     if row.id in self._live:  # meanwhile
                         continue
-                    rest = rests(records)
+                    rest, row = rests(records), self.find(None, row.id)
                     upto, ended = closed(records, rest=rest), self._status(row, records) in _ENDED
+                    if rest and row.act is not None:
+                        upto, ended, size = len(records) - 1, False, -2  # its worker will say so
                 told = min(told, len(records))  # a number beyond the end is the end
                 for one in told_of(records, told, upto):
                     yield one

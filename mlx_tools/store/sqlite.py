@@ -9,6 +9,7 @@ import os
 import re
 import sqlite3
 import stat
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,7 @@ _PROBLEMS: Final = (
     ("no such module: fts5", "this Python's SQLite has no FTS5", "use another build of Python"),
     ("interrupted", "it took too long", "ask with fewer words"),
 )
+_MAKING: Final = threading.Lock()
 _PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
 _PASSING_NUMBERS: Final = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
@@ -188,15 +190,21 @@ class SqliteFile:
 
 
 def _make(path: Path) -> None:
-    """Makes the file where there is none, and sees to it that it is its owner's alone."""
+    """Makes the file where there is none, and sees to it that it is its owner's alone.
+
+    One that is there is not opened: closing it would take away what locks this process has on it
+    (POSIX), and another could write in the middle of a transaction.
+    """
     private_dir(path.parent)
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    fd = os.open(path, flags, 0o600)
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no file")
-        if status.st_mode & 0o077:
-            os.fchmod(fd, 0o600)
-    finally:
-        os.close(fd)
+    with _MAKING:
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                os.close(os.open(path, flags, 0o600))
+            return
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is no file")
+    if status.st_mode & 0o077:
+        path.chmod(0o600)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, check_address
 from mlx_tools.store.artifacts import Change
+from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE
 from mlx_tools.transcript.records import AnswerRecord, Record, UserRecord
 from tests.core.sessions import header
@@ -191,3 +194,19 @@ def test_a_password_is_in_no_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be reached") as unreachable:
         store.ids()
     assert "s3cret" not in str(unreachable.value) + store.place
+
+
+def test_whoever_else_opens_the_tables_takes_no_lock_away_from_a_process_that_writes(
+    tmp_path: Path,
+) -> None:
+    store = TranscriptStore(tmp_path / "sessions")
+    tables = store.tables(SCHEDULE)
+    assert isinstance(tables, SqliteTables)
+    begin = (
+        "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=0).execute('BEGIN IMMEDIATE')"
+    )
+    with tables.transaction(write=True):
+        with store.tables(SCHEDULE).transaction():
+            pass
+        other = subprocess.run([sys.executable, "-c", begin, tables.path], capture_output=True)
+    assert b"database is locked" in other.stderr

@@ -115,7 +115,9 @@ def test_a_run_waits_for_a_worker_and_goes_on_as_its_client_decides(begin: Any) 
     run = house.post(question="x", status=201)["id"]
     assert house.get(run)["status"] == "queued"
     house.worker()
-    house.until(run, "paused")
+    with httpx.stream("GET", f"{house.url}/{run}/events", timeout=30) as response:
+        assert "event: finished" in response.iter_lines()
+    assert house.get(run)["status"] == "paused"  # whoever is told so may decide at once
     assert not (house.folder / "files" / "b.txt").exists()
     wrong = {"call_id": "c1", "digest": "0" * 64, "decision": "approve"}
     assert house.post(f"/{run}/approvals", status=409, **wrong)["error"]["code"] == "conflict"
