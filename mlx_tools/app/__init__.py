@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         recorded,
         roots_of,
     )
+    from mlx_tools.app.kept_session import KeptSession, as_options, header_of
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import signing_key
     from mlx_tools.app.statistics import Share, mcnemar

@@ -40,7 +40,7 @@ from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
 
 if TYPE_CHECKING:
-    from mlx_tools.cli.resume import KeptSession
+    from mlx_tools.app import KeptSession
 
 app = typer.Typer(add_completion=False)
 

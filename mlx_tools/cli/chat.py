@@ -30,8 +30,7 @@ from mlx_tools.paths import state_dir
 from mlx_tools.transcript import Answered, AnswerRecord, Outcome, UserRecord, at_rest
 
 if TYPE_CHECKING:
-    from mlx_tools.app import RunOptions
-    from mlx_tools.cli.resume import KeptSession
+    from mlx_tools.app import KeptSession, RunOptions
 
 app = typer.Typer(add_completion=False)
 

@@ -1,51 +1,27 @@
 """Goes on with a session that is kept: its transcript says how, the command line only what was
-decided, or what narrows it.
-
-The backend, the model, the style and the roots are those of the transcript's header, so that
-nothing has to be said twice. What is configured today holds besides: where it has changed since the
-session was begun it can only take power away.
+decided, or what narrows it. Where what is configured has changed since the session was begun it can
+only take power away.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mlx_tools.app import (
-    NO_MODEL,
-    RunOptions,
-    approval_templates,
-    choose,
-    config,
-    job_store,
-    jobs_of,
-    recorded,
-    registry_of,
-    session_store,
-)
-from mlx_tools.backends import Backend
+from mlx_tools.app import KeptSession, RunOptions, as_options, config, header_of, job_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, tell
-from mlx_tools.controller import (
-    ApprovalAnswer,
-    Approvals,
-    Approver,
-    Controller,
-    Conversation,
-    check_begun_here,
-)
+from mlx_tools.controller import ApprovalAnswer, Approvals
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway import RunRows
 from mlx_tools.policy import Policy, restriction
 from mlx_tools.store import RootName, standing_of
-from mlx_tools.transcript import Header, Record, UserRecord
+from mlx_tools.transcript import Header, UserRecord
 
 _GO_WITH: Final = frozenset(
     (
@@ -57,46 +33,6 @@ _GO_WITH: Final = frozenset(
 the time being, and who approves."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSession:
-    """A session to go on with: its id or its transcript's path, how its model is reached, and what
-    its policy is narrowed by, where by anything."""
-
-    place: str
-    records: Sequence[Record]
-    header: Header
-    run: RunOptions
-    within: Policy | None = None
-
-    @asynccontextmanager
-    async def opened(
-        self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
-    ) -> AsyncIterator[Controller]:
-        """A controller to go on with it by; its backend is closed at the end. ``wrap`` is as for
-        `mlx_tools.app.opened`."""
-        configuration = self.run.configuration
-        registry = registry_of(configuration, jobs_of(configuration, self.header))
-        chosen = await choose(self.run, note)
-        try:
-            chosen.free_markers(self.header.style)
-            store = session_store(configuration)
-            yield Controller(
-                wrap(chosen.backend),
-                registry,
-                store=store,
-                approver=approver,
-                templates=approval_templates(store),
-                standing=configuration.standing(),
-            )
-        finally:
-            await registry.aclose()
-            await chosen.backend.aclose()
-
-    async def begin(self, controller: Controller) -> Conversation:
-        """The session, open."""
-        return await controller.reopen(self.place, within=self.within)
-
-
 def going_on(session: str | None, last: bool, given: options.Options) -> KeptSession:
     """The session that is named, or the last conversation, to go on with under these options.
 
@@ -106,7 +42,7 @@ def going_on(session: str | None, last: bool, given: options.Options) -> KeptSes
     if session is not None and last:
         raise UsageError("--continue goes without --session", hint="leave one of them out")
     kept = _kept(last_talk() if session is None else session, given)
-    begun = _as_options(kept.header)
+    begun = as_options(kept.header)
     for key, value in given.items():
         if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
             raise UsageError(
@@ -218,30 +154,9 @@ def _kept(session: str, given: options.Options) -> KeptSession:
     store = kept_sessions()
     place = session if os.sep in session else store.find(session)
     records = store.read(place).transcript
-    header = records[0] if records else None
-    if not isinstance(header, Header):
-        raise TranscriptError(f"the transcript of {place} holds nothing yet")
-    if header.backend.get("kind") == NO_MODEL:
-        raise UsageError(
-            "nothing waits in the session: it is a call without a model", hint="call it again"
-        )
-    # before anything that it says is done, such as asking the server that it names
-    check_begun_here(records, store.secret)
-    run = options.run_options({**_as_options(header), **given})
-    return KeptSession(place, records, header, run, _within(run, given))
-
-
-def _as_options(header: Header) -> options.Options:
-    """The header as options of the command line: how the model is reached and spoken to, the
-    limits, and the roots."""
-    said = {
-        "backend.kind": header.backend.get("kind"),
-        "backend.url": header.backend.get("url"),
-        "model.name": header.model,
-        "prompt.system": header.persona,
-    }
-    named = {key: value for key, value in said.items() if isinstance(value, str)}
-    return {"tools.roots": list(header.roots), **recorded(header), **named}
+    header = header_of(place, records, store.secret)
+    run = options.run_options({**as_options(header), **given})
+    return KeptSession(place, records, header, run, note, _within(run, given))
 
 
 def _within(run: RunOptions, given: options.Options) -> Policy | None:

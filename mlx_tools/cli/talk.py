@@ -43,7 +43,7 @@ from mlx_tools.transcript import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.cli.resume import KeptSession
+    from mlx_tools.app import KeptSession
 
 
 def folders(configuration: Configuration) -> dict[str, str]:

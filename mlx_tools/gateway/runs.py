@@ -132,6 +132,11 @@ class Runs:
         """The sessions of this user, runs and others."""
         return self._store
 
+    @property
+    def configuration(self) -> Configuration:
+        """The settings of this gateway."""
+        return self._configuration
+
     def owner(self, key: str) -> str:
         """By what the runs of whoever bears this key are known."""
         return hmac.new(self._secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
@@ -425,7 +430,7 @@ class Runs:
             self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
 
     def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
-        if not live.taken.is_set() and _is_taken(live.records[live.began :]):
+        if not live.taken.is_set() and is_taken(live.records[live.began :]):
             live.taken.set()
         self._meters.happened(event, live.model, live.tools)
         self._tell(row, len(live.records), event)
@@ -464,7 +469,7 @@ class Runs:
         with anyio.move_on_after(PATIENCE):
             while (now := self.find(None, row.id)).act is not None:
                 records = await self._work.read(row)
-                if _is_taken(records[act.records :]) and not rests(records):
+                if is_taken(records[act.records :]) and not rests(records):
                     break
                 await anyio.sleep(_SOON)
         if now.act is None and now.refused:
@@ -588,7 +593,7 @@ async def _kept(does: Callable[..., T], *arguments: Any) -> T:
     return await anyio.to_thread.run_sync(does, *arguments)
 
 
-def _is_taken(new: Sequence[Record]) -> bool:
+def is_taken(new: Sequence[Record]) -> bool:
     """Whether what a run was gone on with is written down."""
     return any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new)
 

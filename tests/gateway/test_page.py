@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import count
 from pathlib import Path
@@ -16,8 +17,9 @@ import pytest
 from mlx_tools.gateway.page.person import COOKIE, HOLDS, Person
 from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
 from mlx_tools.store import TranscriptStore, to_json
-from mlx_tools.testing import answer, call
+from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
+from tests.forked import forks
 from tests.gateway.conftest import KEY, ask, rested
 
 HOME = "http://127.0.0.1"
@@ -350,3 +352,122 @@ def test_sessions_are_found_by_what_was_said_and_looked_through_a_part_at_a_time
         parts.append(part)
     assert len(parts) == FOUND
     assert sum(len(one.rows) for one in parts) == FOUND
+
+
+# --- sessions that are no runs of the gateway -----------------------------------------------------
+
+WRITES = call("file_access", operation="write", path="a.txt", content="new\n")
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Ask in a terminal, of a model that writes these completions, and have the call wait."""
+    servers: list[ScriptedServer] = []
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "a.txt").write_text("old\n")
+
+    def made(*scripts: str) -> ScriptedServer:
+        for kind in ("config", "data", "state"):
+            folder = tmp_path if kind == "config" else tmp_path / kind
+            monkeypatch.setenv(f"MLX_TOOLS_{kind.upper()}_DIR", str(folder))
+        servers.append(ScriptedServer(*scripts).__enter__())
+        how = ["--root", f"{tmp_path / 'files'}:rw", "--preset", "workspace", "--json"]
+        process = forks().start("ask", "--url", servers[-1].url, *how, "Write it.")
+        process.communicate()
+        assert process.returncode == 4
+        return servers[-1]
+
+    yield made
+    for server in servers:
+        server.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"decision": "approve"}, "new\n"),
+        ({"decision": "deny", "reason": "no"}, "old\n"),
+        (
+            {
+                "decision": "look",
+                "arguments": '{"operation": "write", "path": "a.txt", "content": "mine\\n"}',
+            },
+            "mine\n",
+        ),
+    ],
+)
+def test_a_person_decides_about_what_was_asked_in_a_terminal(
+    begin: Any, asked: Any, tmp_path: Path, fields: dict[str, str], text: str
+) -> None:
+    server = asked(WRITES, answer("Done."))
+
+    async def act() -> None:
+        one = begin(policy__allow="calculator")
+        await opened(one)
+        (session,) = one.runs.sessions.ids()
+        path = SESSION.format(id=session)
+        shown = await one.client.get(path)
+        assert len(server.bodies) == 1  # to look asks no model
+        assert "-old" in shown.text and "+new" in shown.text
+        fields["call"] = "c1"
+        if fields["decision"] == "look":
+            shown = await post(one, f"{path}/decide", **fields)
+            assert "with your arguments" in shown.text
+            fields.update(decision="approve", **_hidden(shown.text))
+        fields["digest"] = _hidden(shown.text)["digest"]
+        assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+        while "Done." not in (shown := await one.client.get(path)).text:
+            await anyio.sleep(0.01)
+        assert (tmp_path / "files" / "a.txt").read_text() == text
+        assert "answered" in shown.text
+        assert one.runs.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
+
+    anyio.run(act)
+
+
+def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
+    begin: Any, asked: Any, tmp_path: Path
+) -> None:
+    asked(WRITES)
+
+    async def act() -> None:
+        one = begin(policy__allow="calculator")
+        await opened(one)
+        (session,) = one.runs.sessions.ids()
+        path = SESSION.format(id=session)
+        shown = await one.client.get(path)
+        digest = _hidden(shown.text)["digest"]
+        for fields, problem in (
+            ({"call": "c1", "decision": "approve", "digest": "0" * 64}, "not the digest"),
+            ({"call": "c9", "decision": "approve", "digest": digest}, "c9"),
+            ({"call": "c9", "decision": "look", "arguments": "{}"}, "not a call that waits"),
+            ({"call": "c1", "decision": "look", "arguments": '{"path": 1}'}, "do not fit"),
+        ):
+            got = await post(one, f"{path}/decide", **fields)
+            assert 400 <= got.status_code < 500 and problem in got.text, got.text
+        (tmp_path / "files" / "a.txt").write_text("changed\n")
+        shown = await one.client.get(path)
+        assert "has changed since it was asked about" in shown.text
+        assert (await post(one, f"{path}/look_again", call="c1")).status_code == 303
+        shown = await one.client.get(path)
+        assert "-changed" in shown.text and _hidden(shown.text)["digest"] != digest
+        assert (tmp_path / "files" / "a.txt").read_text() == "changed\n"
+
+    anyio.run(act)
+
+
+def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_session(
+    begin: Any, asked: Any, tmp_path: Path
+) -> None:
+    asked(WRITES, answer("Done."))
+
+    async def act() -> None:
+        one = begin(policy__allow="calculator", policy__dry_run=True)
+        await opened(one)
+        path = SESSION.format(id=one.runs.sessions.ids()[0])
+        shown = await one.client.get(path)
+        fields = {"decision": "approve", "call": "c1", **_hidden(shown.text)}
+        await post(one, f"{path}/decide", **fields)
+        assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
+
+    anyio.run(act)

@@ -25,8 +25,10 @@ from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client, server_sent
+from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.page.person import Person
 from mlx_tools.gateway.page.shown import (
+    Look,
     ShownSession,
     WaitingCall,
     arguments_of,
@@ -76,6 +78,7 @@ class Page:
     def __init__(self, runs: Runs, models: ServedModels, person: Person, keep: Keep) -> None:
         self._runs, self._models, self._person, self._keep = runs, models, person, keep
         self._owner = runs.owner(person.key)
+        self._others = OtherSessions(runs, self._owner)
 
     def routes(self) -> list[BaseRoute]:
         """The routes, each behind the person's key."""
@@ -178,7 +181,7 @@ class Page:
         look: WaitingCall | None = None,
     ) -> Response:
         start = _number(request.query_params.get("from"))
-        shown = await session_shown(self._runs, request.path_params["id"], start)
+        shown = await session_shown(self._runs, self._others, request.path_params["id"], start)
         waiting = [look if look and look.call == one.call else one for one in shown.waiting]
         return await anyio.to_thread.run_sync(
             lambda: _html(
@@ -192,7 +195,9 @@ class Page:
         )
 
     async def _transcript(self, request: Request) -> Response:
-        shown: ShownSession = await session_shown(self._runs, request.path_params["id"], 0)
+        shown: ShownSession = await session_shown(
+            self._runs, self._others, request.path_params["id"], 0
+        )
         name = {"content-disposition": f'attachment; filename="{shown.id}.jsonl"'}
         text = await anyio.to_thread.run_sync(shown.text)
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
@@ -208,15 +213,22 @@ class Page:
             return await self._session(request, problem=error.message)
         return _to(f"{PATH}sessions/{request.path_params['id']}")
 
+    def _look(self, request: Request) -> Look:
+        """What gives the calls of a session that wait."""
+        try:
+            return functools.partial(self._runs.waiting, self._row(request))
+        except ApiError:
+            return functools.partial(self._others.waiting, request.path_params["id"])
+
     async def _decide(self, request: Request, fields: Fields) -> Response:
-        row, call = self._row(request), fields.get("call", "")
+        call, look = fields.get("call", ""), self._look(request)
         given, decision = fields.get("arguments"), fields.get("decision", "")
         if decision == "look":
             try:
-                look = await edited_call(self._runs, row, call, given or "")
+                edited = await edited_call(look, call, given or "")
             except (ApiError, UsageError) as error:
                 return await self._session(request, problem=str(error))
-            return await self._session(request, look=look)
+            return await self._session(request, look=edited)
         reason, digest = fields.get("reason", "").strip(), fields.get("digest", "")
         if decision == "deny":
             answer = ApprovalAnswer(False, reason or "the user said no")
@@ -226,10 +238,27 @@ class Page:
             answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)
         else:
             raise ApiError(400, "invalid_value", "decision: approve, session, deny or look")
-        return await self._done(request, self._runs.decide(row, call, answer, by_person=True))
+        return await self._done(request, self._go_on(request, call, answer))
 
     async def _look_again(self, request: Request, fields: Fields) -> Response:
-        return await self._done(request, self._runs.look_again(self._row(request)))
+        return await self._done(request, self._go_on(request))
+
+    async def _go_on(
+        self, request: Request, call: str = "", answer: ApprovalAnswer | None = None
+    ) -> None:
+        """Have a session go on with a decision, or without one ask anew. Raises `ApiError`."""
+        session = request.path_params["id"]
+        try:
+            row = self._row(request)
+        except ApiError:
+            if session not in self._runs.sessions.ids():
+                raise
+            await self._others.go_on(session, None if answer is None else {call: answer})
+            return
+        if answer is None:
+            await self._runs.look_again(row)
+        else:
+            await self._runs.decide(row, call, answer, by_person=True)
 
     async def _continue(self, request: Request, fields: Fields) -> Response:
         row, question = self._row(request), fields.get("question", "")

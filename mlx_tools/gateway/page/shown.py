@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -16,8 +17,8 @@ from mlx_tools.app import as_json, spelled, steps_of
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import check_plain
+from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.policy import Policy
@@ -33,6 +34,9 @@ FOUND: Final = 25
 
 SECONDS: Final = 2.0
 """How long sessions are looked through for one page; the next one goes on from there."""
+
+Look = Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]]
+"""Gives the calls of a session that wait, as `Runs.waiting` does."""
 
 # --- sessions -------------------------------------------------------------------------------------
 
@@ -140,37 +144,45 @@ class ShownSession:
         return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
 
 
-async def session_shown(runs: Runs, session: str, start: int | None) -> ShownSession:
+async def session_shown(
+    runs: Runs, others: OtherSessions, session: str, start: int | None
+) -> ShownSession:
     """A session from a record on, by default its end. Raises `ApiError` where there is none."""
+    look: Look
     try:
-        row = runs.find(None, session)
+        row, problem = runs.find(None, session), ""
     except ApiError:
-        return await anyio.to_thread.run_sync(_of_others, runs.sessions, session, start)
-    status, records = await runs.stands(row)
-    waiting, problem = [], ""
+        row = None
+    if row is not None:
+        look, (status, records) = partial(runs.waiting, row), await runs.stands(row)
+    else:
+        look = partial(others.waiting, session)
+        stands = partial(_stands, runs.sessions, session)
+        status, records, problem = await anyio.to_thread.run_sync(stands)
+    waiting: list[WaitingCall] = []
     if status == "paused":
         try:
-            waiting = await waiting_calls(runs, row, records)
-        except ApiError as error:
-            problem = error.message
+            waiting = await waiting_calls(look, records)
+        except (ApiError, UsageError) as error:
+            problem = str(error)
     begin = _begin(records, start)
-    return ShownSession(session, status, records, begin, True, waiting, problem)
+    return ShownSession(session, status, records, begin, row is not None, waiting, problem)
 
 
-def _of_others(store: SessionStore, session: str, start: int | None) -> ShownSession:
-    """A session that is no run of a gateway."""
+def _stands(store: SessionStore, session: str) -> tuple[str, Sequence[Record], str]:
+    """How a session stands that is no run of a gateway, its records, and why it has none. Reads
+    files."""
     if session not in store.ids():
         raise ApiError(404, "not_found", "There is no such session, or none any more.")
     try:
         records = store.records(session)
     except TranscriptError as error:
-        return ShownSession(session, "damaged", (), 0, False, problem=str(error))
+        return "damaged", (), str(error)
     try:
         with store.held(session):
-            state: str = standing_of(records).state
+            return standing_of(records).state, records, ""
     except TranscriptError:
-        state = "running"
-    return ShownSession(session, state, records, _begin(records, start), False)
+        return "running", records, ""
 
 
 def _begin(records: Sequence[Record], start: int | None) -> int:
@@ -184,9 +196,9 @@ def _begin(records: Sequence[Record], start: int | None) -> int:
 # --- calls that wait ------------------------------------------------------------------------------
 
 
-async def waiting_calls(runs: Runs, row: RunRow, records: Sequence[Record]) -> list[WaitingCall]:
-    """The calls of a run that a person decides about. Raises `ApiError`."""
-    found = [_waiting(one, fresh=fresh) for one, fresh in await runs.waiting(row)]
+async def waiting_calls(look: Look, records: Sequence[Record]) -> list[WaitingCall]:
+    """The calls of a session that a person decides about. Raises what ``look`` does."""
+    found = [_waiting(one, fresh=fresh) for one, fresh in await look()]
     pause = at_rest(records)
     within = pause.within if isinstance(pause, PauseRecord) else ()
     return found + [
@@ -202,11 +214,12 @@ async def waiting_calls(runs: Runs, row: RunRow, records: Sequence[Record]) -> l
     ]
 
 
-async def edited_call(runs: Runs, row: RunRow, call: str, text: str) -> WaitingCall:
+async def edited_call(look: Look, call: str, text: str) -> WaitingCall:
     """A call that waits, with other arguments. Raises `ApiError`, and `UsageError` where it cannot
     have them."""
-    ((request, _),) = await runs.waiting(row, {call: arguments_of(text)})
-    return _waiting(request, fresh=True, edited=True)
+    for request, _ in await look({call: arguments_of(text)}):
+        return _waiting(request, fresh=True, edited=True)
+    raise UsageError(f"{call[:100]} is not a call that waits")
 
 
 def arguments_of(text: str) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""A session that is kept, gone on with as its header says: with its backend, model, style and
+roots, so that nothing has to be said twice. What is configured today holds besides."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from mlx_tools.app.direct_calls import NO_MODEL
+from mlx_tools.app.jobs import approval_templates, jobs_of, recorded, session_store
+from mlx_tools.app.wiring import Note, RunOptions, choose, registry_of
+from mlx_tools.backends import Backend, Chunk, CompletionRequest
+from mlx_tools.controller import (
+    Approver,
+    Controller,
+    Conversation,
+    NobodyThere,
+    check_begun_here,
+)
+from mlx_tools.errors import BackendError, TranscriptError, UsageError
+from mlx_tools.policy import Policy
+from mlx_tools.tools import Registry
+from mlx_tools.transcript import Header, Record
+
+
+class _Nobody:
+    """A model that is not asked."""
+
+    def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        raise BackendError("no model is asked here")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSession:
+    """A session to go on with: its id or its transcript's path, how its model is reached, and what
+    its policy is narrowed by, where by anything. ``note`` takes what a person should know."""
+
+    place: str
+    records: Sequence[Record]
+    header: Header
+    run: RunOptions
+    note: Note
+    within: Policy | None = None
+
+    @asynccontextmanager
+    async def opened(
+        self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
+    ) -> AsyncIterator[Controller]:
+        """A controller to go on with it by; its backend is closed at the end. ``wrap`` is as for
+        `mlx_tools.app.opened`."""
+        configuration = self.run.configuration
+        registry = registry_of(configuration, jobs_of(configuration, self.header))
+        chosen = await choose(self.run, self.note)
+        try:
+            chosen.free_markers(self.header.style)
+            yield self._controller(wrap(chosen.backend), registry, approver)
+        finally:
+            await registry.aclose()
+            await chosen.backend.aclose()
+
+    @asynccontextmanager
+    async def looked_at(self) -> AsyncIterator[Conversation]:
+        """The session, open to see what waits in it: no model is looked for, and none asked."""
+        configuration = self.run.configuration
+        registry = registry_of(configuration, jobs_of(configuration, self.header))
+        try:
+            controller = self._controller(_Nobody(), registry, NobodyThere())
+            async with await self.begin(controller) as conversation:
+                yield conversation
+        finally:
+            await registry.aclose()
+
+    def _controller(self, backend: Backend, registry: Registry, approver: Approver) -> Controller:
+        store = session_store(self.run.configuration)
+        return Controller(
+            backend,
+            registry,
+            store=store,
+            approver=approver,
+            templates=approval_templates(store),
+            standing=self.run.configuration.standing(),
+        )
+
+    async def begin(self, controller: Controller) -> Conversation:
+        """The session, open."""
+        return await controller.reopen(self.place, within=self.within)
+
+
+def header_of(place: str, records: Sequence[Record], secret: bytes) -> Header:
+    """The header of a session that can be gone on with. Raises `UsageError` and `TranscriptError`
+    for any other, before anything that it says is done, such as asking the server that it names."""
+    header = records[0] if records else None
+    if not isinstance(header, Header):
+        raise TranscriptError(f"the transcript of {place} holds nothing yet")
+    if header.backend.get("kind") == NO_MODEL:
+        raise UsageError(
+            "nothing waits in the session: it is a call without a model", hint="call it again"
+        )
+    check_begun_here(records, secret)
+    return header
+
+
+def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
+    """The header as options of the command line: how the model is reached and spoken to, the
+    limits, and the roots."""
+    said = {
+        "backend.kind": header.backend.get("kind"),
+        "backend.url": header.backend.get("url"),
+        "model.name": header.model,
+        "prompt.system": header.persona,
+    }
+    named = {key: value for key, value in said.items() if isinstance(value, str)}
+    return {"tools.roots": list(header.roots), **recorded(header), **named}
