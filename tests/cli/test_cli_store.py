@@ -14,6 +14,7 @@ import pytest
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway import RUNS, RunRows
 from mlx_tools.gateway.run_body import RunAct
+from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import Hook, RunRow
 from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, copy_store
 from mlx_tools.store.artifacts import Change
@@ -147,6 +148,22 @@ def test_a_copy_goes_on_in_the_database_as_the_one_that_was_copied(
     assert rows.add(RunRow("new", "me", {}), None)  # numbers go on behind those that came along
     assert rows.page("me", 9, None)[0].id == "new"
     assert JobStore(second.tables(SCHEDULE), second.secret).listing()[0].job is not None
+
+
+def test_what_is_still_to_be_done_about_a_run_is_for_the_workers_of_the_database(
+    home: Path, database: Callable[[], str]
+) -> None:
+    first, second = TranscriptStore(home / "a" / "sessions"), PostgresStore(database())
+    filled(first)
+    copy_store(first, second, FORMS)
+    queue = RunQueue(second)
+    rows = RunRows(second, queue=queue.add)
+    (due,) = rows.open_runs()
+    rows.queue_again(queue.named)
+    assert queue.named() == {due.id} and due.act == RunAct("ask", {}, 0)
+    third = TranscriptStore(home / "b" / "sessions")
+    copy_store(second, third, FORMS)
+    assert [one.id for one in RunRows(third).open_runs()] == [due.id]
 
 
 @pytest.mark.parametrize("way", ["into", "back"])

@@ -456,6 +456,25 @@ def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
     anyio.run(act)
 
 
+def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decided(
+    begin: Any, asked: Any, tmp_path: Path
+) -> None:
+    server = asked(WRITES)
+
+    async def act() -> None:
+        one = begin(policy__allow="calculator")
+        await opened(one)
+        path = SESSION.format(id=one.runs.sessions.ids()[0])
+        fields = _hidden((await one.client.get(path)).text)
+        server.__exit__(None, None, None)
+        got = await post(one, f"{path}/decide", decision="approve", **fields)
+        assert got.status_code == 409 and "no server answers" in got.text
+        assert _hidden((await one.client.get(path)).text) == fields
+        assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
+
+    anyio.run(act)
+
+
 def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_session(
     begin: Any, asked: Any, tmp_path: Path
 ) -> None:
