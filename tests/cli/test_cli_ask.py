@@ -345,11 +345,6 @@ def test_a_bad_option_is_one_line_before_any_model_call(
     assert server.bodies == []
 
 
-def test_an_address_off_this_machine_is_refused_in_local_only_mode(run: Any) -> None:
-    result = run("ask", "--url", "http://192.0.2.1:8080", "--local-only", "Hi")
-    assert result.code == 2 and "--local-only" in result.error
-
-
 def test_the_time_limit_ends_the_run(run: Any) -> None:
     slow = Completion('{"type":"final_answer","content":"' + "x" * 4000, delay=0.05)
     result, _ = ask(run, slow, options=("Hi", "--timeout", "0.5", "--json"))

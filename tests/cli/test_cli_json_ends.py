@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,8 +13,7 @@ import pytest
 
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.cli.test_cli_ask import KEYS
-
-PROGRAM = [sys.executable, "-m", "mlx_tools"]
+from tests.forked import forks
 
 
 def stopped(result: Any, code: int, reason: str, error: str) -> Any:
@@ -70,18 +67,12 @@ def test_what_cannot_be_parsed_prints_nothing(run: Any) -> None:
 def test_ctrl_c_in_a_run_tells_what_the_transcript_does(home: Path) -> None:
     slow = Completion('{"type":"final_answer","content":"' + "x" * 400, delay=0.2)
     with ScriptedServer(slow) as server:
-        process = subprocess.Popen(
-            [*PROGRAM, "ask", "--json", "--url", server.url, "Hello?"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=os.environ,
-        )
+        process = forks().start("ask", "--json", "--url", server.url, "Hello?")
         while not server.bodies:
             time.sleep(0.02)
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=20)
+        out, _ = process.communicate()
     value = json.loads(out)
     assert (process.returncode, value["status"], value["reason"]) == (130, "stopped", "interrupted")
     assert value["error"]["code"] == "interrupted" and list(value) == [*KEYS, "error"]

@@ -84,12 +84,6 @@ def test_version(run: Any) -> None:
     assert run("--version").out.startswith("mlx-tools ")
 
 
-def test_every_command_has_help(run: Any) -> None:
-    for command in cli.COMMANDS:
-        result = run(command, "--help")
-        assert result.code == 0 and command in result.out
-
-
 @pytest.mark.parametrize("text", ["confg", "bogus", "config\x1b[31m"])
 def test_an_unknown_command_is_one_line_that_suggests(run: Any, text: str) -> None:
     result = run(text)
@@ -270,17 +264,6 @@ def test_a_flag_is_not_shown_as_if_it_took_a_value(run: Any, command: tuple[str,
 
 def test_a_missing_option_says_what_it_may_be(run: Any) -> None:
     assert "one of openai, anthropic, mcp" in run("tools", "export").error
-
-
-def test_python_m_is_the_same_program(home: Path) -> None:
-    with ScriptedServer(answer("Hi.")) as server:
-        done = subprocess.run(
-            [*PROGRAM, "ask", "--url", server.url, "Hello?"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-        )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "Hi.\n", "")
 
 
 def test_windows_is_told_to_be_unsupported_before_anything_is_imported_that_it_lacks() -> None:

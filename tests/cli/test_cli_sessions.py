@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import time
 import unicodedata
 from datetime import datetime, timedelta, timezone
@@ -367,17 +365,3 @@ def test_a_session_in_use_is_not_deleted(run: Any, home: Path, keep: Any) -> Non
 
 
 # --- completion ---------------------------------------------------------------------------------
-
-
-def test_ids_are_completed(keep: Any) -> None:
-    keep("20260101-a", *ANSWERED)
-    keep("20260102-b", *ANSWERED)
-    environ = os.environ | {
-        "_MLX_TOOLS_COMPLETE": "complete_bash",
-        "COMP_WORDS": "mlx-tools sessions show 2026010",
-        "COMP_CWORD": "3",
-    }
-    done = subprocess.run(
-        [sys.executable, "-m", "mlx_tools"], env=environ, capture_output=True, text=True
-    )
-    assert done.stdout.split() == ["20260102-b", "20260101-a"]

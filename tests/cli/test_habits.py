@@ -209,7 +209,7 @@ def test_what_is_typed_ahead_is_the_next_line_and_smears_nothing(
     chat.see("endless words endless words")
     chat.type("still there?")
     chat.press("ctrl-c")
-    shown = chat.see(r"^> still there\?$")
+    shown = chat.see(r"stopped(?s:.*)^> still there\?$")
     assert shown.count("still there?") == 1
     ask(chat, "", "Here")
 
@@ -332,15 +332,6 @@ def test_the_line_below_tells_how_full_the_context_is_and_how_fast_it_writes(
     desk.says(Completion(answer("Slowly, word by word, it comes."), usage=usage, delay=0.2))
     ask(chat, "Take your time.", "it comes")
     chat.see(r"^88 % of 8000 · \d+ tokens/s · /compact")
-
-
-def test_control_c_stops_the_answer_and_says_so(desk: Desk, chat: Terminal) -> None:
-    desk.says(ENDLESS)
-    say(chat, "Go on.")
-    chat.see("endless words endless words")
-    chat.press("ctrl-c")
-    chat.see("stopped")
-    chat.see("^>$")
 
 
 # --- commands -----------------------------------------------------------------------------------
