@@ -194,6 +194,7 @@ def test_no_walk_of_requests_kills_the_server_or_stays_unanswered(
 # --- the rest of a real server ----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) -> None:
     backend = CompletionsBackend(real_server)
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -209,6 +210,7 @@ def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) 
     assert again.cached_tokens >= again.prompt_tokens - 1
 
 
+@pytest.mark.slow
 def test_a_stream_that_is_closed_stops_the_generation(real_server: str) -> None:
     async def closed(backend: CompletionsBackend) -> None:
         for _ in range(3):

@@ -205,7 +205,10 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name",
+    ["SIGKILL", *(pytest.param(f"SIG{n}", marks=pytest.mark.slow) for n in ("TERM", "INT", "HUP"))],
+)
 def test_the_server_is_gone_when_its_parent_is_killed(model: Path, name: str) -> None:
     environ = dict(os.environ) | {"MLX_TOOLS_STATE_DIR": str(model.parent / "state")}
     process = forks().start(str(model), str(FAKE), code=PARENT, environ=environ)

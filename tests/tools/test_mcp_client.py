@@ -247,6 +247,7 @@ def test_what_it_may_not_do_over_http_is_an_error_that_says_so(
         assert "/elsewhere" not in stranger.heard
 
 
+@pytest.mark.slow
 def test_streams_that_end_at_once_are_not_opened_as_fast_as_it_likes(home: Path) -> None:
     with WebStranger(home, "retries") as stranger:
         (result,) = stranger.calls("x", timeout=2)
@@ -254,6 +255,7 @@ def test_streams_that_end_at_once_are_not_opened_as_fast_as_it_likes(home: Path)
         assert 2 < stranger.heard.count("get") < 40
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_end_is_left(home: Path) -> None:
     began = time.monotonic()
     with WebStranger(home, "lingers") as stranger:
@@ -286,7 +288,7 @@ def test_a_pattern_of_its_own_keeps_nobody_busy(home: Path) -> None:
 
 def test_a_server_that_never_answers_holds_up_no_run(home: Path) -> None:
     began = time.monotonic()
-    (result,) = Stranger(home, "never").calls("x", timeout=3)
+    (result,) = Stranger(home, "never").calls("x", timeout=1)
     assert result.error is not None and result.error.code == "timeout"
     for result in Stranger(home, "mute", seconds=0.5).calls("x", "y"):
         assert result.error is not None and "did not answer within" in result.error.message
