@@ -228,6 +228,18 @@ def test_a_question_begins_a_run_whose_steps_come_as_they_happen(begin: Any) -> 
     anyio.run(main)
 
 
+def test_a_run_that_came_to_rest_while_its_page_was_made_is_told_to_rest(begin: Any) -> None:
+    async def main() -> None:
+        one = begin(KEEP)
+        await opened(one)
+        path = (await post(one, "/page/ask", question="Keep it?")).headers["location"]
+        await one.client.get(f"{path}/live?after=0")
+        live = (await one.client.get(f"{path}/live?after=99")).text
+        assert "event: rest" in live and "event: steps" not in live
+
+    anyio.run(main)
+
+
 def test_tools_are_told_with_why_they_may_not_run_and_models_with_how_they_are_asked(
     begin: Any,
 ) -> None:

@@ -321,6 +321,8 @@ class _LiveSteps:
             async for told in follows:
                 quiet = quiet + 1 if told is None else 0
                 if told is None:
+                    if quiet % _QUIET == 1 and await self._rests(row):
+                        break  # what it came to rest with was on the page already
                     if quiet % _QUIET == 0:
                         await sender.more(KEEP_ALIVE)
                     continue
@@ -335,6 +337,14 @@ class _LiveSteps:
                 elif (piece := _piece(event)) is not None:
                     await sender.more(server_sent("piece", piece))
         await sender.more(server_sent("rest", {}))
+
+    async def _rests(self, row: RunRow) -> bool:
+        """Whether nothing is to be followed any more."""
+        try:
+            status, _ = await self._runs.stands(row)
+        except ApiError:  # its session was removed
+            return True
+        return status not in ("queued", "running")
 
 
 def _steps(records: Any) -> tuple[str, str]:
