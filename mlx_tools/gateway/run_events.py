@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
@@ -65,15 +66,25 @@ def _ends(records: Sequence[Record], number: int) -> bool:
     return isinstance(record, AnswerRecord | StoppedRecord)
 
 
+@dataclass(frozen=True, slots=True)
+class Forming:
+    """What forms in a run that a worker does, as that tells it."""
+
+    value: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.value
+
+
 class Follower:
     """What somebody who follows a run in this process is still to be told: deltas, and between
     them up to which record."""
 
     def __init__(self) -> None:
-        self._waiting: deque[int | Event] = deque()
+        self._waiting: deque[int | Event | Forming] = deque()
         self._news = anyio.Event()
 
-    def tell(self, upto: int, event: Event | None = None) -> None:
+    def tell(self, upto: int, event: Event | Forming | None = None) -> None:
         """There are so many records now; a delta comes after them."""
         waiting = self._waiting
         if event is not None and isinstance(event, events.OF_RECORDS):
@@ -88,7 +99,7 @@ class Follower:
             waiting.popleft()
         self._news.set()
 
-    def take(self) -> Iterator[int | Event]:
+    def take(self) -> Iterator[int | Event | Forming]:
         """What is to be told now, in order."""
         while self._waiting:
             yield self._waiting.popleft()

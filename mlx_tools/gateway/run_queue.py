@@ -7,9 +7,14 @@ transcript: a job that comes twice finds nothing to do, and all jobs can be made
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+import anyio
 
 from mlx_tools.errors import MissingDependency, StorageError
 from mlx_tools.paths import to_install
@@ -28,10 +33,16 @@ RUN: Final = "run"
 """The task that does what is asked of a run."""
 
 _NAME: Final = "mlx_tools_queue"
+_MOST_SAID: Final = 7_900
+"""Characters of one notification, all of them ASCII: PostgreSQL takes less than 8,000 bytes."""
+
 _WAITING: Final = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo' AND task_name = ?"
 _WORKERS: Final = (
     "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - ? * interval '1 s'"
 )
+
+
+JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +69,7 @@ class RunQueue:
         logger.addHandler(logging.NullHandler())  # what concerns a user is told by us
         logger.propagate = False
         form = _format(procrastinate)
-        self._tables, self._address = store.tables(form), store.dsn
+        self._tables, self._address = store.tables(form), store.dsn or ""
         self._adding = self.app()
         with self._tables.transaction():
             pass
@@ -78,6 +89,33 @@ class RunQueue:
         self._adding.configure_task(RUN, allow_unknown=True, **options).defer(run=run)
         db.execute("SELECT set_config('search_path', ?, true)", (before,))
 
+    def tell(self, run: str, upto: int, events: Sequence[JsonObject]) -> None:
+        """Say what forms in a run behind its first ``upto`` records, to whoever listens now."""
+        while events:
+            count = len(events)
+            while count and len(said := _said(run, upto, events[:count])) > _MOST_SAID:
+                count //= 2
+            if count:
+                with self._tables.transaction() as db:
+                    db.execute("SELECT pg_notify(?, ?)", (_NAME, said))
+            events = events[count or 1 :]  # one that is too long is left out
+
+    async def listen(self, hear: Callable[[str, int, JsonObject], None]) -> None:
+        """Hear what workers tell. What they say while the database is away is lost: of records
+        whoever follows a run hears all the same."""
+        import psycopg
+
+        while True:
+            with suppress(psycopg.Error):
+                connection = await psycopg.AsyncConnection.connect(self._address, autocommit=True)
+                async with connection:
+                    await connection.execute(f"LISTEN {_NAME}")
+                    async for one in connection.notifies():
+                        value = json.loads(one.payload)
+                        for event in value["events"]:
+                            hear(value["run"], value["upto"], event)
+            await anyio.sleep(HEARTBEAT)
+
     def named(self) -> set[str]:
         """The runs that a job names."""
         query = "SELECT args ->> 'run' FROM procrastinate_jobs WHERE status IN ('todo', 'doing')"
@@ -91,6 +129,10 @@ class RunQueue:
             (active,) = db.execute(_WAITING.replace("todo", "doing"), (RUN,)).fetchone()
             (workers,) = db.execute(_WORKERS, (LEASE,)).fetchone()
         return QueueState(waiting, active, workers)
+
+
+def _said(run: str, upto: int, events: Sequence[JsonObject]) -> str:
+    return json.dumps({"run": run, "upto": upto, "events": events}, separators=(",", ":"))
 
 
 def _format(procrastinate: Any) -> FileFormat:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -25,7 +27,7 @@ from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, was_asked
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.webhooks import Webhooks
-from mlx_tools.transcript import rests
+from mlx_tools.transcript import Event, Record, events, rests
 
 if TYPE_CHECKING:
     from procrastinate import BaseRetryStrategy
@@ -35,6 +37,9 @@ GRACE: Final = 30.0
 
 LOOK: Final = 1.0
 """Seconds between two looks at whether a run was cancelled."""
+
+_TICK: Final = 0.1
+"""Seconds between two times that what forms is told."""
 
 AGAIN: Final = 2.0
 """Seconds until it is tried again what could not be done now."""
@@ -47,6 +52,29 @@ Note = Callable[[str], None]
 
 class NotNow(Exception):
     """The run cannot be taken up now, by this worker."""
+
+
+class _Told:
+    """Tells whoever follows a run what forms in it, some at a time; nothing waits for that."""
+
+    def __init__(self, queue: RunQueue, run: str, records: Sequence[Record]) -> None:
+        self._queue, self._run, self._records = queue, run, records
+        self._waiting: list[tuple[int, dict[str, Any]]] = []
+
+    def take(self, event: Event) -> None:
+        """What happens. Records are read by whoever follows."""
+        if not isinstance(event, events.OF_RECORDS):
+            self._waiting.append((len(self._records), event.to_json()))
+
+    async def send(self) -> None:
+        """Tell it, until cancelled."""
+        while True:
+            await anyio.sleep(_TICK)
+            waiting, self._waiting = self._waiting, []
+            with suppress(StorageError):
+                for upto, some in groupby(waiting, itemgetter(0)):
+                    said = [event for _, event in some]
+                    await anyio.to_thread.run_sync(self._queue.tell, self._run, upto, said)
 
 
 class RunWorker:
@@ -131,7 +159,9 @@ class RunWorker:
     async def _watched(self, row: RunRow, conversation: Conversation) -> tuple[RunRow, str]:
         """Do it, unless it is cancelled; return the row, and why not where it is refused."""
         assert row.act is not None
-        doing = asyncio.create_task(self._work.do(conversation, row.act, lambda event: None))
+        told = _Told(self._queue, row.id, conversation.files.transcript)
+        telling = asyncio.create_task(told.send())
+        doing = asyncio.create_task(self._work.do(conversation, row.act, told.take))
         try:
             while True:
                 if row.cancelled:
@@ -151,7 +181,8 @@ class RunWorker:
             raise
         finally:
             doing.cancel()
-            await asyncio.wait([doing])
+            telling.cancel()
+            await asyncio.wait([doing, telling])
 
     async def _end(self, working: asyncio.Task[None]) -> None:
         await self._stopping.wait()

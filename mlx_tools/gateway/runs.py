@@ -28,7 +28,7 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
-from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
+from mlx_tools.gateway.run_events import Follower, Forming, Numbered, closed, told_of
 from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import Models, RunWork, standing_of_run, was_asked
@@ -126,6 +126,7 @@ class Runs:
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._ending = False
+        self._listening: asyncio.Task[None] | None = None
 
     @property
     def sessions(self) -> SessionStore:
@@ -143,6 +144,8 @@ class Runs:
 
     async def open(self) -> None:
         """Bring to rest what broke off with the process before, and go on telling what is owed."""
+        if self.queue is not None:
+            self._listening = asyncio.create_task(self.queue.listen(self._hear))
         for row in await _kept(self._rows.open_runs) if self.queue is None else ():
             with suppress(MlxToolsError):  # it is told to whoever looks at the run
                 await self._records(row)
@@ -374,6 +377,11 @@ class Runs:
             if not followers:
                 del self._followers[row.id]
 
+    def _hear(self, run: str, upto: int, event: JsonObject) -> None:
+        """What forms in a run that a worker does."""
+        for follower in self._followers.get(run, ()):
+            follower.tell(upto, Forming(event))
+
     def leave(self) -> None:
         """Tell everybody who follows a run that this process ends."""
         self._ending = True
@@ -385,6 +393,7 @@ class Runs:
         """Break off what is at work: it is found as interrupted."""
         self.leave()
         tasks = [live.task for live in self._live.values() if live.task is not None]
+        tasks += [] if self._listening is None else [self._listening]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

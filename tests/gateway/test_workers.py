@@ -3,9 +3,12 @@ twice. At full size `benchmarks/chaos.py` shows it."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -190,6 +193,19 @@ def test_a_worker_outlives_its_database(begin: Any, cluster: Cluster) -> None:
     assert house.until(run, "answered")["answer"] == "two"
 
 
+def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(begin: Any) -> None:
+    house = begin(Completion(answer("\N{SNOWMAN} word " * 20), size=5, delay=0.03))
+    house.worker()
+    run = house.post(question="x", status=201)["id"]
+    with httpx.stream("GET", f"{house.url}/{run}/events", timeout=30) as response:
+        lines = [line for line in response.iter_lines() if line.startswith(("data: ", "id: "))]
+    told = [json.loads(line.removeprefix("data: ")) for line in lines if line[0] == "d"]
+    kinds = [event["type"] for event in told]
+    assert kinds[-2:] == ["turn_ended", "finished"] and kinds.count("answer_piece") > 3
+    pieces = "".join(event["text"] for event in told if event["type"] == "answer_piece")
+    assert pieces and ("\N{SNOWMAN} word " * 20).startswith(pieces)
+
+
 def test_a_worker_over_files_says_what_it_needs(tmp_path: Path) -> None:
     with ScriptedServer() as server:
         environ = {
@@ -233,3 +249,19 @@ def test_a_queue_of_an_older_version_is_made_anew_and_nothing_that_waits_is_lost
         db.execute("DROP TABLE mlx_tools_queue.procrastinate_jobs CASCADE")
     house.worker()
     assert house.until(run, "answered")["answer"] == "done"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["postgres", "files"])
+def test_nothing_is_lost_or_twice_while_processes_are_killed_at_random(store: str) -> None:
+    if store == "postgres" and not BINARIES:
+        pytest.skip("PostgreSQL is not installed")
+    root = Path(__file__).resolve().parents[2]
+    made = subprocess.run(
+        [sys.executable, "benchmarks/chaos.py", "--store", store, "--runs", "20", "--kills", "8"],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
