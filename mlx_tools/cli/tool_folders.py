@@ -41,6 +41,7 @@ from mlx_tools.tools import (
     parse_secret,
     read_document,
     read_folder,
+    renamed,
     with_effects,
     write_template,
 )
@@ -93,10 +94,10 @@ def add(
     collection = ToolCollection()
     if folder.is_file():
         raise UsageError(f"{folder} is a file", hint=f"name its folder: {folder.parent}")
-    found = [read_folder(one) for one in folders_in(folder.absolute())]
     taken = _tools().all_specs()
+    found = [_free(read_folder(one), taken) for one in folders_in(folder.absolute())]
     for one in found:
-        _refuse_taken(one.spec.name, taken, one.whitelist)
+        _refuse_taken(one.spec.name, taken)
     for name, times in Counter(one.spec.name for one in found).items():
         if times > 1:
             raise UsageError(f"{times} of the folders in {folder} hold a tool {name}")
@@ -185,17 +186,25 @@ def _switch(name: str, on: bool) -> None:
     ToolCollection().switch(name, on if own or not on else None)
 
 
-def _refuse_taken(name: str, taken: Mapping[str, ToolSpec], whitelist: Sequence[str] = ()) -> None:
+def _free(found: ToolFolder, taken: Mapping[str, ToolSpec]) -> ToolFolder:
+    """The tool, which an older layout may have given the name of one that is built in now: then
+    under another, and that one's way to the same is told."""
+    name, paths = found.spec.name, ":".join(found.whitelist)
+    if not found.older or name not in taken or taken[name].plugin != BUILTIN:
+        return found
+    free = f"{name}_folder"
+    same = f"; that one can be held to the same paths: --root DIR:ro:{paths}" if paths else ""
+    note(f"{name} is built in: yours is called {free}{same}")
+    return renamed(found, free)
+
+
+def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
     """Raises UsageError where a tool that is no folder of the user's has this name."""
     for other in (name, *names_of(name)):
         if other in taken and taken[other].plugin != PLUGIN:
-            hint = "give yours another name"
-            if whitelist and taken[other].plugin == BUILTIN:
-                hint += (
-                    f"; that one can be held to the same paths: --root DIR:ro:{':'.join(whitelist)}"
-                )
             raise UsageError(
-                f"there is a tool {other} already ({_origin(taken[other].plugin)})", hint=hint
+                f"there is a tool {other} already ({_origin(taken[other].plugin)})",
+                hint="give yours another name",
             )
 
 

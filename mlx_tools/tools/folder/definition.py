@@ -20,7 +20,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,7 +49,7 @@ class ToolFolder:
     ``max_output_bytes`` how much it may print and return. Where there is a ``whitelist``, patterns
     of paths, the arguments ``paths`` are held to it. ``missing`` are packages that it imports
     and that are not installed. ``contents`` are its files by name, ``digest`` is the SHA-256 of
-    them all.
+    them all. ``older`` is a configuration of the older layout.
     """
 
     path: Path
@@ -62,6 +62,7 @@ class ToolFolder:
     missing: tuple[str, ...]
     contents: Mapping[str, File]
     digest: str
+    older: bool = False
 
     @property
     def size(self) -> int:
@@ -105,7 +106,24 @@ def read_folder(path: Path) -> ToolFolder:
         missing=_missing_packages(tree, contents),
         contents=contents,
         digest=digest_of(contents),
+        older=_METADATA in _json(data(CONFIG, b"{}"), path / CONFIG),
     )
+
+
+def renamed(found: ToolFolder, name: str) -> ToolFolder:
+    """The same tool under another name, in its files as well."""
+    contents = dict(found.contents)
+    for file in (DEFINITION, CONFIG):
+        if file not in contents:
+            continue
+        value = json.loads(contents[file].data)
+        for part in (value, value.get("function"), value.get(_METADATA)):
+            if isinstance(part, dict) and "name" in part:
+                part["name"] = name
+        text = json.dumps(value, indent=2, ensure_ascii=False)
+        contents[file] = File(text.encode(errors="surrogatepass"), contents[file].executable)
+    spec = replace(found.spec, name=name)
+    return replace(found, spec=spec, contents=contents, digest=digest_of(contents))
 
 
 def folders_in(path: Path) -> list[Path]:
