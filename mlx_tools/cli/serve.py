@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-_WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
+WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
 """What is not each client's to say."""
 
 
 @app.callback(invoke_without_command=True)
 @options.with_settings(
-    *(*options.GATEWAY, "profile", *options.BACKEND, *_WRITING, *options.POLICY, *options.RUN)
+    *(*options.GATEWAY, "profile", *options.BACKEND, *WRITING, *options.POLICY, *options.RUN)
 )
 def serve(context: typer.Context, *, options_given: options.Options) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""

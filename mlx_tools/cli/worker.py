@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import anyio
 import typer
 
 from mlx_tools.cli import options
 from mlx_tools.cli.output import note
+from mlx_tools.cli.serve import WRITING
 from mlx_tools.errors import EXIT_OK, MissingDependency
 from mlx_tools.paths import to_install
 
 app = typer.Typer(add_completion=False)
 
-_WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
-
 
 @app.command()
-@options.with_settings("profile", *options.BACKEND, *_WRITING, *options.POLICY, *options.RUN)
+@options.with_settings("profile", *options.BACKEND, *WRITING, *options.POLICY, *options.RUN)
 def worker(*, options_given: options.Options) -> int:
     """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
 

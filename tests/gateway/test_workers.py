@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,17 +23,6 @@ from tests.forked import Forked, forks
 from tests.gateway.postgres import BINARIES, Cluster
 
 WRITES = call("create_file", path="b.txt", content="new")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if not BINARIES:
-        pytest.skip("PostgreSQL is not installed")
-    with tempfile.TemporaryDirectory(prefix="pg") as folder:
-        Path(folder).chmod(0o755)  # the server is another user
-        made = Cluster(Path(folder, "pg"), "fsync=off")
-        yield made
-        made.stop()
 
 
 class House:
@@ -56,10 +44,10 @@ class House:
         self.gateway = self.start("serve", "--port", "0")
         self.url = self.said(self.gateway, r"served at (http://\S+)") + "/runs"
 
-    def start(self, *words: str) -> Forked:
+    def start(self, *words: str, code: str = "") -> Forked:
         tools = ("--tools", "create_file,calculator", "--root", f"{self.folder / 'files'}:rw")
         how = ("--url", self.server.url, *tools)
-        made = forks().start(*words, *how, environ=self.environ, folder=self.folder)
+        made = forks().start(*words, *how, code=code, environ=self.environ, folder=self.folder)
         self.processes.append(made)
         return made
 
@@ -180,6 +168,19 @@ def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(begin: 
     assert worker.wait() == 0
     other = house.post(question="y", status=201)["id"]
     assert house.get(other)["status"] == "queued"
+
+
+def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(begin: Any) -> None:
+    house = begin(Completion(answer("word " * 2000), size=5, delay=0.05), answer("done"))
+    hasty = "import sys; from mlx_tools.cli import main; from mlx_tools.gateway import run_worker"
+    program = f"{hasty}; run_worker.GRACE = 0.2; sys.exit(main(sys.argv[1:]))"
+    worker = house.start("worker", code=program)
+    run = house.post(question="x", status=201)["id"]
+    house.until(run, "running")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0 and house.get(run)["status"] == "queued"
+    house.worker()
+    assert house.until(run, "answered")["answer"] == "done"
 
 
 def test_a_worker_outlives_its_database(begin: Any, cluster: Cluster) -> None:
