@@ -13,17 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest
-from mlx_tools.backends.transport import LOG_HINT
-from mlx_tools.backends.wire import (
-    Collector,
-    choice_of,
-    completion_body,
-    finish_of,
-    read_object,
-    read_usage,
-    without_surrogates,
-)
-from mlx_tools.errors import BackendBroken
+from mlx_tools.backends.wire import Collector, completion_body, without_surrogates
 from mlx_tools.messages import FinishReason
 
 # --- a request --------------------------------------------------------------------------------
@@ -223,32 +213,14 @@ class ChatCollector(Collector):
             reason = "stop"  # they are all there
         return Chunk(text, reason, self._usage)
 
-    def take_whole(self, data: str) -> Chunk:
-        """The turn in an answer that is not streamed. Raises as `feed` does."""
-        text = self._event(data)
-        if self.finish is None:
-            raise BackendBroken(f"{self._address} sent what is no answer", hint=LOG_HINT)
-        last = self.last()
-        return Chunk(text + last.text, last.finish_reason, last.usage)
-
-    def _event(self, data: str) -> str:
-        if data.strip() == "[DONE]":
-            self.done = True
-            return ""
-        value = read_object(data, self._address)
-        self._usage = read_usage(value.get("usage")) or self._usage
-        choice = choice_of(value, self._address)
-        if self.finish is not None or choice is None:
-            return ""
+    def _said(self, choice: dict[str, Any]) -> str:
         whole = choice.get("message")
+        if isinstance(whole, dict):
+            # an end without a reason promises nothing
+            choice["finish_reason"] = choice.get("finish_reason") or "length"
         said = whole if isinstance(whole, dict) else choice.get("delta")
-        text = self._read(said) if isinstance(said, dict) else ""
-        self.finish = finish_of(choice, self._address)
-        if self.finish is None and isinstance(whole, dict):
-            self.finish = "length"  # an end without a reason promises nothing
-        return self._whole_characters(text)[0]
-
-    def _read(self, said: Mapping[str, Any]) -> str:
+        if not isinstance(said, dict):
+            return ""
         text = self._turn.think(text_of(said.get("reasoning_content") or said.get("reasoning")))
         text += self._turn.say(text_of(said.get("content")))
         calls = said.get("tool_calls")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -28,7 +27,7 @@ from mlx_tools.backends.models.listing import (
 )
 from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import Address, parse_address
+from mlx_tools.backends.transport import parse_address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
     from mlx_tools.backends.vendors import VendorBackend
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
+
+How = Literal["named", "found", "embedded", "started", "loaded"]
 
 USUAL: Final = "http://127.0.0.1:8080"
 """Where mlx-lm's server listens unless it is told otherwise."""
@@ -84,7 +85,7 @@ class Chosen:
     """
 
     backend: CompletionsBackend | UpstreamPool | ServerBackend | LocalBackend | VendorBackend
-    how: Literal["named", "found", "embedded", "started", "loaded"]
+    how: How
     note: str = ""
     suggestion: str = ""
     model: str | None = None
@@ -118,7 +119,6 @@ async def choose_backend(
     note: Callable[[str], None] | None = None,
     spread: bool = False,
     breakers: dict[str, Breaker] | None = None,
-    environ: Mapping[str, str] = os.environ,
 ) -> Chosen:
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
@@ -141,56 +141,40 @@ async def choose_backend(
     if kind not in get_args(Kind):
         raise UsageError(f"the backend {kind} is unknown", hint=f"use {', '.join(get_args(Kind))}")
     if kind in ("server", "local") and url:
-        what = (
-            "starts a server of its own" if kind == "server" else "runs the model in this process"
-        )
-        raise UsageError(f"the backend {kind} {what}", hint="leave the address out")
+        does = {"server": "starts a server of its own", "local": "runs the model in this process"}
+        raise UsageError(f"the backend {kind} {does[kind]}", hint="leave the address out")
     urls = () if url is None else (url,) if isinstance(url, str) else tuple(dict.fromkeys(url))
     if len(urls) > 1:
         from mlx_tools.backends.pool import choose_pool
 
-        return await choose_pool(
-            urls, model, api_key=api_key, spread=spread, breakers=breakers, environ=environ
-        )
-    url = urls[0] if urls else None
-    if url is not None and (vendor := parse_address(url)).interface:
+        return await choose_pool(urls, model, api_key=api_key, spread=spread, breakers=breakers)
+    if urls and (vendor := parse_address(urls[0])).interface:
+        from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend
+
         if kind == "completions":
             raise UsageError(
                 f"{vendor.url} is no completions server", hint="use --backend native or auto"
             )
-        return _vendor(vendor, model, api_key)
-    if url is not None or kind in ("completions", "native"):
-        backend = CompletionsBackend(url or usual, model, api_key=api_key)
-        return await look_at(backend, environ=environ)
+        make = AnthropicBackend if vendor.interface == "anthropic" else OllamaBackend
+        return Chosen(backend=make(vendor.url, model, api_key=api_key), how="named", model=model)
+    if urls or kind in ("completions", "native"):
+        return await look_at(CompletionsBackend((*urls, usual)[0], model, api_key=api_key))
     if kind == "auto" and gateway is not None:
-        health = await _health_of_gateway(gateway)
+        # without the key, which is no stranger's affair
+        health = await CompletionsBackend(gateway).health(QUICK)
         backend = CompletionsBackend(gateway, model, api_key=gateway_key)
-        if health is not None and await _gateway_serves(backend, environ, note):
-            return await _served(backend, health, "found", CALL_MARKERS, environ)
-        await backend.aclose()
+        if health.is_gateway and health.ok and await _gateway_serves(backend, note):
+            return await _served(backend, health, how="found")
     if kind == "auto" and model not in EMBEDDED:
         backend = CompletionsBackend(usual, model, api_key=api_key)
-        health = await _health_of_usual(backend, environ)
-        if health is not None and not (health.is_gateway and gateway is None):
-            return await _served(backend, health, "found", CALL_MARKERS, environ)
-    return _own(kind, model, usual, note, environ)
+        health = await backend.health(QUICK)
+        taken = not (health.is_gateway and gateway is None)
+        if taken and await _usual_serves(backend, health):
+            return await _served(backend, health, how="found")
+    return _own(kind, model, usual, note)
 
 
-def _vendor(address: Address, model: str | None, api_key: str | None) -> Chosen:
-    """A server that speaks a vendor's own interface. Nothing is asked of it yet."""
-    from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend
-
-    make = AnthropicBackend if address.interface == "anthropic" else OllamaBackend
-    backend = make(address.url, model, api_key=api_key)
-    return Chosen(backend=backend, how="named", model=model)
-
-
-async def look_at(
-    backend: CompletionsBackend,
-    *,
-    forbid: Collection[str] = CALL_MARKERS,
-    environ: Mapping[str, str] = os.environ,
-) -> Chosen:
+async def look_at(backend: CompletionsBackend, *, forbid: Collection[str] = CALL_MARKERS) -> Chosen:
     """What stands behind a backend that somebody made; sets its model name where one must be sent.
 
     Raises:
@@ -200,28 +184,22 @@ async def look_at(
     health = await backend.health()
     if health.status == "unreachable":
         raise BackendUnreachable(health.detail, hint=health.hint)
-    return await _served(backend, health, "named", forbid, environ)
+    return await _served(backend, health, forbid)
 
 
-def _own(
-    kind: Kind,
-    model: str | None,
-    usual: str,
-    note: Callable[[str], None] | None,
-    environ: Mapping[str, str],
-) -> Chosen:
+def _own(kind: Kind, model: str | None, usual: str, note: Callable[[str], None] | None) -> Chosen:
     """A server of our own, or this process, with ``model`` or the embedded one."""
     name, suggestion = model or DEFAULT_MODEL, ""
-    folder = model_path(name, environ)
+    folder = model_path(name)
     files = read_model_files(folder, name)
     backend: LocalBackend | ServerBackend
-    how: Literal["embedded", "started", "loaded"] = "started"
+    how: How = "started"
     if kind == "local":
         backend, how = LocalBackend(folder, note=note), "loaded"
         line = f"loading {name} into this process"
     else:
         ids = marker_ids(files, CALL_MARKERS)
-        backend = ServerBackend(folder, forbidden_tokens=ids, note=note, environ=environ)
+        backend = ServerBackend(folder, forbidden_tokens=ids, note=note)
         line = f"starting a server of our own with {name}"
     if kind == "auto" and model is None:
         how, suggestion = "embedded", suggest_model(memory_bytes()).line
@@ -231,44 +209,28 @@ def _own(
     )
 
 
-async def _health_of_gateway(url: str) -> Health | None:
-    """The health of the gateway at its own address, if one answers there: it is asked without the
-    key, which is no stranger's affair."""
-    backend = CompletionsBackend(url)
-    health = await backend.health(QUICK)
-    await backend.aclose()
-    return health if health.is_gateway and health.ok else None
-
-
-async def _gateway_serves(
-    backend: CompletionsBackend, environ: Mapping[str, str], note: Callable[[str], None] | None
-) -> bool:
+async def _gateway_serves(backend: CompletionsBackend, note: Callable[[str], None] | None) -> bool:
     """Whether a gateway takes our key, and serves the model that was named, if one was."""
     listed, name = await backend.models(QUICK), backend.model
     if not listed and note is not None:
         note(f"the gateway at {backend.address} tells us of no model: is gateway.api_key its key?")
-    return bool(listed if name is None else meant_by(name, listed, environ, loopback=True))
+    return bool(listed if name is None else meant_by(name, listed, loopback=True))
 
 
-async def _health_of_usual(
-    backend: CompletionsBackend, environ: Mapping[str, str]
-) -> Health | None:
-    """The health of the server at the usual address, if one answers there and serves completions.
+async def _usual_serves(backend: CompletionsBackend, health: Health) -> bool:
+    """Whether the server at the usual address answers, and serves completions.
 
     A model that was named and stands on this machine is served by it only if it lists that model:
     another server is not made to load it.
     """
-    health = await backend.health(QUICK)
     if health.status not in ("ok", "loading", "unknown"):
-        return None
-    listed = await backend.models(QUICK)
+        return False
+    listed, model = await backend.models(QUICK), backend.model
     if not listed and not await _completes(backend):
-        return None  # some web server
-    model = backend.model
-    if model is not None and find_model(model, environ) is not None:
-        loopback = backend.address.loopback
-        return None if meant_by(model, listed, environ, loopback=loopback) is None else health
-    return health
+        return False  # some web server
+    if model is None or find_model(model) is None:
+        return True
+    return meant_by(model, listed, loopback=backend.address.loopback) is not None
 
 
 async def _completes(backend: CompletionsBackend) -> bool:
@@ -289,9 +251,9 @@ async def _completes(backend: CompletionsBackend) -> bool:
 async def _served(
     backend: CompletionsBackend,
     health: Health,
-    how: Literal["named", "found"],
-    forbid: Collection[str],
-    environ: Mapping[str, str],
+    forbid: Collection[str] = CALL_MARKERS,
+    *,
+    how: How = "named",
 ) -> Chosen:
     """The model behind ``backend``: the one that it names, else the one that its server runs. Sets
     the name that is sent, which is none where mlx-lm's server would load its model once more.
@@ -302,7 +264,7 @@ async def _served(
     listed, name, doubt = await backend.models(), backend.model, ""
     entry: str | None
     if name is not None:
-        entry = await _settled(backend, name, health, listed, environ)
+        entry = await _settled(backend, name, health, listed)
     elif health.is_gateway:
         entry = listed[0] if listed else None
         backend.model = entry
@@ -311,7 +273,7 @@ async def _served(
         if not listed and health.is_mlx_lm:
             entry = await _recognised(backend)
         backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
-    files, broken = _files(entry, environ, loopback=backend.address.loopback)
+    files, broken = _files(entry, loopback=backend.address.loopback)
     if entry is not None and not (name and _is_path(entry)):
         name = entry
     if files is not None and health.is_mlx_lm:
@@ -324,15 +286,11 @@ async def _served(
 
 
 async def _settled(
-    backend: CompletionsBackend,
-    name: str,
-    health: Health,
-    listed: tuple[str, ...],
-    environ: Mapping[str, str],
+    backend: CompletionsBackend, name: str, health: Health, listed: tuple[str, ...]
 ) -> str:
     """What the server calls the model ``name``; sets what is sent."""
     loopback = backend.address.loopback
-    entry = meant_by(name, listed, environ, loopback=loopback)
+    entry = meant_by(name, listed, loopback=loopback)
     if entry is not None:
         runs = health.is_mlx_lm and _is_path(entry)  # the folder that it was started with
         backend.model = None if runs else entry
@@ -346,25 +304,23 @@ async def _settled(
             )
         return name
     known = None if listed else await _recognised(backend)
-    if known is not None and meant_by(name, (known,), environ, loopback=True):
+    if known is not None and meant_by(name, (known,), loopback=True):
         backend.model = None
         return known
     # It loads what it does not list, too: a model that has no index, a folder.
-    folder = find_model(name, environ) if loopback else None
+    folder = find_model(name) if loopback else None
     backend.model = name if folder is None or REPOSITORY.fullmatch(name) else str(folder)
     return backend.model
 
 
-def meant_by(
-    name: str, listed: Sequence[str], environ: Mapping[str, str], *, loopback: bool
-) -> str | None:
+def meant_by(name: str, listed: Sequence[str], *, loopback: bool) -> str | None:
     """What a server lists that is meant by the name that a person gives: the same, that of the same
     model, or the one whose last part it is."""
     if name in listed:
         return name
-    wanted = model_identity(name, find_model(name, environ))
+    wanted = model_identity(name, find_model(name))
     for entry in listed:
-        folder = _folder(entry, environ, loopback=loopback)
+        folder = _folder(entry, loopback=loopback)
         if wanted is not None and model_identity(entry, folder) == wanted:
             return entry
     tails = {entry: last_part(entry) for entry in listed}
@@ -417,25 +373,23 @@ def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]
     )
 
 
-def _files(
-    name: str | None, environ: Mapping[str, str], *, loopback: bool
-) -> tuple[ModelFiles | None, str]:
+def _files(name: str | None, *, loopback: bool) -> tuple[ModelFiles | None, str]:
     """The named model's files, and a line where they are there and cannot be read."""
     if name is None:
         return None, ""
-    folder = _folder(name, environ, loopback=loopback)
+    folder = _folder(name, loopback=loopback)
     if folder is None and (known := known_model(name)) is not None:
-        folder = find_model(known, environ)
+        folder = find_model(known)
     try:
         return (None if folder is None else read_model_files(folder, name)), ""
     except ModelError as error:
         return None, str(error)
 
 
-def _folder(name: str, environ: Mapping[str, str], *, loopback: bool) -> Path | None:
+def _folder(name: str, *, loopback: bool) -> Path | None:
     """The folder of the model that a server calls ``name``."""
     # a path on another machine says nothing about this one
-    return find_model(name, environ) if loopback or not _is_path(name) else None
+    return find_model(name) if loopback or not _is_path(name) else None
 
 
 def _is_path(name: str) -> bool:

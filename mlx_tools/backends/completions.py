@@ -14,7 +14,6 @@ from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import (
     DEAD_WORDS,
-    LOG_HINT,
     START_HINT,
     Address,
     Begun,
@@ -32,11 +31,7 @@ from mlx_tools.backends.wire import (
     Collector,
     GrammarOption,
     check_request,
-    check_size,
     completion_body,
-    cut_out,
-    read_event,
-    without_surrogates,
 )
 from mlx_tools.errors import (
     BackendBroken,
@@ -387,32 +382,18 @@ class CompletionsBackend:
 
     async def _read_whole(self, begun: Begun, request: CompletionRequest) -> Answer:
         """All of an answer that came whole, or that is a stream though nobody asked for one."""
-        address, body = str(self.address), bytearray()
+        body = bytearray()
         async for piece in begun:
             body += piece
             if len(body) > MAX_ANSWER:
-                raise BackendBroken(f"{address} sent more than {MAX_ANSWER} bytes")
+                raise BackendBroken(f"{self.address} sent more than {MAX_ANSWER} bytes")
         collector = self._collector(request)
-        if not begun.whole:
-            text = "".join(collector.feed(bytes(body)))
-            text += "" if collector.done else "".join(collector.feed(None))
-            last = collector.last()
-            return Answer(replace(last, text=text + last.text))
-        try:
-            data = body.decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise BackendBroken(f"{address} sent what is not UTF-8") from error
-        if isinstance(collector, ChatCollector):
-            return Answer(collector.take_whole(data))
-        event = read_event(data, address)
-        if event.choice is None:
-            raise BackendBroken(f"{address} sent what is no completion", hint=LOG_HINT)
-        text = without_surrogates(event.text)
-        size, tokens = len(text.encode()), event.usage and event.usage.completion_tokens
-        check_size(size, request.max_tokens, address)
-        edited = event.finish == "tool_calls" or cut_out(tokens or 0, size)
-        # an end without a reason promises nothing: it is cut off
-        return Answer(Chunk(text, event.finish or "length", event.usage, edited), event.choice)
+        if begun.whole:
+            return Answer(collector.take_whole(bytes(body)), collector.choice)
+        text = "".join(collector.feed(bytes(body)))
+        text += "" if collector.done else "".join(collector.feed(None))
+        last = collector.last()
+        return Answer(replace(last, text=text + last.text))
 
     def _limits(self, request: CompletionRequest) -> Deadlines:
         return Deadlines(request, str(self.address), clock=self._retry.clock)

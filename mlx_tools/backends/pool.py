@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -163,14 +162,12 @@ class UpstreamPool:
         others: Sequence[Upstream] = (),
         spread: bool = False,
         retry: Retry | None = None,
-        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self.upstreams, self.others = tuple(upstreams), tuple(others)
         self.model = model
         self._spread = spread
         self._retry = retry or Retry()
         self._forbid: Collection[str] = CALL_MARKERS
-        self._environ = environ
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -305,10 +302,10 @@ class UpstreamPool:
             upstream.server.fail(health.detail)
             return
         upstream.server.succeed()
-        if self.model is not None and not await serves(backend, self.model, health, self._environ):
+        if self.model is not None and not await serves(backend, self.model, health):
             raise BackendRefused(f"{upstream.address} does not serve {clean(self.model, 100)}")
         backend.model = self.model
-        await look_at(backend, forbid=self._forbid, environ=self._environ)
+        await look_at(backend, forbid=self._forbid)
         upstream.member.succeed()
 
 
@@ -342,15 +339,13 @@ async def _each(asked: Sequence[Any]) -> list[Any]:
 # --- which servers serve a model ----------------------------------------------------------------
 
 
-async def serves(
-    backend: CompletionsBackend, name: str, health: Health, environ: Mapping[str, str]
-) -> bool:
+async def serves(backend: CompletionsBackend, name: str, health: Health) -> bool:
     """Whether a server has the model of this name: it lists it and, mlx-lm's, does not run another;
     or it lists nothing."""
     listed, loopback = await backend.models(QUICK), backend.address.loopback
     runs, _ = which_runs(listed, mlx_lm=health.is_mlx_lm)
     having = (runs,) if health.is_mlx_lm and runs is not None else listed
-    return not listed or meant_by(name, having, environ, loopback=loopback) is not None
+    return not listed or meant_by(name, having, loopback=loopback) is not None
 
 
 async def choose_pool(
@@ -360,7 +355,6 @@ async def choose_pool(
     api_key: str | None,
     spread: bool,
     breakers: dict[str, Breaker] | None,
-    environ: Mapping[str, str],
 ) -> Chosen:
     """The pool of the servers at ``urls`` that serve ``model``: without one, the model of the first
     that answers.
@@ -384,10 +378,10 @@ async def choose_pool(
     answering = [one for one in every if one.address in well]
     if not answering:
         raise all_out(every)
-    name = model or (await look_at(answering[0].backend, environ=environ)).model
+    name = model or (await look_at(answering[0].backend)).model
     serving = answering
     if name is not None:
-        told = [serves(one.backend, name, well[one.address], environ) for one in answering]
+        told = [serves(one.backend, name, well[one.address]) for one in answering]
         serving = [one for one, does in zip(answering, await _each(told), strict=True) if does]
     if not serving:
         raise UsageError(
@@ -397,10 +391,10 @@ async def choose_pool(
     looked = []
     for one in serving:
         one.backend.model = name
-        looked.append(await look_at(one.backend, environ=environ))
+        looked.append(await look_at(one.backend))
     others = [one for one in answering if one not in serving]
     members = [one for one in every if one not in others]
-    pool = UpstreamPool(members, model=name, others=others, spread=spread, environ=environ)
+    pool = UpstreamPool(members, model=name, others=others, spread=spread)
     silent = [f"{one.address} does not answer" for one in every if one not in answering]
     note = "; ".join(filter(None, (looked[0].note, *silent)))
     return replace(looked[0], backend=pool, note=note, model=name)

@@ -13,8 +13,8 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
@@ -38,6 +38,40 @@ def grammar_fields(option: GrammarOption, grammar: GrammarText) -> dict[str, Any
     return {option: grammar.gbnf}
 
 
+def _is_whole(value: object, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and math.isfinite(value)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return isinstance(value, Mapping)
+
+
+_ALLOWED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "max_tokens": (lambda n: _is_whole(n, 1), "a whole number from 1"),
+    "temperature": (lambda t: _is_number(t) and t >= 0, "a finite number from 0"),
+    "timeout": (lambda s: _is_number(s) and s > 0, "a finite number above 0"),
+    "idle_timeout": (lambda s: _is_number(s) and s > 0, "a finite number above 0"),
+    "seed": (
+        lambda n: n is None or (_is_whole(n) and n < 2**63),
+        "a whole number from 0 to 2**63 - 1",
+    ),
+    "logit_bias": (
+        lambda bias: all(_is_whole(n) and _is_number(b) and abs(b) <= 100 for n, b in bias.items()),
+        "a map of token ids, whole numbers from 0, to numbers from -100 to 100",
+    ),
+    "sampling": (_is_json, "a map of names to JSON values"),
+}
+
+
 def check_request(request: CompletionRequest) -> str:
     """Refuse what no server can complete; give the prompt as it is sent.
 
@@ -49,35 +83,9 @@ def check_request(request: CompletionRequest) -> str:
     prompt = without_surrogates(request.prompt)
     if not (prompt or request.messages):
         raise UsageError("the prompt is empty", hint="there must be something to complete")
-    checks = {
-        "max_tokens": (_is_whole(request.max_tokens, 1), "a whole number from 1"),
-        "temperature": (
-            _is_number(request.temperature) and request.temperature >= 0,
-            "a finite number from 0",
-        ),
-        **{
-            name: (_is_number(value) and value > 0, "a finite number above 0")
-            for name, value in (
-                ("timeout", request.timeout),
-                ("idle_timeout", request.idle_timeout),
-            )
-        },
-        "seed": (
-            request.seed is None or (_is_whole(request.seed) and request.seed < 2**63),
-            "a whole number from 0 to 2**63 - 1",
-        ),
-        "logit_bias": (
-            all(
-                _is_whole(token) and _is_number(bias) and -100 <= bias <= 100
-                for token, bias in request.logit_bias.items()
-            ),
-            "a map of token ids, whole numbers from 0, to numbers from -100 to 100",
-        ),
-        "sampling": (_is_json(request.sampling), "a map of names to JSON values"),
-    }
-    for name, (fine, allowed) in checks.items():
-        if not fine:
-            raise UsageError(f"{name} is {getattr(request, name)!r}", hint=f"it must be {allowed}")
+    for name, (fits, allowed) in _ALLOWED.items():
+        if not fits(value := getattr(request, name)):
+            raise UsageError(f"{name} is {value!r}", hint=f"it must be {allowed}")
     return prompt
 
 
@@ -192,7 +200,7 @@ class EventReader:
         )
 
 
-# --- what one event says ----------------------------------------------------------------------
+# --- an answer ----------------------------------------------------------------------------------
 
 _FINISH: Final[Mapping[str, FinishReason]] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), "stop"),
@@ -207,97 +215,14 @@ _MLX_LM: Final = re.compile(r"\d+\.\d+\.\d+[^-]*-\d+\.\d+\.\d+[^-]*-")
 """How mlx-lm's ``system_fingerprint`` begins: its own version, then MLX's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What one event says. ``finish`` is None while the completion goes on. ``choice`` is all that
-    the server sent of it."""
-
-    text: str = ""
-    finish: FinishReason | None = None
-    usage: Usage | None = None
-    mlx_lm: bool = False
-    choice: Mapping[str, Any] | None = None
-
-
-def read_event(data: str, address: str) -> Piece:
-    """What one event's data says, or an answer that came whole.
-
-    Raises:
-        BackendRefused: it is an error of the server's.
-        BackendBroken: it is no piece of a completion.
-    """
-
-    value = read_object(data, address)
-    fingerprint = value.get("system_fingerprint")
-    mlx_lm = isinstance(fingerprint, str) and _MLX_LM.match(fingerprint) is not None
-    usage, choice = read_usage(value.get("usage")), choice_of(value, address)
-    if choice is None:
-        return Piece(usage=usage, mlx_lm=mlx_lm)
-    text = choice.get("text")
-    if text is None and ("delta" in choice or "message" in choice):
-        raise BackendBroken(f"{address} answers in chat form where a text completion was asked for")
-    if not isinstance(text, str | None):
-        raise _broken("a text that is no string", value, address)
-    return Piece(text or "", finish_of(choice, address), usage, mlx_lm, choice)
-
-
-def read_object(data: str, address: str) -> dict[str, Any]:
-    """The JSON object in an event's data. Raises as `read_event` does."""
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise _broken("what is no JSON", data, address) from error
-    if not isinstance(value, dict):
-        raise _broken("what is no object", data, address)
-    if value.get("error"):
-        raise BackendRefused(f"{address} broke off with an error: {clean(error_text(value))}")
-    return value
-
-
-def choice_of(value: Mapping[str, Any], address: str) -> dict[str, Any] | None:
-    """The one choice of an answer, None in an event without. Raises `BackendBroken`."""
-    choices = value.get("choices")
-    if not choices and isinstance(choices, list | None):
-        return None
-    choice = choices[0] if isinstance(choices, list) else None
-    if not isinstance(choice, dict):
-        raise _broken("choices that cannot be read", value, address)
-    return choice
-
-
-def finish_of(choice: Mapping[str, Any], address: str) -> FinishReason | None:
-    """Why a completion ended, None where it goes on.
-
-    Raises:
-        BackendRefused: the server gave it up.
-        BackendBroken: the reason is no text.
-    """
-    reason = choice.get("finish_reason") or None
-    if not isinstance(reason, str | None):
-        raise _broken("a finish reason that is no string", choice, address)
-    if reason is not None and reason.lower() in _FAILED:
-        raise BackendRefused(f"{address} gave the completion up: {clean(reason, 40)}")
-    return None if reason is None else _FINISH.get(reason.lower(), "length")
-
-
-def _broken(what: str, data: object, address: str) -> BackendBroken:
-    try:
-        shown = data if isinstance(data, str) else json.dumps(data)
-    except RecursionError:
-        shown = "too deep to be told"
-    return BackendBroken(f"{address} sent {what}: {clean(shown, 80)!r}", hint=LOG_HINT)
-
-
 def read_usage(value: Any) -> Usage | None:
     """Token counts as the server gives them; what it leaves out stays None."""
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details")
-    usage = Usage(
-        prompt_tokens=_count(value.get("prompt_tokens")),
-        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-        completion_tokens=_count(value.get("completion_tokens")),
-    )
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    counts = (value.get("prompt_tokens"), cached, value.get("completion_tokens"))
+    usage = Usage(*(count if _is_whole(count) else None for count in counts))
     return None if usage == Usage() else usage
 
 
@@ -309,29 +234,6 @@ def without_surrogates(text: str) -> str:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
 
-
-def _is_whole(value: object, least: int = 0) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-def _is_number(value: object) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError):
-        return False
-    return isinstance(value, Mapping)
-
-
-def _count(value: Any) -> int | None:
-    return value if _is_whole(value) else None
-
-
-# --- a whole completion -----------------------------------------------------------------------
 
 TOKEN_BYTES: Final = 1024
 """More bytes of text than any tokenizer spends on one token (the longest are runs of spaces)."""
@@ -348,17 +250,14 @@ def check_size(size: int, max_tokens: int, address: str) -> None:
         )
 
 
-def cut_out(tokens: int, size: int) -> bool:
-    """Whether so many tokens surely left more than ``size`` bytes: each leaves one at least."""
-    return tokens > size + SLACK
-
-
 class Collector:
-    """Reads one stream. ``done`` is set by ``[DONE]``, ``finish`` by the server's finish reason."""
+    """Reads one answer, streamed or whole. ``done`` is set by ``[DONE]``, ``finish`` by the
+    server's finish reason; ``choice`` is what it sent last of the completion itself."""
 
     def __init__(self, address: str, max_tokens: int) -> None:
         self.done = False
         self.finish: FinishReason | None = None
+        self.choice: dict[str, Any] = {}
         self._address = address
         self._max_tokens = max_tokens
         self._events = EventReader(address)
@@ -377,7 +276,7 @@ class Collector:
         Raises:
             BackendBroken: they are no stream of completions, or more text than was asked for, or
                 the stream ended in the middle.
-            BackendRefused: they hold an error of the server's.
+            BackendRefused: they hold an error of the server's, or it gave the completion up.
         """
         try:
             for event in self._events.feed(data):
@@ -395,6 +294,18 @@ class Collector:
                 hint=f"its text is not used; {LOG_HINT}",
             )
 
+    def take_whole(self, data: bytes) -> Chunk:
+        """The completion in an answer that is not streamed. Raises as `feed` does."""
+        try:
+            text = self._event(data.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise BackendBroken(f"{self._address} sent what is not UTF-8") from error
+        if self.finish is None and "text" not in self.choice:
+            raise BackendBroken(f"{self._address} sent what is no completion", hint=LOG_HINT)
+        self._mlx_lm = False  # it has no events by which cuts could be told
+        last = self.last()
+        return replace(last, text=text + last.text)
+
     def last(self) -> Chunk:
         """The chunk that ends the completion, with text that was held back."""
         # [DONE] without a reason promises nothing: what is open counts as cut off
@@ -405,21 +316,69 @@ class Collector:
         if data.strip() == "[DONE]":
             self.done = True
             return ""
-        piece = read_event(data, self._address)
-        self._usage = piece.usage or self._usage
-        self._mlx_lm = self._mlx_lm or piece.mlx_lm
+        value = self._object(data)
+        usage, fingerprint = read_usage(value.get("usage")), value.get("system_fingerprint")
+        mlx_lm = isinstance(fingerprint, str) and _MLX_LM.match(fingerprint) is not None
+        self._usage, self._mlx_lm = usage or self._usage, self._mlx_lm or mlx_lm
+        choices = value.get("choices")
+        if not choices and isinstance(choices, list | None):
+            return ""
+        choice = choices[0] if isinstance(choices, list) else None
+        if not isinstance(choice, dict):
+            raise self._broken("choices that cannot be read", value)
         if self.finish is not None:
             return ""
-        self.finish = piece.finish
-        text, size = self._whole_characters(piece.text)
-        if piece.text:
+        self.choice = choice
+        said = self._said(choice)
+        self.finish = self._finish_of(choice)
+        text, size = self._whole_characters(said)
+        if said:
             self._texts += 1
             self._silent_tokens += size - len(text) + sum(map(text.count, " \n<["))
-        elif piece.finish is None and piece.usage is None and piece.mlx_lm:
+        elif self.finish is None and usage is None and mlx_lm:
             # mlx-lm's server sends an event without text for reasoning alone
             self._thought += not self._bytes
             self._cut = self._cut or self._bytes > 0
         return text
+
+    def _said(self, choice: dict[str, Any]) -> str:
+        """The text that an event adds."""
+        text = choice.get("text")
+        if text is None and ("delta" in choice or "message" in choice):
+            raise BackendBroken(
+                f"{self._address} answers in chat form where a text completion was asked for"
+            )
+        if not isinstance(text, str | None):
+            raise self._broken("a text that is no string", choice)
+        return text or ""
+
+    def _object(self, data: str) -> dict[str, Any]:
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise self._broken("what is no JSON", data) from error
+        if not isinstance(value, dict):
+            raise self._broken("what is no object", data)
+        if value.get("error"):
+            said = clean(error_text(value))
+            raise BackendRefused(f"{self._address} broke off with an error: {said}")
+        return value
+
+    def _finish_of(self, choice: Mapping[str, Any]) -> FinishReason | None:
+        """Why a completion ended, None where it goes on."""
+        reason = choice.get("finish_reason") or None
+        if not isinstance(reason, str | None):
+            raise self._broken("a finish reason that is no string", choice)
+        if reason is not None and reason.lower() in _FAILED:
+            raise BackendRefused(f"{self._address} gave the completion up: {clean(reason, 40)}")
+        return None if reason is None else _FINISH.get(reason.lower(), "length")
+
+    def _broken(self, what: str, data: object) -> BackendBroken:
+        try:
+            shown = data if isinstance(data, str) else json.dumps(data)
+        except RecursionError:
+            shown = "too deep to be told"
+        return BackendBroken(f"{self._address} sent {what}: {clean(shown, 80)!r}", hint=LOG_HINT)
 
     def _whole_characters(self, text: str) -> tuple[str, int]:
         """The text as far as its last character is whole, and its bytes; the rest is held back.
@@ -440,13 +399,15 @@ class Collector:
         not count.
 
         mlx-lm's server writes at most one event a token and an event for every token with text of
-        its own, so tokens that left neither event nor cause were cut.
+        its own, so tokens that left neither event nor cause were cut. Of any other server's tokens
+        each left a byte at least.
         """
         if self.finish == "tool_calls" or self._cut or (self._thought and not self._bytes):
             return True
         tokens = self._usage.completion_tokens if self._usage else None
         if tokens is None:
             return False
-        tokens -= self._thought
-        explained = self._texts + self._silent_tokens + SLACK
-        return cut_out(tokens, self._bytes) or (self._mlx_lm and tokens > explained)
+        explained = self._bytes
+        if self._mlx_lm:
+            explained = min(explained, self._texts + self._silent_tokens)
+        return tokens - self._thought > explained + SLACK

@@ -162,7 +162,7 @@ def test_an_answer_that_comes_whole_is_read_as_one_that_is_streamed() -> None:
         "tool_calls": [{"id": "a", "type": "function", **call('{"city":"Paris"}', name="weather")}],
     }
     answer = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
-    chunk = ChatCollector("http://there", 512).take_whole(json.dumps(answer))
+    chunk = ChatCollector("http://there", 512).take_whole(json.dumps(answer).encode())
     assert chunk.text.startswith("<think>hm</think>\nLet me look.\n")
     assert calls(chunk.text) == [("a", "weather", PARIS)]
 

@@ -25,9 +25,16 @@ from mlx_tools.errors import (
     UsageError,
 )
 from tests.backends.loopback import Connection, answers, says, serving
-from tests.backends.test_choose import NOBODY, OK, environ, listing, mlx
+from tests.backends.test_choose import (
+    NOBODY,
+    OK,
+    listing,
+    mlx_server,
+    no_models,
+    server_of,
+)
 
-__all__ = ["environ"]  # a fixture
+__all__ = ["no_models"]  # a fixture
 
 REFUSES = (BackendRefused("no"), BackendTimeout("late"), UsageError("no"))
 GONE = (BackendUnreachable("gone"), BackendDead("dead"))
@@ -274,19 +281,17 @@ def test_another_process_sends_a_conversation_to_the_same_server() -> None:
 # --- how a pool is chosen -----------------------------------------------------------------------
 
 
-def choose(environ: dict[str, str], *urls: str, **options: Any) -> Any:
-    return asyncio.run(choose_backend(url=urls, environ=environ, **{"usual": NOBODY, **options}))
+def choose(*urls: str, **options: Any) -> Any:
+    return asyncio.run(choose_backend(url=urls, **{"usual": NOBODY, **options}))
 
 
-def test_the_first_that_answers_says_the_model_and_others_serve_it_too(
-    environ: dict[str, str],
-) -> None:
+def test_the_first_that_answers_says_the_model_and_others_serve_it_too() -> None:
     with (
         serving(says("A"), health=OK, models=listing("org/m")) as a,
         serving(says("B"), health=OK, models=listing("org/other", "org/m")) as b,
         serving(says("C"), health=OK, models=listing("org/other")) as c,
     ):
-        chosen = choose(environ, NOBODY, a.url, b.url, c.url)
+        chosen = choose(NOBODY, a.url, b.url, c.url)
         pool = chosen.backend
         assert chosen.model == "org/m" and "does not answer" in chosen.note
         assert [one.address for one in pool.upstreams] == [NOBODY, a.url, b.url]
@@ -294,32 +299,27 @@ def test_the_first_that_answers_says_the_model_and_others_serve_it_too(
         assert chosen.described()["url"] == ",".join((NOBODY, a.url, b.url, c.url))
         assert asyncio.run(pool.models()) == ("org/m", "org/other")
         assert asyncio.run(said(pool)) == "A"
-        other = choose(environ, NOBODY, a.url, b.url, c.url, model="other").backend
+        other = choose(NOBODY, a.url, b.url, c.url, model="other").backend
         assert [one.address for one in other.upstreams] == [NOBODY, b.url, c.url]
         assert asyncio.run(said(other)) == "B"
         assert b.bodies[-1]["model"] == "org/other"
 
 
-def test_no_server_of_mlx_lm_is_made_to_load_what_another_runs(environ: dict[str, str]) -> None:
-    runs_a, runs_b = (mlx(listing("org/a", "org/b", f"/models/{name}")) for name in "ab")
-    with (
-        serving(says("A"), health=mlx(OK), models=runs_a) as a,
-        serving(says("B"), health=mlx(OK), models=runs_b) as b,
-    ):
-        chosen = choose(environ, a.url, b.url)
+def test_no_server_of_mlx_lm_is_made_to_load_what_another_runs() -> None:
+    both = "org/a", "org/b"
+    with mlx_server(*both, "/models/a") as a, mlx_server(*both, "/models/b") as b:
+        chosen = choose(a.url, b.url)
         assert [one.address for one in chosen.backend.upstreams] == [a.url]
 
 
-def test_what_one_pool_found_out_another_knows_and_a_stranger_is_not_let_in(
-    environ: dict[str, str],
-) -> None:
+def test_what_one_pool_found_out_another_knows_and_a_stranger_is_not_let_in() -> None:
     breakers: dict[str, Breaker] = {}
     with (
         serving(says("A"), health=OK, models=listing("m", "n")) as a,
         serving(says("B"), health=OK, models=listing("m")) as b,
     ):
-        first = choose(environ, a.url, b.url, model="m", breakers=breakers).backend
-        second = choose(environ, a.url, b.url, model="n", breakers=breakers).backend
+        first = choose(a.url, b.url, model="m", breakers=breakers).backend
+        second = choose(a.url, b.url, model="n", breakers=breakers).backend
         a.stop()
         assert asyncio.run(said(first)) == "B"
         assert second.upstreams[0].is_out
@@ -328,9 +328,7 @@ def test_what_one_pool_found_out_another_knows_and_a_stranger_is_not_let_in(
         assert [one.address for one in second.upstreams] == [a.url] and not b.bodies[1:]
 
 
-def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model(
-    environ: dict[str, str],
-) -> None:
+def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model() -> None:
     up: list[str] = []
     clock = Clock()
 
@@ -344,7 +342,7 @@ def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model(
         serving(says("A"), health=health, models=models) as a,
         serving(says("B"), health=OK, models=listing("m")) as b,
     ):
-        pool = choose(environ, a.url, b.url, breakers={a.url: Breaker(clock)}).backend
+        pool = choose(a.url, b.url, breakers={a.url: Breaker(clock)}).backend
         for listed, who in (((), "B"), (("other",), "B"), (("other", "x/m"), "A")):
             up[:] = listed
             clock.now += LONGEST_PAUSE
@@ -352,13 +350,11 @@ def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model(
         assert [body["model"] for body in a.bodies] == ["x/m"]
 
 
-def test_a_model_that_none_serves_and_servers_that_none_answers_are_told(
-    environ: dict[str, str],
-) -> None:
-    with serving(says("A"), health=OK, models=listing("m")) as a:
+def test_a_model_that_none_serves_and_servers_that_none_answers_are_told() -> None:
+    with server_of("m") as a:
         with pytest.raises(UsageError, match="none of the servers that answer serves the model x"):
-            choose(environ, a.url, NOBODY, model="x")
+            choose(a.url, NOBODY, model="x")
         with pytest.raises(UsageError, match="no completions server"):
-            choose(environ, a.url, "ollama:http://127.0.0.1:2")
+            choose(a.url, "ollama:http://127.0.0.1:2")
     with pytest.raises(BackendUnreachable, match="none of 2 servers"):
-        choose(environ, NOBODY, "http://127.0.0.1:2")
+        choose(NOBODY, "http://127.0.0.1:2")
