@@ -246,8 +246,8 @@ def begin(chaos: Chaos, stack: ExitStack) -> None:
         stack.callback(cluster.stop)
         environ["MLX_TOOLS_SESSIONS"] = cluster.new()
         chaos.programs.append(Database(cluster))
-    how = ("--url", model.url, "--chat-format", "chatml", "--tools", "record")
-    how = (*how, "--approve", "always")
+    how = ("--url", model.url, "--tools", "record")
+    environ |= {"MLX_TOOLS_MODEL_CHAT_FORMAT": "chatml", "MLX_TOOLS_POLICY_APPROVE": "always"}
     log = stack.enter_context((folder / "log").open("ab"))
 
     def starting(*words: str) -> Callable[[], Any]:

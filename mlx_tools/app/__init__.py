@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.app.config import Configuration, Group, SettingRow, as_toml, with_value
     from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
-    from mlx_tools.app.guard import LOCAL_NAMES, Door, Guard, Refusal, is_loopback, listen
+    from mlx_tools.app.guard import LOCAL_NAMES, WAITING, Door, Guard, Refusal, is_loopback, listen
     from mlx_tools.app.jobs import (
         approval_templates,
         job_store,

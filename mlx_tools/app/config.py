@@ -152,6 +152,7 @@ class Configuration:
         """The limits that hold, in their own units."""
         values = self.settings.limits.model_dump().items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
+        seconds["idle_timeout"] = max(seconds["completion_timeout"] / 2, 0.001)
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
     def over(

@@ -21,6 +21,8 @@ from mlx_tools.errors import UsageError
 Scope = MutableMapping[str, Any]
 
 LOCAL_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+WAITING: Final = 64
+"""Requests that wait their turn while as many as may be are served; any more are refused."""
 OPEN_PATHS: Final = frozenset(("/health",))
 """Paths that need no key: they say nothing but that somebody serves."""
 

@@ -310,9 +310,6 @@ class LimitsSection(Section):
         env="MLX_TOOLS_MAX_ITERATIONS",
         group="run",
     )
-    max_format_errors: int = setting(
-        "lower", "Unreadable completions in a row before the run stops", ge=1, le=100
-    )
     total_timeout_ms: Milliseconds = setting(
         "lower",
         "Time for the whole run; time waiting for a person does not count",
@@ -321,8 +318,9 @@ class LimitsSection(Section):
         group="run",
         scale=1000,
     )
-    completion_timeout_ms: Milliseconds = setting("lower", "Time for one completion")
-    idle_timeout_ms: Milliseconds = setting("lower", "Time a server may be silent")
+    completion_timeout_ms: Milliseconds = setting(
+        "lower", "Time for one completion; a server may be silent for half of it"
+    )
     tool_timeout_ms: Milliseconds = setting(
         "lower",
         "Time for one tool call, where the tool sets no shorter one",
@@ -335,9 +333,6 @@ class LimitsSection(Section):
         le=1_000_000,
         option="--max-tokens N",
         group="writing",
-    )
-    max_argument_bytes: int = setting(
-        "lower", "Size of one call's arguments as JSON", ge=1, le=100_000_000
     )
     max_observation_chars: int = setting(
         "lower", "Characters of a tool's output the model sees", ge=100, le=10_000_000
@@ -487,14 +482,6 @@ class PromptSection(Section):
         allowed="text",
         run="project_context",
     )
-    catalog_tokens: int = setting(
-        "lower",
-        "Tokens that the tools may take in the prompt; past it those that match the question "
-        "are shown, and tool_search finds the others",
-        ge=0,
-        le=1_000_000,
-        run="catalog_budget",
-    )
 
 
 class ArtifactSettings(Section):
@@ -548,8 +535,6 @@ class GatewaySettings(Section):
     concurrency: int = setting(
         "never", "Requests that are served at the same time", ge=1, le=10_000
     )
-    queue: int = setting("never", "Requests that wait their turn; then 429", ge=0, le=100_000)
-    timeout_ms: Milliseconds = setting("never", "Time for one request, corrections included")
     approvals: Literal["person", "client"] = setting(
         "never",
         "Who decides about the calls of a run that a client asked for: a person, elsewhere, or the "

@@ -40,7 +40,7 @@ from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.paths import data_dir
 from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted
-from mlx_tools.prompt import SEARCH, build_catalog, is_on_demand, is_search
+from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName
 from mlx_tools.toolbox import Jobs, WebOptions
 from mlx_tools.tools import (
@@ -322,16 +322,15 @@ async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, 
 
 def _note_unfindable(configuration: Configuration, registry: Registry, note: Note) -> None:
     """Tells that some tools are neither in the catalog nor found by the model, where that is so."""
-    policy, budget = configuration.policy(), configuration.settings.prompt.catalog_tokens
+    policy = configuration.policy()
     specs = [spec for spec in registry.specs().values() if permitted(policy, spec)]
     if any(map(is_search, specs)):
         return
     listed = [spec for spec in specs if not is_on_demand(spec)]
-    if hidden := len(build_catalog(listed, budget).hidden):
+    if hidden := len(build_catalog(listed, CATALOG_BUDGET).hidden):
         note(
             f"{hidden} of {len(listed)} tools do not fit into the catalog, and {SEARCH}, with "
-            "which the model would find them, is not allowed: allow it too, or raise "
-            "prompt.catalog_tokens"
+            "which the model would find them, is not allowed: allow it too, or fewer of them"
         )
 
 

@@ -44,8 +44,6 @@ Step = Callable[[], None]
 Ask = Callable[[Backend, Mapping[str, RunSettings], Results, Step], Awaitable[Sequence[Result]]]
 """Asks all, by each strategy's settings; `Step` is called after each."""
 
-_WRITING = ("model.prompt_style", "model.chat_format", "limits.max_tokens")
-
 Strategies = Annotated[
     str | None,
     option(
@@ -65,7 +63,7 @@ Out = Annotated[
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, *_WRITING, "limits.total_timeout_ms")
+@options.with_settings(*options.BACKEND, "model.prompt_style")
 def bfcl(
     category: Annotated[
         str, option("--category A,B", f"all, or some of {', '.join(CATEGORIES)}.")
@@ -125,7 +123,7 @@ def bfcl(
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, *_WRITING, *options.RUN)
+@options.with_settings(*options.BACKEND, "model.prompt_style")
 def tasks(
     category: Annotated[
         str | None, option("--category A,B", "Only tasks of these categories.")

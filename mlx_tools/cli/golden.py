@@ -63,7 +63,6 @@ from mlx_tools.transcript import Event, Finished, Header
 app = typer.Typer(add_completion=False)
 
 FOLDER: Final = Path("golden_transcripts")
-_WRITING: Final = tuple(key for key in options.WRITING if key != "limits.max_tokens")
 
 _INTERVALS: Final = (
     "in brackets: the share that many more runs may come to, with 95 % confidence (Wilson); more "
@@ -233,7 +232,10 @@ def report(
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, *_WRITING, *options.POLICY, "limits.max_iterations")
+@options.with_settings(
+    *(*options.BACKEND, "model.prompt_style", "model.chat_format", "model.strategy"),
+    *("policy.allow", "tools.roots", "policy.approve"),
+)
 def record(
     name: Annotated[str, argument("NAME", "What the transcript is called.")],
     questions: Annotated[

@@ -196,10 +196,7 @@ def remove(name: ServerName, yes: Yes = False) -> int:
 
 
 @app.command()
-@options.with_settings(
-    *("profile", *options.BACKEND, *options.WRITING, *options.POLICY, *options.RUN),
-    *("gateway.api_key", "gateway.hosts", "gateway.origins"),
-)
+@options.with_settings(*(*options.SERVED, "gateway.api_key", "gateway.hosts", "gateway.origins"))
 def serve(
     transport: Annotated[
         str,

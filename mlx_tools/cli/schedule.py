@@ -63,7 +63,6 @@ from mlx_tools.transcript import ExecutionRecord
 
 app = typer.Typer(add_completion=False)
 
-_POLICY: Final = tuple(key for key in options.POLICY if key != "policy.approve")
 _WORST: Final = (EXIT_OK, EXIT_PAUSED, EXIT_STOPPED, EXIT_USAGE, EXIT_BACKEND)
 """Exit codes of runs: of several, the last in this order is the command's."""
 
@@ -96,7 +95,7 @@ def list_jobs(
 
 
 @app.command()
-@options.with_settings("profile", *options.BACKEND, *_POLICY, *options.RUN)
+@options.with_settings("profile", "backend.url", "model.name", *options.TOOLS)
 def add(
     task: Annotated[list[str], argument("TASK…", "What is to be done.")],
     when: Annotated[
@@ -111,7 +110,6 @@ def add(
     timezone: Annotated[
         str | None, option("--timezone ZONE", "Such as Europe/Berlin; else this one's.")
     ] = None,
-    tool_choice: options.ToolChoice = "auto",
     require_tools: options.RequireTools = "",
     as_json: options.AsJson = False,
     *,
@@ -131,7 +129,6 @@ def add(
             standing=configuration.standing().to_json(),
             roots=roots_of(configuration),
             options=lasting(configuration),
-            tool_choice=tool_choice,
             require_tools=options.names(require_tools),
         )
     )
@@ -331,9 +328,11 @@ def look(session: str) -> Seen:
 async def _controller(job: Job) -> AsyncIterator[Controller]:
     """A controller for a job; its backend is closed at the end. Raises `UsageError` where the job
     was made with a setting that this version does not have."""
-    if unknown := sorted(set(job.options) - set(config.table())):
-        raise UsageError(f"this version has no setting {unknown[0]}", hint="make the job anew")
-    given: dict[str, Any] = {**job.options, "tools.roots": list(job.roots)}
+    known = {key: value for key, value in job.options.items() if key in config.table()}
+    for key in sorted(job.options.keys() - known):
+        if not key.startswith("limits."):  # a limit that cannot be set any more is the usual one
+            raise UsageError(f"this version has no setting {key}", hint="make the job anew")
+    given: dict[str, Any] = {**known, "tools.roots": list(job.roots)}
     if any(part.local_only for part in Policy.from_json(job.policy).parts):
         given["policy.local_only"] = True  # it holds for where the model is, too
     run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))

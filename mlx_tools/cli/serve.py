@@ -6,7 +6,7 @@ import gc
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,13 +22,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-WRITING: Final = ("model.prompt_style", "model.chat_format", "model.strategy")
-"""What is not each client's to say."""
-
 
 @app.callback(invoke_without_command=True)
 @options.with_settings(
-    *(*options.GATEWAY, "profile", *options.BACKEND, *WRITING, *options.POLICY, *options.RUN)
+    *(*options.GATEWAY, *options.SERVED),
+    *("policy.local_only", "policy.dry_run", "limits.max_iterations"),
 )
 def serve(context: typer.Context, *, options_given: options.Options) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""

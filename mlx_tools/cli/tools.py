@@ -81,15 +81,11 @@ def list_tools(
 
 
 @app.command()
-@options.with_settings(*options.TOOLS)
 def show(
-    name: Annotated[str, argument("NAME", "The tool.")],
-    as_json: options.AsJson = False,
-    *,
-    options_given: options.Options,
+    name: Annotated[str, argument("NAME", "The tool.")], as_json: options.AsJson = False
 ) -> None:
     """Show all that is known of a tool."""
-    loaded = options.load(options_given)
+    loaded = options.load({})
     registry = registry_of(loaded)
     known = _known(registry, name)
     name = known["name"]
@@ -110,7 +106,7 @@ def show(
 
 
 @app.command()
-@options.with_settings(*options.TOOLS)
+@options.with_settings("tools.roots")
 def search(
     words: Annotated[list[str], argument("TEXT…", "What the tool should do; - reads it.")],
     limit: Annotated[int, option("--limit N", "How many tools at most.", min=1)] = DEFAULT_LIMIT,
@@ -177,7 +173,7 @@ def call(
 
 
 @app.command(name="export")
-@options.with_settings(*options.TOOLS)
+@options.with_settings("policy.allow", "tools.roots")
 def export_tools(
     format: Annotated[  # noqa: A002
         str, typer.Option("--format", metavar="|".join(FORMATS), help="The form.")

@@ -7,7 +7,6 @@ import typer
 
 from mlx_tools.cli import options
 from mlx_tools.cli.output import note
-from mlx_tools.cli.serve import WRITING
 from mlx_tools.errors import EXIT_OK, MissingDependency
 from mlx_tools.paths import to_install
 
@@ -15,7 +14,7 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-@options.with_settings("profile", *options.BACKEND, *WRITING, *options.POLICY, *options.RUN)
+@options.with_settings("profile", "backend.url", "model.name", *options.TOOLS)
 def worker(*, options_given: options.Options) -> int:
     """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
 

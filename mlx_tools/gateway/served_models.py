@@ -28,6 +28,9 @@ from mlx_tools.store import load_words
 DEFAULT: Final = "default"
 """The name to which the model that was named, or the first that is served, answers too."""
 
+REQUEST_SECONDS: Final = 600.0
+"""How long one request may take, corrections included."""
+
 TRIAL: Final = 20.0
 """Seconds for the trial of a server's own function calling, once for each server and model."""
 
@@ -117,12 +120,11 @@ class ServedModels:
             sampling={"temperature": settings.temperature, "seed": settings.seed},
             route=settings.route,
         )
-        seconds = options.configuration.settings.gateway.timeout_ms / 1000
         limits = replace(  # a long prompt is read for minutes, and clients are told that we live
             options.configuration.limits(),
-            total_timeout=seconds,
-            completion_timeout=seconds,
-            idle_timeout=seconds,
+            total_timeout=REQUEST_SECONDS,
+            completion_timeout=REQUEST_SECONDS,
+            idle_timeout=REQUEST_SECONDS,
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
         settings = replace(settings, model=model, chat_format=chat_format, context=context)

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from mlx_tools.app import (
+    WAITING,
     Configuration,
     Door,
     Guard,
@@ -422,8 +423,8 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     runs = Runs(
         options.configuration,
         models,
-        Admission(own.concurrency, own.concurrency + own.queue, time.monotonic),
-        own.concurrency + own.queue,
+        Admission(own.concurrency, own.concurrency + WAITING, time.monotonic),
+        own.concurrency + WAITING,
         note,
         webhooks=Webhooks(own.webhooks, signing_key(secret) if secret else b""),
         meters=meters,
@@ -432,7 +433,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     person = Person(store.secret, time.time)
     gateway = Gateway(
         models,
-        Admission(own.concurrency, own.queue, time.monotonic),
+        Admission(own.concurrency, WAITING, time.monotonic),
         meters=meters,
         temperature=options.configuration.settings.model.temperature,
         runs=runs,

@@ -42,7 +42,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from mlx_tools.app import LOCAL_NAMES, Door, Guard, Refusal, call_recorded, listen
+from mlx_tools.app import LOCAL_NAMES, WAITING, Door, Guard, Refusal, call_recorded, listen
 from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
@@ -123,7 +123,6 @@ class McpServer:
             name = min(taken)
             raise UsageError(f"a tool is called {name}, as one of the server's own", hint="deny it")
         settings = self.delegation.configuration.settings
-        self._waiting = settings.gateway.queue
         self._runs = anyio.CapacityLimiter(settings.gateway.concurrency)
         self._calls = anyio.CapacityLimiter(settings.gateway.concurrency)
         self._shown: dict[str, str] = {}
@@ -153,7 +152,7 @@ class McpServer:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {params.name[:100]}")
         own = params.name in (RUN, RESUME)
         limiter = self._runs if own else self._calls
-        if limiter.statistics().tasks_waiting >= self._waiting:
+        if limiter.statistics().tasks_waiting >= WAITING:
             return _said("too many calls wait already: try again later", error=True)
         approver = self._approver(context)
         try:

@@ -59,12 +59,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def run(home: Path) -> Run:
-    """Runs a command in this process, without a terminal."""
+def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command in this process, without a terminal, with these variables more."""
 
-    def command(*arguments: str, stdin: str | bytes = b"") -> Result:
+    def command(*arguments: str, stdin: str | bytes = b"", **environ: str) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        with Streams(data) as (out, err):
+        with monkeypatch.context() as inner, Streams(data) as (out, err):
+            for name, value in environ.items():
+                inner.setenv(f"MLX_TOOLS_{name}", value)
             code = main(list(arguments))
             sys.stdout.flush()
             sys.stderr.flush()

@@ -422,28 +422,14 @@ def test_stored_outputs_are_deleted_after_the_days_that_are_set(
 # --- more tools than fit ------------------------------------------------------------------------
 
 
-def test_past_the_catalogs_tokens_a_tool_is_searched_for(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_PROMPT_CATALOG_TOKENS", "30")
-    script = (call("tool_search", query="what time is it"), call("clock"), answer("Noon."))
-    allowed = ("--tools", "calculator,clock,tool_search", "--json")
-    result, server = ask(run, *script, options=("What is 17 * 23?", *allowed))
-    assert [c["name"] for c in result.json["calls"]] == ["tool_search", "clock"]
-    assert [c["status"] for c in result.json["calls"]] == ["ok", "ok"] and result.err == ""
-    assert "\ncalculator(" in server.prompts[0] and "\nclock(" not in server.prompts[0]
-    assert "1 more tools are not listed here" in server.prompts[0]
-    assert "clock(timezone?: string)" in server.prompts[1]
-
-
 def test_tools_that_neither_fit_nor_can_be_searched_for_are_told(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLX_TOOLS_PROMPT_CATALOG_TOKENS", "30")
+    monkeypatch.setattr("mlx_tools.app.wiring.CATALOG_BUDGET", 30)
     result, _ = ask(run, *CALCULATION, options=("What is 17 * 23?",))
     assert result.out == "It is 391.\n"
     assert "1 of 2 tools do not fit into the catalog" in result.error
-    assert "tool_search" in result.error and "prompt.catalog_tokens" in result.error
+    assert "tool_search" in result.error
 
 
 # --- an answer that fits a schema ---------------------------------------------------------------

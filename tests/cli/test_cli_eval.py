@@ -21,8 +21,8 @@ def wheel(home: Path) -> str:
 
 def bfcl(run: Any, wheel: str, *options: str, script: tuple[Any, ...] = ()) -> Any:
     with ScriptedServer(*script) as server:
-        chosen = ("--url", server.url, "--wheel", wheel, "--chat-format", "chatml")
-        return run("eval", "bfcl", *chosen, *options), server
+        chosen = ("--url", server.url, "--wheel", wheel)
+        return run("eval", "bfcl", *chosen, *options, MODEL_CHAT_FORMAT="chatml"), server
 
 
 def test_questions_are_asked_scored_and_told_in_a_table(run: Any, wheel: str) -> None:
@@ -65,9 +65,9 @@ def test_a_run_that_broke_off_goes_on_from_its_file(run: Any, wheel: str) -> Non
     result, server = bfcl(run, wheel, *options, "--limit", "4", "--json", script=(right, right))
     assert result.code == 0, result.err
     assert result.json["rows"][0]["items"] == 4 and len(server.bodies) == 2
-    result, server = bfcl(run, wheel, *options, "--limit", "4", "--max-tokens", "9")
+    result, server = bfcl(run, wheel, *options, "--limit", "4", "--style", "xml")
     assert result.code == 2 and server.bodies == []
-    assert "other settings: limits.max_tokens was 512, is 9" in result.error
+    assert 'other settings: style was "jsonl", is "xml"' in result.error
 
 
 def test_the_halves_and_the_seed_choose_the_questions(run: Any, wheel: str) -> None:
@@ -122,8 +122,8 @@ def test_a_server_that_is_not_there_is_exit_code_3(run: Any, wheel: str) -> None
 
 def tasks(run: Any, *options: str, script: tuple[Any, ...] = ()) -> Any:
     with ScriptedServer(*script) as server:
-        chosen = ("--url", server.url, "--chat-format", "chatml", "--strategy", "free")
-        return run("eval", "tasks", *chosen, *options), server
+        chosen = ("--url", server.url, "--strategy", "free")
+        return run("eval", "tasks", *chosen, *options, MODEL_CHAT_FORMAT="chatml"), server
 
 
 def test_tasks_are_run_judged_and_kept(run: Any) -> None:

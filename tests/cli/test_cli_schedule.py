@@ -53,8 +53,8 @@ def configure(home: Path, text: str) -> None:
     (home / "config" / "config.toml").write_text(text)
 
 
-def added(run: Any, server: ScriptedServer, *options: str, task: Any = TASK) -> Any:
-    result = run("schedule", "add", *task, "--url", server.url, "--json", *options)
+def added(run: Any, server: ScriptedServer, *options: str, task: Any = TASK, **environ: str) -> Any:
+    result = run("schedule", "add", *task, "--url", server.url, "--json", *options, **environ)
     assert (result.code, result.err) == (0, "")
     return result.json
 
@@ -166,20 +166,16 @@ def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:
     with ScriptedServer(NOTE, answer("I may not.")) as server:
         added(run, server)  # the preset readonly_basic
         make_due()
-        os.environ["MLX_TOOLS_ALLOWED_TOOLS"] = "notes_create"
-        try:
-            result = run("schedule", "run", "--json")
-        finally:
-            del os.environ["MLX_TOOLS_ALLOWED_TOOLS"]
+        result = run("schedule", "run", "--json", ALLOWED_TOOLS="notes_create")
     assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        ("schedule", "add", *TASK, "--local-only"),
+        ("schedule", "add", *TASK),
         (
-            *("tools", "call", "schedule_task", '{"task": "x", "when": "@daily"}', "--local-only"),
+            *("tools", "call", "schedule_task", '{"task": "x", "when": "@daily"}'),
             *("--tools", "schedule_task", "--approve", "always"),
         ),
     ],
@@ -187,7 +183,7 @@ def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:
 def test_a_job_that_was_made_for_this_machine_alone_asks_no_other(
     run: Any, home: Path, made: tuple[str, ...]
 ) -> None:
-    assert run(*made).code == 0
+    assert run(*made, POLICY_LOCAL_ONLY="true").code == 0
     make_due()
     configure(home, '[backend]\nurl = "http://192.0.2.1:8080"\n')
     result = run("schedule", "run", "--json")
@@ -228,7 +224,7 @@ def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(run: Any, hom
     again = [call("notes_create", title=f"Bread {n}", content="x") for n in range(6)]
     with ScriptedServer(NOTE, *again) as server:
         configure(home, '[policy]\nask = ["notes_create"]\n')
-        added(run, server, "--preset", "notes", "--max-iterations", "1")
+        added(run, server, "--preset", "notes", MAX_ITERATIONS="1")
         make_due()
         assert run("schedule", "run").code == 4
         session = listed(run)["runs"][0]["session"]
@@ -255,7 +251,8 @@ def test_folders_and_limits_go_along_and_the_folder_is_absolute(run: Any, home: 
     (home / "here" / "data" / "plan.txt").write_text("Buy flour.")
     read = call("file_access", operation="read", path="plan.txt")
     with ScriptedServer(read, answer("Flour.")) as server:
-        job = added(run, server, "--root", "data", "--max-iterations", "2", "--timeout", "91.5")
+        limits = {"MAX_ITERATIONS": "2", "TOTAL_TIMEOUT_MS": "91500"}
+        job = added(run, server, "--root", "data", **limits)
         assert job["roots"] == [str((home / "here" / "data").resolve())]
         make_due()
         os.chdir(home)

@@ -199,11 +199,11 @@ def test_a_search_prints_what_matches_and_may_be_called(run: Any) -> None:
 def test_a_search_says_what_it_hides_and_why(run: Any) -> None:
     result = run("tools", "search", "read a text file")
     assert result.out == "" and "--root" in result.err and "no tool matches" in result.err
-    result = run("tools", "search", "time", "--tools", "calculator")
+    result = run("tools", "search", "time", ALLOWED_TOOLS="calculator")
     assert result.out == "" and "1 of the best matches may not be called" in result.err
-    rows = run("tools", "search", "time", "--tools", "calculator", "--all", "--json").lines
+    rows = run("tools", "search", "time", "--all", "--json", ALLOWED_TOOLS="calculator").lines
     assert [(row["name"], row["permitted"]) for row in rows] == [("clock", False)]
-    result = run("tools", "search", "time", "--tools", "calculator", "--all")
+    result = run("tools", "search", "time", "--all", ALLOWED_TOOLS="calculator")
     assert result.out.startswith("not permitted ") and result.err == ""
 
 

@@ -173,7 +173,7 @@ def test_a_fault_in_a_file_names_file_key_and_what_is_allowed(
 
 def test_all_faults_of_all_sources_are_told_at_once(place: Any) -> None:
     found = place.problems(
-        "x = 1\n[limits]\nmax_format_errors = 0\n",
+        "x = 1\n[limits]\nmax_iterations = 0\n",
         "[limits]\nmax_tokens = 0\n",
         {"MLX_TOOLS_DRY_RUN": "maybe"},
         {"limits.total_timeout_ms": "-1"},
@@ -271,14 +271,14 @@ web_search = "10/minute"
 def test_every_project_file_up_to_home_holds(place: Any) -> None:
     outer = place.home / "mlx-tools.toml"
     outer.write_text(
-        "[policy]\nallow = ['clock']\ndeny = ['a']\n[limits]\nmax_format_errors = 2\n"
+        "[policy]\nallow = ['clock']\ndeny = ['a']\n[limits]\nmax_iterations = 3\n"
         "[model]\nprompt_style = 'xml'\nseed = 1\n"
     )
     inner = place.cwd / "mlx-tools.toml"
     inner.touch()
     for text in (
         "",
-        "[policy]\ndeny = ['b']\n[limits]\nmax_format_errors = 1\n[model]\nseed = 2\n",
+        "[policy]\ndeny = ['b']\n[limits]\nmax_iterations = 1\n[model]\nseed = 2\n",
     ):
         loaded = place.load(project=text)
         allows = ToolSpec("clock", effects=frozenset({"read"})), ToolSpec("calculator")
@@ -286,10 +286,10 @@ def test_every_project_file_up_to_home_holds(place: Any) -> None:
         assert [one.decision for one in decided] == ["allow", "deny"]
         assert loaded.settings.model.prompt_style == "xml"
         if not text:
-            assert (loaded.policy().deny, loaded.settings.limits.max_format_errors) == (("a",), 2)
+            assert (loaded.policy().deny, loaded.settings.limits.max_iterations) == (("a",), 3)
             continue
         assert loaded.policy().deny == ("a", "b")
-        assert loaded.settings.limits.max_format_errors == 1 and loaded.settings.model.seed == 2
+        assert loaded.settings.limits.max_iterations == 1 and loaded.settings.model.seed == 2
         assert loaded.files == (str(outer), str(place.project), str(inner))
         assert loaded.named_by("policy.deny") == (
             f"{outer}: policy.deny + {place.project}: policy.deny"
@@ -302,9 +302,9 @@ def test_every_project_file_up_to_home_holds(place: Any) -> None:
     ("outer", "inner", "key"),
     [
         (
-            "[limits]\nmax_format_errors = 1\n",
-            "[limits]\nmax_format_errors = 2\n",
-            "limits.max_format_errors",
+            "[limits]\nmax_iterations = 1\n",
+            "[limits]\nmax_iterations = 2\n",
+            "limits.max_iterations",
         ),
         ("[policy]\nallow = ['clock']\n", "[policy]\nallow = ['calculator']\n", "policy.allow"),
         ("[policy]\nallow = []\n", "[policy]\npreset = 'readonly_basic'\n", "policy.preset"),
@@ -321,8 +321,8 @@ def test_a_project_file_that_would_loosen_one_above_it_is_a_fault(
 
 
 def test_a_project_file_above_home_is_not_read(place: Any) -> None:
-    (place.home.parent / "mlx-tools.toml").write_text("[limits]\nmax_format_errors = 1\n")
-    assert place.load().settings.limits.max_format_errors == 2
+    (place.home.parent / "mlx-tools.toml").write_text("[limits]\nmax_iterations = 1\n")
+    assert place.load().settings.limits.max_iterations == 4
 
 
 def test_a_project_file_may_tighten(place: Any) -> None:
