@@ -3,13 +3,14 @@
 ``python -I isolated.py MODULE FOLDER``: with ``-I`` neither ``PYTHONPATH`` nor the working
 directory counts, so the package is loaded from where this file stands, and nothing else comes from
 there; ``FOLDER`` is where further packages are looked for last. The module reads a JSON object from
-standard input (`question`) and prints one (`answer`); one that needs more memory than it may have
+standard input and prints one (`serve`); one that needs more memory than it may have
 ends with `OUT_OF_MEMORY`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -18,6 +19,7 @@ import runpy
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 OUT_OF_MEMORY = 70
@@ -25,7 +27,40 @@ _LOOK = 0.02
 """Seconds between two looks at the memory that is used."""
 
 
-def question() -> dict[str, Any]:
+class Problem(Exception):
+    """What is asked for cannot be done; says why."""
+
+
+Task = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def serve(task: Task, *needed: str) -> None:
+    """Print what ``task`` makes of the question. Modules that are ``needed`` are imported while
+    files may still be written: compiled, they come quicker."""
+    for name in needed:
+        importlib.import_module(name)
+    text = json.dumps(task(_question()), ensure_ascii=False)
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+
+
+def or_problem(task: Task) -> Task:
+    """The task, whose answer is a ``problem`` where it raises one: a stranger's file can raise
+    anything."""
+
+    def tried(asked: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return task(asked)
+        except (MemoryError, RecursionError):
+            raise
+        except Problem as problem:
+            return {"problem": str(problem)}
+        except Exception as error:
+            return {"problem": f"{type(error).__name__}: {error}"[:300]}
+
+    return tried
+
+
+def _question() -> dict[str, Any]:
     """The question, once this process is held to the question's ``limits``: ``cpu_seconds`` and
     ``memory_mb``, and to write no file. What goes beyond ends it, by a signal, by MemoryError, or
     at once."""
@@ -39,20 +74,15 @@ def question() -> dict[str, Any]:
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     else:  # macOS does not hold a process to that limit
-        threading.Thread(target=_watch, args=(_used() + most,), daemon=True).start()
+        most += _used()
+
+        def watch() -> None:
+            while _used() < most:
+                time.sleep(_LOOK)
+            os._exit(OUT_OF_MEMORY)
+
+        threading.Thread(target=watch, daemon=True).start()
     return asked
-
-
-def answer(value: dict[str, Any]) -> None:
-    """Print what a script came to."""
-    text = json.dumps(value, ensure_ascii=False)
-    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
-
-
-def _watch(most: int) -> None:
-    while _used() < most:
-        time.sleep(_LOOK)
-    os._exit(OUT_OF_MEMORY)
 
 
 def _used() -> int:

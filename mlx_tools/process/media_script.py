@@ -14,30 +14,23 @@ import subprocess
 import sys
 from typing import Any
 
-from mlx_tools.process.isolated import answer, question
+from mlx_tools.process.isolated import Problem, or_problem, serve
 
 _HERTZ = 16_000
 _CONTAINERS = "aac,ac3,aiff,asf,caf,flac,matroska,mov,mp3,ogg,wav"
 """Those that hold sound alone or beside pictures. None is a playlist, which names other files."""
 
 
-def main() -> None:
+def look_or_listen(asked: dict[str, Any]) -> dict[str, Any]:
     os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"  # a model is here whole
     if sys.platform == "linux":  # where MLX compiles by way of files, and there may be none
         os.environ["MLX_DISABLE_COMPILE"] = "1"
-    asked = question()
     task = _describe if asked["task"] == "describe" else _transcribe
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # what libraries print is no answer
-            found = task(asked)
-    except (MemoryError, RecursionError):
-        raise
-    except Exception as error:  # files of strangers, models of others
-        found = {"problem": f"{type(error).__name__}: {error}"[:300]}
-    answer(found)
+    with contextlib.redirect_stdout(sys.stderr):  # what libraries print is no answer
+        return {"text": task(asked).strip()}
 
 
-def _describe(asked: dict[str, Any]) -> dict[str, str]:
+def _describe(asked: dict[str, Any]) -> str:
     from mlx_vlm import generate, load
     from mlx_vlm.prompt_utils import apply_chat_template
 
@@ -45,10 +38,10 @@ def _describe(asked: dict[str, Any]) -> dict[str, str]:
     prompt = apply_chat_template(processor, model.config, asked["question"], num_images=1)
     picture, most = f"/dev/fd/{asked['file']}", asked["most"]
     made = generate(model, processor, prompt, image=[picture], max_tokens=most, temperature=0.0)
-    return {"text": made.text.strip()}
+    return str(made.text)
 
 
-def _transcribe(asked: dict[str, Any]) -> dict[str, str]:
+def _transcribe(asked: dict[str, Any]) -> str:
     import numpy
     from mlx_whisper import transcribe
 
@@ -65,11 +58,11 @@ def _transcribe(asked: dict[str, Any]) -> dict[str, str]:
     )
     if sound.returncode or not sound.stdout:
         said = sound.stderr.decode("utf-8", "replace").strip()
-        return {"problem": said.splitlines()[-1][:300] if said else "there is no sound in it"}
+        raise Problem(said.splitlines()[-1][:300] if said else "there is no sound in it")
     samples = numpy.frombuffer(sound.stdout, numpy.int16).astype(numpy.float32) / 32_768.0
     made = transcribe(samples, path_or_hf_repo=asked["model"], language=asked["language"])
-    return {"text": str(made["text"]).strip()}
+    return str(made["text"])
 
 
 if __name__ == "__main__":
-    main()
+    serve(or_problem(look_or_listen))

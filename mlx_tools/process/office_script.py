@@ -14,36 +14,36 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from posixpath import dirname, join, normpath
+from typing import IO, Any
 from urllib.parse import unquote
 from xml.parsers import expat
 
-from mlx_tools.process.isolated import answer, question
+from mlx_tools.process.isolated import Problem, or_problem, serve
 
 MAX_CHARS = 10_000_000
 MAX_UNPACKED = 100_000_000
 """Bytes of an archive that are unpacked, in all."""
 
 LEVELS = 6
+_DAMAGED = "it is damaged, or no such document"
+_AT_ONCE = 1 << 16
+"""Bytes of XML that are read in one go."""
 
 
-class Problem(Exception):
-    """The document cannot be read; says why."""
-
-
-def main() -> None:
-    asked = question()
-    data, form = base64.b64decode(asked["data"]), str(asked["form"])
+def read_document(asked: dict[str, Any]) -> dict[str, Any]:
     try:
-        title, text = READERS[form](data)
-        answer({"title": title[:500], "text": text[:MAX_CHARS]})
-    except (MemoryError, RecursionError):
-        raise
-    except Problem as problem:
-        answer({"problem": str(problem)})
+        title, text = READERS[str(asked["form"])](base64.b64decode(asked["data"]))
     except zipfile.BadZipFile:
-        answer({"problem": "it is damaged, or no such document"})
-    except Exception as error:  # a broken file can raise anything
-        answer({"problem": f"{type(error).__name__}: {error}"[:200]})
+        raise Problem(_DAMAGED) from None
+    return {"title": title[:500], "text": text[:MAX_CHARS]}
+
+
+def unpacked(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """All that is in a file. Raises Problem where it is more than may be unpacked."""
+    found = file.read(most + 1)
+    if len(found) > most:
+        raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
+    return found
 
 
 class Archive:
@@ -65,36 +65,33 @@ class Archive:
         if member.flag_bits & 1:
             raise Problem("it is encrypted")
         with self._zip.open(member) as file:
-            found = file.read(self._left + 1)
+            found = unpacked(file, self._left)
         self._left -= len(found)
-        if self._left < 0:
-            raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
         return found
 
     def needed(self, name: str) -> bytes:
         """The bytes of a member that there must be. Raises Problem."""
         found = self.read(name)
         if found is None:
-            raise Problem("it is damaged, or no such document")
+            raise Problem(_DAMAGED)
         return found
 
 
 # --- XML ----------------------------------------------------------------------------------------
 
-Names = dict[str, str]
+_LETTERS = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "lnbr": "\n", "s": " "}
+"""Elements that stand for a letter."""
 
 
-def walk(
-    data: bytes,
-    starts: Callable[[str, Names], None],
-    ends: Callable[[str], None] = lambda name: None,
-    says: Callable[[str], None] = lambda text: None,
-) -> None:
-    """Tells of each element, by its name without the namespace, and of each text. Raises Problem
-    for a document type of its own, and for what is no XML."""
+def parts(data: bytes) -> Iterator[tuple[str, str, dict[str, str]]]:
+    """What XML says, in order: ``start`` and ``end`` of each element with its name, and its
+    attributes where it starts, without namespaces; ``text``. Raises Problem for a document type of
+    its own, and for what is no XML."""
+    found: list[tuple[str, str, dict[str, str]]] = []
 
-    def start(name: str, attributes: Names) -> None:
-        starts(name.rpartition(" ")[2], {k.rpartition(" ")[2]: v for k, v in attributes.items()})
+    def start(name: str, attributes: dict[str, str]) -> None:
+        plain = {key.rpartition(" ")[2]: value for key, value in attributes.items()}
+        found.append(("start", name.rpartition(" ")[2], plain))
 
     def entity(*_: object) -> None:
         raise Problem("its XML defines entities")
@@ -103,28 +100,33 @@ def walk(
     parser.buffer_text = True
     parser.EntityDeclHandler = entity
     parser.StartElementHandler = start
-    parser.EndElementHandler = lambda name: ends(name.rpartition(" ")[2])
-    parser.CharacterDataHandler = says
+    parser.EndElementHandler = lambda name: found.append(("end", name.rpartition(" ")[2], {}))
+    parser.CharacterDataHandler = lambda text: found.append(("text", text, {}))
     try:
-        parser.Parse(data, True)
+        for at in range(0, len(data), _AT_ONCE):
+            parser.Parse(data[at : at + _AT_ONCE])
+            yield from found
+            found.clear()
+        parser.Parse(b"", True)
     except expat.ExpatError:
         raise Problem("its XML is damaged") from None
+    yield from found
 
 
-def first_text(data: bytes | None, name: str) -> str:
+def starts(data: bytes | None) -> Iterator[tuple[str, dict[str, str]]]:
+    """The elements, each by its name with its attributes."""
+    return ((name, more) for kind, name, more in parts(data or b"<no/>") if kind == "start")
+
+
+def first_text(data: bytes | None, wanted: str) -> str:
     """The text of the first element of this name, empty where there is none."""
-    inside, found = [False], list[str]()
-
-    def end(ended: str) -> None:
-        if ended == name and found:
-            inside[0] = False
-
-    def start(started: str, _: Names) -> None:
-        inside[0] = inside[0] or (started == name and not found)
-
-    if data is not None:
-        walk(data, start, end, lambda text: found.append(text) if inside[0] else None)
-    return "".join(found).strip()
+    inside, said = False, list[str]()
+    for kind, name, _ in parts(data or b"<no/>"):
+        if kind == "text" and inside:
+            said.append(name)
+        elif name == wanted:
+            inside = kind == "start" and not said
+    return "".join(said).strip()
 
 
 class Lines:
@@ -155,41 +157,28 @@ class Lines:
 
 def read_docx(data: bytes) -> tuple[str, str]:
     """Word's form: paragraphs of runs; a style says whether one is a heading."""
-    archive = Archive(data)
-    styles, lines = _heading_styles(archive.read("word/styles.xml")), Lines()
-    skipped, inside = [0], [0]
-
-    def start(name: str, attributes: Names) -> None:
-        value = attributes.get("val", "")
-        if name in ("Fallback", "del", "moveFrom"):  # said again in another way, or taken out
-            skipped[0] += 1
+    archive, lines = Archive(data), Lines()
+    styles = _heading_styles(archive.read("word/styles.xml"))
+    skipped = inside = 0
+    contents = [archive.needed("word/document.xml")]
+    contents += [archive.read(f"word/{one}.xml") or b"<no/>" for one in ("footnotes", "endnotes")]
+    for kind, name, attributes in (part for content in contents for part in parts(content)):
+        value, step = attributes.get("val", ""), 1 if kind == "start" else -1
+        if kind == "text":
+            lines.say(name if inside and not skipped else "")
+        elif name in ("Fallback", "del", "moveFrom"):  # said again in another way, or taken out
+            skipped += step
         elif name == "t":
-            inside[0] += 1
+            inside += step
+        elif kind == "end":
+            if name == "p" and not skipped:
+                lines.end()
         elif name in ("tab", "br", "cr"):
-            lines.say("\t" if name == "tab" else "\n")
+            lines.say(_LETTERS[name])
         elif name == "pStyle":
             lines.level = lines.level or styles.get(value, 0)
         elif name == "outlineLvl" and value.isdigit() and int(value) < LEVELS:
             lines.level = int(value) + 1
-
-    def end(name: str) -> None:
-        if name in ("Fallback", "del", "moveFrom"):
-            skipped[0] -= 1
-        elif name == "t":
-            inside[0] -= 1
-        elif name == "p" and not skipped[0]:
-            lines.end()
-
-    def say(text: str) -> None:
-        if inside[0] and not skipped[0]:
-            lines.say(text)
-
-    for part in ("document", "footnotes", "endnotes"):
-        content = archive.read(f"word/{part}.xml")
-        if content is None and part == "document":
-            raise Problem("it is damaged, or no such document")
-        if content is not None:
-            walk(content, start, end, say)
     return first_text(archive.read("docProps/core.xml"), "title"), lines.text()
 
 
@@ -197,52 +186,38 @@ def _heading_styles(data: bytes | None) -> dict[str, int]:
     """The level of each style that is a heading: by its outline level, or by its name, which is
     English in every language of Word's."""
     found: dict[str, int] = {}
-    style = [""]
-
-    def start(name: str, attributes: Names) -> None:
+    style = ""
+    for name, attributes in starts(data):
         value = attributes.get("val", "")
         named = re.fullmatch(r"heading ([1-9])", value, re.IGNORECASE)
         if name == "style":
-            style[0] = attributes.get("styleId", "")
+            style = attributes.get("styleId", "")
         elif name == "name" and (named or value.lower() == "title"):
-            found[style[0]] = int(named[1]) if named else 1
+            found[style] = int(named[1]) if named else 1
         elif name == "outlineLvl" and value.isdigit() and int(value) < LEVELS:
-            found.setdefault(style[0], int(value) + 1)
-
-    if data is not None:
-        walk(data, start)
+            found.setdefault(style, int(value) + 1)
     return found
 
 
 def read_odt(data: bytes) -> tuple[str, str]:
     """OpenDocument's form: headings and paragraphs by name."""
     archive, lines = Archive(data), Lines()
-    skipped, inside = [0], [0]
-
-    def start(name: str, attributes: Names) -> None:
-        if name in ("tracked-changes", "annotation"):
-            skipped[0] += 1
+    skipped = inside = 0
+    for kind, name, attributes in parts(archive.needed("content.xml")):
+        step = 1 if kind == "start" else -1
+        if kind == "text":
+            lines.say(name if inside and not skipped else "")
+        elif name in ("tracked-changes", "annotation"):
+            skipped += step
         elif name in ("h", "p"):
-            if not inside[0]:
+            if kind == "end" or not inside:
                 lines.end()
+            if kind == "start" and not inside:
                 level = attributes.get("outline-level", "1")
                 lines.level = int(level) if name == "h" and level.isdigit() else 0
-            inside[0] += 1
-        elif name in ("tab", "line-break", "s") and inside[0]:
-            lines.say({"tab": "\t", "line-break": "\n"}.get(name, " "))
-
-    def end(name: str) -> None:
-        if name in ("tracked-changes", "annotation"):
-            skipped[0] -= 1
-        elif name in ("h", "p"):
-            inside[0] -= 1
-            lines.end()
-
-    def say(text: str) -> None:
-        if inside[0] and not skipped[0]:
-            lines.say(text)
-
-    walk(archive.needed("content.xml"), start, end, say)
+            inside += step
+        elif kind == "start" and name in ("tab", "line-break", "s") and inside:
+            lines.say(_LETTERS[name])
     return first_text(archive.read("meta.xml"), "title"), lines.text()
 
 
@@ -251,24 +226,20 @@ def read_epub(data: bytes) -> tuple[str, str]:
     from mlx_tools.process.html_text import read_html
 
     archive = Archive(data)
-    places: list[str] = []
+    roots = [
+        attributes.get("full-path", "")
+        for name, attributes in starts(archive.needed("META-INF/container.xml"))
+        if name == "rootfile"
+    ]
+    place = roots[0] if roots else ""
+    described = archive.needed(place)
     files: dict[str, str] = {}
     spine: list[str] = []
-
-    def root(name: str, attributes: Names) -> None:
-        if name == "rootfile":
-            places.append(attributes.get("full-path", ""))
-
-    def package(name: str, attributes: Names) -> None:
+    for name, attributes in starts(described):
         if name == "item":
             files[attributes.get("id", "")] = attributes.get("href", "")
         elif name == "itemref":
             spine.append(attributes.get("idref", ""))
-
-    walk(archive.needed("META-INF/container.xml"), root)
-    place = places[0] if places else ""
-    described = archive.needed(place)
-    walk(described, package)
     pages, size = list[str](), 0
     for one in dict.fromkeys(spine):
         name = normpath(join(dirname(place), unquote(files.get(one, ""))))
@@ -299,48 +270,38 @@ def read_pages(data: bytes) -> tuple[str, str]:
     for name in ("index.xml", "index.xml.gz"):
         content = archive.read(name)
         if content is not None:
-            return "", _old_pages(content if name == "index.xml" else _gunzipped(content))
+            if name.endswith(".gz"):
+                with gzip.open(io.BytesIO(content)) as file:
+                    content = unpacked(file, MAX_UNPACKED)
+            return "", _old_pages(content)
     inner = archive.read("Index.zip")
     archive = Archive(inner) if inner is not None else archive
     texts: list[tuple[int, str]] = []
     for name in archive.names():
         if name.startswith("Index/") and name.endswith(".iwa"):
-            texts += _texts(_unpacked(archive.needed(name)))
+            texts += _texts(_chunks(archive.needed(name)))
     if not texts and not any(name.endswith(".iwa") for name in archive.names()):
-        raise Problem("it is damaged, or no such document")
+        raise Problem(_DAMAGED)
     found = [text for kind, text in sorted(texts, key=lambda one: one[0] != _BODY)]
     text = "\n\n".join(one.strip() for one in found if one.strip())
     return "", _MARKS.sub("", text.replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
-def _gunzipped(data: bytes) -> bytes:
-    with gzip.open(io.BytesIO(data)) as file:
-        found = file.read(MAX_UNPACKED + 1)
-    if len(found) > MAX_UNPACKED:
-        raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-    return found
-
-
 def _old_pages(data: bytes) -> str:
-    lines, inside = Lines(), [0]
-
-    def start(name: str, _: Names) -> None:
-        if name == "text-body":
-            inside[0] += 1
-        elif name in ("tab", "br", "lnbr"):
-            lines.say("\t" if name == "tab" else "\n")
-
-    def end(name: str) -> None:
-        if name == "text-body":
-            inside[0] -= 1
-        elif name == "p":
+    lines, inside = Lines(), 0
+    for kind, name, _ in parts(data):
+        if kind == "text":
+            lines.say(name if inside else "")
+        elif name == "text-body":
+            inside += 1 if kind == "start" else -1
+        elif kind == "start" and name in ("tab", "br", "lnbr"):
+            lines.say(_LETTERS[name])
+        elif kind == "end" and name == "p":
             lines.end()
-
-    walk(data, start, end, lambda text: lines.say(text) if inside[0] else None)
     return lines.text()
 
 
-def _unpacked(data: bytes) -> bytes:
+def _chunks(data: bytes) -> bytes:
     """An archive's chunks, each behind a zero and its length in three bytes."""
     at, found = 0, bytearray()
     while at + 4 <= len(data):
@@ -474,7 +435,7 @@ _HIDDEN = frozenset(
 def read_rtf(data: bytes) -> tuple[str, str]:
     """Rich text: what stands in groups that are text, letters by the document's code page."""
     if not data.lstrip().startswith(b"{\\rtf"):
-        raise Problem("it is damaged, or no such document")
+        raise Problem(_DAMAGED)
     page = re.search(rb"\\ansicpg(\d{1,5})", data[:4_000])
     encoding = f"cp{page[1].decode()}" if page else "cp1252"
     out: list[str] = []
@@ -531,4 +492,4 @@ READERS: dict[str, Callable[[bytes], tuple[str, str]]] = {
 }
 
 if __name__ == "__main__":
-    main()
+    serve(or_problem(read_document))

@@ -6,18 +6,16 @@ The question has ``html``, the page's ``url`` and ``most`` characters; the answe
 
 from __future__ import annotations
 
-from mlx_tools.process.isolated import answer, question
+from dataclasses import asdict
+from typing import Any
+
+from mlx_tools.process.html_text import read_html
+from mlx_tools.process.isolated import serve
 
 
-def main() -> None:
-    import justhtml  # noqa: F401 - before no file may be written: compiled, it comes quicker
-
-    from mlx_tools.process.html_text import read_html
-
-    asked = question()
-    page = read_html(asked["html"], asked["url"], int(asked["most"]))
-    answer({"title": page.title, "text": page.text, "cut": page.cut})
+def read_page(asked: dict[str, Any]) -> dict[str, Any]:
+    return asdict(read_html(asked["html"], asked["url"], int(asked["most"])))
 
 
 if __name__ == "__main__":
-    main()
+    serve(read_page, "justhtml")

@@ -10,32 +10,20 @@ import io
 import logging
 from typing import Any
 
-from mlx_tools.process.isolated import answer, question
+from mlx_tools.process.isolated import Problem, or_problem, serve
 
 MAX_CHARS = 10_000_000
 MAX_PAGES = 20_000
 
 
-def main() -> None:
-    import pypdf  # noqa: F401 - before no file may be written: compiled, it comes quicker
-
-    logging.disable(logging.CRITICAL)
-    data = base64.b64decode(question()["data"])
-    try:
-        answer(_read(data))
-    except (MemoryError, RecursionError):
-        raise
-    except Exception as error:  # a broken file can raise anything
-        answer({"problem": f"{type(error).__name__}: {error}"[:200]})
-
-
-def _read(data: bytes) -> dict[str, Any]:
+def read_pdf(asked: dict[str, Any]) -> dict[str, Any]:
     """The title and the pages, as far as they are within bounds."""
     import pypdf
 
-    reader = pypdf.PdfReader(io.BytesIO(data), strict=False)
+    logging.disable(logging.CRITICAL)
+    reader = pypdf.PdfReader(io.BytesIO(base64.b64decode(asked["data"])), strict=False)
     if reader.is_encrypted and not reader.decrypt(""):
-        return {"problem": "it is encrypted"}
+        raise Problem("it is encrypted")
     pages, size = [], 0
     for number, page in enumerate(reader.pages):
         if number >= MAX_PAGES or size >= MAX_CHARS:
@@ -52,4 +40,4 @@ def _read(data: bytes) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(or_problem(read_pdf), "pypdf")

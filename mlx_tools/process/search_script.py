@@ -8,16 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlx_tools.process.isolated import answer, question
+from mlx_tools.process.isolated import serve
 
 
-def main() -> None:
-    import ddgs.engines  # noqa: F401 - before no file may be written: compiled, it comes quicker
-
-    answer(_search(question()))
-
-
-def _search(asked: dict[str, Any]) -> dict[str, Any]:
+def search(asked: dict[str, Any]) -> dict[str, Any]:
     from ddgs import DDGS
     from ddgs.engines import ENGINES
     from ddgs.exceptions import DDGSException
@@ -26,8 +20,8 @@ def _search(asked: dict[str, Any]) -> dict[str, Any]:
     if engine not in ENGINES.get("text", {}):  # else all engines would be asked
         return {"error": f"the installed ddgs knows no engine {engine}"}
     try:
-        with DDGS(timeout=max(1, int(asked["seconds"]))) as search:
-            found = search.text(asked["query"], backend=engine, max_results=int(asked["most"]))
+        with DDGS(timeout=max(1, int(asked["seconds"]))) as asking:
+            found = asking.text(asked["query"], backend=engine, max_results=int(asked["most"]))
     except DDGSException as error:
         if "No results" in str(error):
             return {"hits": []}
@@ -41,4 +35,4 @@ def _search(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    serve(search, "ddgs.engines")

@@ -77,6 +77,20 @@ class Access:
                 return f"the configuration has changed since the run began: {place}"
         return ""
 
+    def _fault(self) -> str:
+        """Why what is kept is not to be trusted, empty where it is as it was written."""
+        try:
+            intact = self._read() == self._written
+        except FileNotFoundError:
+            return "the access list of this run is gone"
+        except BlockingIOError:
+            return "the access list of this run is locked"
+        except PermissionError as error:
+            return f"the access list of this run cannot be trusted: {error.strerror}"
+        except OSError as error:
+            return f"the access list of this run cannot be read: {error.strerror}"
+        return "" if intact else "the access list is not the one that this run wrote"
+
     def end(self) -> None:
         """End the run: nothing may be called any more."""
         self._tools = None
@@ -87,9 +101,10 @@ class Access:
     def _write(self) -> None:
         """Keep the list. Raises `StorageError` where it cannot be."""
 
-    def _fault(self) -> str:
-        """Why what is kept is not to be trusted, empty where it is as it was written."""
-        return ""
+    def _read(self) -> bytes:
+        """What is kept now. Raises OSError where it cannot be had, PermissionError where it cannot
+        be trusted, BlockingIOError where it is locked."""
+        return self._written
 
     def _remove(self) -> None:
         """Remove what is kept. Raises nothing."""
@@ -112,18 +127,8 @@ class AccessFile(Access):
                 hint="check the folder's permissions and free space",
             ) from None
 
-    def _fault(self) -> str:
-        try:
-            intact = _content(self.path, owned=True) == self._written
-        except FileNotFoundError:
-            return "the access list of this run is gone"
-        except BlockingIOError:
-            return "the access list of this run is locked"
-        except PermissionError as error:
-            return f"the access list of this run cannot be trusted: {error.strerror}"
-        except OSError as error:
-            return f"the access list of this run cannot be read: {error.strerror}"
-        return "" if intact else "the access list is not the one that this run wrote"
+    def _read(self) -> bytes:
+        return _content(self.path, owned=True)
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):

@@ -11,7 +11,6 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,10 +28,10 @@ from mlx_tools.store.artifacts import (
     UndoStore,
     drafted,
 )
-from mlx_tools.store.session_list import ListedSession, Standing, standing_of
 from mlx_tools.store.session_store import (
     KeptPart,
     SessionFiles,
+    SessionInUse,
     SessionStore,
     StoreKeys,
     check_part,
@@ -51,14 +50,8 @@ _TAKEN_IN: Final = ".taken-in-"
 
 
 class TranscriptStore(SessionStore):
-    """A folder of sessions, readable by its owner alone.
-
-    ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
-    With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
-    beside a tool that failed. ``watched`` are the places of configuration files and what was there
-    when they were read (`fingerprints`): once one changes, no run calls anything more. Raises
-    `UsageError` where one of them cannot be.
-    """
+    """A folder of sessions, readable by its owner alone. The other arguments are those of
+    `SessionStore`."""
 
     def __init__(
         self,
@@ -71,16 +64,9 @@ class TranscriptStore(SessionStore):
     ) -> None:
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise wrong_argument("the folder of a store", folder, "give its path")
-        if not isinstance(keep, int | float):
-            raise wrong_argument("keep", keep, "give a number of seconds")
-        if not isinstance(max_bytes, int) or max_bytes < 0:
-            raise wrong_argument("max_bytes", max_bytes, "give a number of bytes, from 0")
+        super().__init__(keep=keep, max_bytes=max_bytes, keep_all=keep_all, watched=watched)
         self.folder = Path(folder)
         self.place = str(self.folder)
-        self.keep = keep
-        self.watched = dict(watched or {})
-        self.max_bytes = max_bytes
-        self.keep_all = keep_all
         self._sweeper = Sweeper(self.folder, keep)
 
     def check(self) -> None:
@@ -210,7 +196,6 @@ class TranscriptStore(SessionStore):
         return sorted(self.ids(), key=lambda i: (_last_write(self.path(i)), i), reverse=True)
 
     def path(self, session: str) -> Path:
-        """The path of a transcript, by an id that `find` or `ids` gave."""
         return self.folder / session / NAME
 
     def size(self, session: str) -> int:
@@ -230,61 +215,49 @@ class TranscriptStore(SessionStore):
         return SqliteTables(self.folder.parent / form.file, form)
 
     def records(self, session: str) -> list[Record]:
-        with self._file(session) as file:
-            return _records(file)
-
-    def listed(self, session: str) -> ListedSession:
-        path = self.path(session)
-        updated, size = 0.0, _size(path.parent)
         try:
-            with self._file(session) as file:
-                updated = os.fstat(file).st_mtime
-                running = not _locked(file, fcntl.LOCK_SH)
-                if not running:
-                    fcntl.flock(file, fcntl.LOCK_UN)  # at once: who wants to go on must not wait
-                standing = standing_of(_records(file))
-        except TranscriptError as error:
-            standing, running = Standing(state="damaged", reason=str(error)), False
-        if running:
-            standing = replace(standing, state="running", reason="")
-        return ListedSession(
-            session=session, path=path, standing=standing, updated=updated, size=size
-        )
+            with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
+                return parse(reader.read())[0]
+        except OSError as error:
+            raise TranscriptError(f"the transcript cannot be read: {error.strerror}") from None
 
-    def remove(self, session: str, *, whatever: bool = False) -> bool:
-        with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context(self._file(session))
-                if not _locked(file, fcntl.LOCK_EX):
-                    return False
-                ended = standing_of(_records(file)).ended
-            except TranscriptError:
-                ended = False
-            if not (ended or whatever):
-                return False
-            grave = self.folder / f"{_REMOVED}{session}"
-            try:
-                # under another name first: what is half removed is no session
-                (self.folder / session).rename(grave)
-            except FileNotFoundError:  # another process was quicker
-                return False
-            except OSError as error:
-                raise TranscriptError(
-                    f"the session {session} cannot be removed: {error.strerror}"
-                ) from None
-            shutil.rmtree(grave, ignore_errors=True)
-            if grave.exists():
-                raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
+    def taken(self, session: str) -> int:
+        total = 0
+        for base, _, names in os.walk(self.folder / session):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    total += os.lstat(f"{base}{os.sep}{name}").st_size
+        return total
+
+    def _delete(self, session: str) -> bool:
+        grave = self.folder / f"{_REMOVED}{session}"
+        try:
+            # under another name first: what is half removed is no session
+            (self.folder / session).rename(grave)
+        except FileNotFoundError:  # another process was quicker
+            return False
+        except OSError as error:
+            raise TranscriptError(
+                f"the session {session} cannot be removed: {error.strerror}"
+            ) from None
+        shutil.rmtree(grave, ignore_errors=True)
+        if grave.exists():
+            raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
         return True
 
     @contextlib.contextmanager
     def held(self, session: str) -> Iterator[None]:
         with self._file(session) as file:
             if not _locked(file, fcntl.LOCK_EX):
-                raise TranscriptError(
-                    f"the session {session} is in use by another process", hint="wait for it to end"
-                )
+                raise SessionInUse(session)
             yield
+
+    def in_use(self, session: str) -> bool:
+        try:
+            with self._file(session) as file:
+                return not _locked(file, fcntl.LOCK_SH)  # which whoever else looks may have too
+        except TranscriptError:
+            return True
 
     def sweep(self) -> None:
         with contextlib.suppress(OSError):
@@ -391,20 +364,3 @@ def _locked(file: int, kind: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _records(file: int) -> list[Record]:
-    try:
-        with os.fdopen(os.dup(file), "rb") as reader:
-            return parse(reader.read())[0]
-    except OSError as error:
-        raise TranscriptError(f"the transcript cannot be read: {error.strerror}") from None
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for base, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                total += os.lstat(f"{base}{os.sep}{name}").st_size
-    return total

@@ -12,8 +12,8 @@ import contextlib
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
@@ -28,10 +28,10 @@ from mlx_tools.store.artifacts import (
     UndoStore,
 )
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
-from mlx_tools.store.session_list import ListedSession, Standing, standing_of
 from mlx_tools.store.session_store import (
     KeptPart,
     SessionFiles,
+    SessionInUse,
     SessionStore,
     StoreKeys,
     check_part,
@@ -59,23 +59,14 @@ _USE: Final = "INSERT INTO used VALUES (%s) ON CONFLICT DO NOTHING"
 class PostgresStore(SessionStore):
     """The sessions in the database at ``address``, as libpq takes it.
 
-    The other arguments are those of `TranscriptStore`; times are those of the database's clock.
+    The other arguments are those of `SessionStore`; times are those of the database's clock.
     Raises `UsageError` for what is no address.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        keep: float = KEEP_SECONDS,
-        max_bytes: int = MAX_BYTES,
-        keep_all: bool = False,
-        watched: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, address: str, **more: Any) -> None:
+        super().__init__(**more)
         self._database = database(address)
         self.place, self.dsn = self._database.place, self._database.address_within
-        self.keep, self.max_bytes, self.keep_all = keep, max_bytes, keep_all
-        self.watched = dict(watched or {})
 
     def check(self) -> None:
         with self._database.connection() as db, db.transaction(force_rollback=True):
@@ -159,56 +150,32 @@ class PostgresStore(SessionStore):
         return PostgresTables(self._database, form)
 
     def records(self, session: str) -> list[Record]:
-        with self._database.connection(TranscriptError) as db:
-            if not _is_there(db, session):
-                raise TranscriptError(f"there is no session {session}")
-            return _records(db, session)[0]
+        with self._database.connection() as db:
+            found = _records(db, session)[0]
+            if not found:
+                _must_be(db, session)
+            return found
 
-    def listed(self, session: str) -> ListedSession:
-        size, updated = self._row(session)
+    def taken(self, session: str) -> int:
         with self._database.connection() as db:
             query = "SELECT coalesce(sum(octet_length(data)), 0) FROM kept WHERE session = %s"
-            kept = db.execute(query, (session,)).fetchone() or (0,)
-            running = is_locked(db, session)
-            try:
-                standing = standing_of(_records(db, session)[0])
-            except TranscriptError as error:
-                standing = Standing(state="damaged", reason=str(error))
-                running = False
-        if running:
-            standing = replace(standing, state="running", reason="")
-        taken = max(size, 0) + int(kept[0])
-        return ListedSession(
-            session=session, path=None, standing=standing, updated=updated, size=taken
-        )
+            (kept,) = db.execute(query, (session,)).fetchone() or (0,)
+        return max(self.size(session), 0) + int(kept)
 
     # --- the sessions themselves ---
 
-    def remove(self, session: str, *, whatever: bool = False) -> bool:
-        with contextlib.ExitStack() as stack:
-            try:
-                db = stack.enter_context(self._locked(session))
-                ended = standing_of(_records(db, session)[0]).ended
-            except _InUse:
-                return False
-            except TranscriptError as error:
-                if isinstance(error, StorageError):
-                    raise
-                ended = False
-            if not (ended or whatever):
-                return False
-            with db.transaction():
-                gone = db.execute("DELETE FROM sessions WHERE id = %s", (session,)).rowcount
-                for table in _ALL_OF_IT:
-                    query = f"DELETE FROM {table} WHERE session = %s"  # noqa: S608 (constants)
-                    db.execute(query, (session,))
+    def _delete(self, session: str) -> bool:
+        with self._database.connection() as db, db.transaction():
+            gone = db.execute("DELETE FROM sessions WHERE id = %s", (session,)).rowcount
+            for table in _ALL_OF_IT:
+                query = f"DELETE FROM {table} WHERE session = %s"  # noqa: S608 (constants)
+                db.execute(query, (session,))
         return bool(gone)
 
     @contextlib.contextmanager
     def held(self, session: str) -> Iterator[None]:
         with self._locked(session) as db:
-            if not _is_there(db, session):
-                raise TranscriptError(f"there is no session {session}")
+            _must_be(db, session)
             yield
 
     def in_use(self, session: str) -> bool:
@@ -222,7 +189,7 @@ class PostgresStore(SessionStore):
         with contextlib.ExitStack() as stack:
             try:
                 stack.enter_context(self._locked(" copy"))  # no session is called so
-            except _InUse:
+            except SessionInUse:
                 raise StorageError(
                     f"another copy into {self.place} is under way", hint="wait for it to end"
                 ) from None
@@ -271,13 +238,6 @@ class PostgresStore(SessionStore):
                 with contextlib.suppress(Exception):  # with the connection it is gone anyway
                     _unlock(db, session)
 
-    def sweep(self) -> None:
-        """Nothing is left behind by a removal."""
-
-
-class _InUse(TranscriptError):
-    """Another process has the session open."""
-
 
 def _now(db: Connection) -> float:
     """The time by the database's clock, in seconds since 1970."""
@@ -288,9 +248,7 @@ def _now(db: Connection) -> float:
 def _lock(db: Connection, session: str) -> None:
     row = db.execute("SELECT pg_try_advisory_lock(%s)", (lock_key(session),)).fetchone()
     if row != (True,):
-        raise _InUse(
-            f"the session {session} is in use by another process", hint="wait for it to end"
-        )
+        raise SessionInUse(session)
 
 
 def _unlock(db: Connection, session: str) -> None:
@@ -299,6 +257,11 @@ def _unlock(db: Connection, session: str) -> None:
 
 def _is_there(db: Connection, session: str) -> bool:
     return db.execute("SELECT FROM sessions WHERE id = %s", (session,)).fetchone() is not None
+
+
+def _must_be(db: Connection, session: str) -> None:
+    if not _is_there(db, session):
+        raise TranscriptError(f"there is no session {session}")
 
 
 def _no_session(session: str) -> UsageError:
@@ -467,17 +430,16 @@ class AccessRow(Access):
                 (self.session, self._written),
             )
 
-    def _fault(self) -> str:
+    def _read(self) -> bytes:
         try:
             with self.database.connection() as db:
                 query = "SELECT list FROM access_lists WHERE session = %s"
                 row = db.execute(query, (self.session,)).fetchone()
         except StorageError as error:
-            return f"the access list of this run cannot be read: {error.message}"
+            raise OSError(0, error.message) from None
         if row is None:
-            return "the access list of this run is gone"
-        intact = bytes(row[0]) == self._written
-        return "" if intact else "the access list is not the one that this run wrote"
+            raise FileNotFoundError
+        return bytes(row[0])
 
     def _remove(self) -> None:
         with contextlib.suppress(StorageError), self.database.connection() as db:

@@ -6,16 +6,25 @@ import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from mlx_tools.errors import StorageError, TranscriptError, UsageError
+from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
 from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
-from mlx_tools.store.artifacts import ARTIFACTS, UNDO_FOLDER, ArtifactStore, KeptInMemory, UndoStore
-from mlx_tools.store.session_list import LAST, ListedSession
+from mlx_tools.store.artifacts import (
+    ARTIFACTS,
+    KEEP_SECONDS,
+    MAX_BYTES,
+    UNDO_FOLDER,
+    ArtifactStore,
+    KeptInMemory,
+    UndoStore,
+)
+from mlx_tools.store.session_list import LAST, ListedSession, Standing, standing_of
 from mlx_tools.store.transcript import NAME, Transcript
 from mlx_tools.transcript import Record
 
@@ -62,6 +71,15 @@ class StoreKeys(NamedTuple):
     used: Sequence[str]
 
 
+class SessionInUse(TranscriptError):
+    """Another process has the session open."""
+
+    def __init__(self, session: str) -> None:
+        super().__init__(
+            f"the session {session} is in use by another process", hint="wait for it to end"
+        )
+
+
 class SessionStore(ABC):
     """Where sessions are kept, and the tables beside them.
 
@@ -69,10 +87,31 @@ class SessionStore(ABC):
     writes to a session: whoever has opened it holds it until its transcript is closed, or the
     process ends, however it ends. ``place`` is what messages call the store, ``dsn`` leads to the
     queue of runs in the database that it is in, None where it is in files.
+
+    ``keep`` is how many seconds artifacts stay, ``max_bytes`` what those of one session may take.
+    With ``keep_all`` every output becomes one, not only what a model cannot see whole and what ran
+    beside a tool that failed. ``watched`` are the places of configuration files and what was there
+    when they were read (`fingerprints`): once one changes, no run calls anything more. Raises
+    `UsageError` where one of them cannot be.
     """
 
     place: str
     dsn: str | None = None
+
+    def __init__(
+        self,
+        *,
+        keep: float = KEEP_SECONDS,
+        max_bytes: int = MAX_BYTES,
+        keep_all: bool = False,
+        watched: Mapping[str, str] | None = None,
+    ) -> None:
+        if not isinstance(keep, int | float):
+            raise wrong_argument("keep", keep, "give a number of seconds")
+        if not isinstance(max_bytes, int) or max_bytes < 0:
+            raise wrong_argument("max_bytes", max_bytes, "give a number of bytes, from 0")
+        self.keep, self.max_bytes, self.keep_all = keep, max_bytes, keep_all
+        self.watched = dict(watched or {})
 
     @abstractmethod
     def check(self) -> None:
@@ -154,9 +193,33 @@ class SessionStore(ABC):
     def records(self, session: str) -> Sequence[Record]:
         """The records of a session. Raises `TranscriptError` where it cannot be read."""
 
+    def path(self, session: str) -> Path | None:
+        """The path of a transcript that is a file, by an id that `find` or `ids` gave."""
+        return None
+
     @abstractmethod
+    def taken(self, session: str) -> int:
+        """The bytes that a session takes, with all that it keeps."""
+
     def listed(self, session: str) -> ListedSession:
         """One session, as a listing shows it. One that is damaged is told as such."""
+        updated, size = self.updated(session), self.taken(session)
+        try:
+            running = self.in_use(session)  # before it is read: it may end meanwhile
+            standing = standing_of(self.records(session))
+            if running:
+                standing = replace(standing, state="running", reason="")
+        except StorageError:
+            raise
+        except TranscriptError as error:
+            standing = Standing(state="damaged", reason=str(error))
+        return ListedSession(
+            session=session,
+            path=self.path(session),
+            standing=standing,
+            updated=updated,
+            size=size,
+        )
 
     @abstractmethod
     def undo(self, session: str, *, keep: float) -> UndoStore:
@@ -164,29 +227,38 @@ class SessionStore(ABC):
 
     # --- the sessions themselves ---
 
-    @abstractmethod
     def remove(self, session: str, *, whatever: bool = False) -> bool:
         """Remove a session that has ended, or with ``whatever`` any that no process is at.
 
         It is held meanwhile, and looked at again. Returns whether it was removed. Raises
         `TranscriptError` where the disk does not let it.
         """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.held(session))
+                ended = standing_of(self.records(session)).ended
+            except SessionInUse:
+                return False
+            except StorageError:
+                raise
+            except TranscriptError:  # it is damaged
+                ended = False
+            return (ended or whatever) and self._delete(session)
+
+    @abstractmethod
+    def _delete(self, session: str) -> bool:
+        """Remove a session that is held; False where another was quicker."""
 
     @abstractmethod
     def held(self, session: str) -> AbstractContextManager[None]:
-        """Keeps other processes from going on with a session. Raises `TranscriptError` where one
-        is at it."""
-
-    def in_use(self, session: str) -> bool:
-        """Whether a process is at a session, or there is none."""
-        try:
-            with self.held(session):
-                return False
-        except TranscriptError:
-            return True
+        """Keeps other processes from going on with a session. Raises `SessionInUse` where one
+        is at it, `TranscriptError` where there is none."""
 
     @abstractmethod
-    def sweep(self) -> None:
+    def in_use(self, session: str) -> bool:
+        """Whether a process is at a session, or there is none."""
+
+    def sweep(self) -> None:  # noqa: B027 - not every store leaves something behind
         """Remove what a removal left behind that did not come to its end."""
 
     @abstractmethod
@@ -268,13 +340,11 @@ class MemoryStore:
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session of this store, to go on with. Raises `UsageError` where there is none,
         `TranscriptError` where it is in use."""
-        kept = self._kept.get(os.fspath(session))
-        if kept is None:
-            raise UsageError(f"there is no session {os.fspath(session)!r} in memory")
-        if kept.in_use:
+        files = self.read(session)
+        if files.transcript.in_use:
             raise TranscriptError("the session is in use", hint="wait for it to end")
-        kept.in_use = True
-        return self._files(os.fspath(session), kept)
+        files.transcript.in_use = True
+        return files
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session of this store, to be looked at, in use or not. Raises what `open` raises."""
