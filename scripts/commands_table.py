@@ -14,7 +14,7 @@ from scripts.stretch import Stretch
 
 def table() -> str:
     """The names of the programs, and of the subcommands of those that have some."""
-    programs = rules().programs.values()
+    programs = rules().values()
     alone = ", ".join(f"`{one.name}`" for one in programs if not one.subcommands)
     parts = [
         f"- `{one.name}`: {', '.join(f'`{name}`' for name in one.subcommands)}"

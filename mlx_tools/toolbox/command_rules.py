@@ -7,6 +7,7 @@ another way: options first, then ``--``, then operands.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -29,6 +30,7 @@ PATH: Final = "path"
 
 Form = Literal["options", "expression", "subcommands", "any"]
 Operands = Literal["paths", "revisions", "text", "none"]
+Kind = Literal["verbatim", "path", "pattern", "revision", "free"]
 
 _LISTS: Final = ("flags", "instead", "anywhere", "before", "insert")
 
@@ -45,18 +47,18 @@ class Rule:
     name: str
     about: str = ""
     form: Form = "options"
-    flags: tuple[str, ...] = ()
+    flags: Sequence[str] = ()
     values: Mapping[str, str] = field(default_factory=dict)
     optional: Mapping[str, str] = field(default_factory=dict)
     digits: bool = False
     first: Literal["", "text"] = ""
-    instead: tuple[str, ...] = ()
+    instead: Sequence[str] = ()
     operands: Operands = "paths"
     least: int = 0
     most: int | None = None
-    anywhere: tuple[str, ...] = ()
-    before: tuple[str, ...] = ()
-    insert: tuple[str, ...] = ()
+    anywhere: Sequence[str] = ()
+    before: Sequence[str] = ()
+    insert: Sequence[str] = ()
     repository: bool = False
     excludes: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -68,32 +70,25 @@ class Rule:
         return self.form == "any"
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """All programs by name, and what each kind of value looks like, whole."""
-
-    programs: Mapping[str, Rule]
-    kinds: Mapping[str, re.Pattern[str]]
-
-    def with_programs(self, names: tuple[str, ...]) -> Rules:
-        """These rules and further programs with any arguments; one that has rules keeps them."""
-        added = {name: Rule(name, form="any") for name in names if name not in self.programs}
-        return Rules({**self.programs, **added}, self.kinds)
+@functools.cache
+def _document() -> dict[str, Any]:
+    return tomllib.loads(read_data("config/commands.toml"))
 
 
 @functools.cache
-def rules() -> Rules:
-    document = tomllib.loads(read_data("config/commands.toml"))
-    kinds = {name: re.compile(pattern) for name, pattern in document["kinds"].items()}
-    programs = {name: _rule(name, given) for name, given in document["programs"].items()}
-    return Rules(programs, kinds)
+def rules() -> Mapping[str, Rule]:
+    """All programs that have rules, by name."""
+    return {name: _rule(name, given) for name, given in _document()["programs"].items()}
+
+
+@functools.cache
+def kinds() -> Mapping[str, re.Pattern[str]]:
+    """What each kind of value looks like, whole."""
+    return {name: re.compile(pattern) for name, pattern in _document()["kinds"].items()}
 
 
 def _rule(name: str, given: Mapping[str, Any]) -> Rule:
-    values = dict(given)
-    for key in _LISTS:
-        if key in values:
-            values[key] = tuple(values[key].split())
+    values = {key: value.split() if key in _LISTS else value for key, value in given.items()}
     subcommands = values.pop("subcommands", {})
     below = {word: _rule(f"{name} {word}", inner) for word, inner in subcommands.items()}
     return Rule(name, **values, subcommands=below)
@@ -104,7 +99,7 @@ def _rule(name: str, given: Mapping[str, Any]) -> Rule:
 MAX_ARGUMENTS: Final = 256
 MAX_BYTES: Final = 32_768
 
-_DIGITS: Final = re.compile(r"-[0-9]{1,9}", re.ASCII)
+_DIGITS: Final = re.compile("-[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,60 +110,60 @@ class Word:
     may be anything. ``option`` stands before a path that is its value."""
 
     text: str
-    kind: Literal["verbatim", "path", "pattern", "revision", "free"] = "verbatim"
+    kind: Kind = "verbatim"
     option: str = ""
 
 
-def check(rules: Rules, rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
+def check(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
     """The arguments to run the program with, as words. Raises Refused with the reason."""
     _check_size(arguments)
     match rule.form:
         case "any":
             words = [Word(text, "verbatim" if text[:1] == "-" else "free") for text in arguments]
         case "expression":
-            words = _RuleReader(rules, rule).expression(arguments)
+            words = _RuleReader(rule).expression(arguments)
         case "subcommands":
-            words = _subcommand(rules, rule, arguments)
+            words = _subcommand(rule, arguments)
         case _:
-            words = _RuleReader(rules, rule).options(arguments)
+            words = _RuleReader(rule).options(arguments)
     return (*map(Word, rule.before), *words)
 
 
 def _check_size(arguments: Sequence[str]) -> None:
     if len(arguments) > MAX_ARGUMENTS:
         raise Refused(f"there are more than {MAX_ARGUMENTS} arguments")
-    for argument in arguments:
-        if "\0" in argument:
-            raise Refused("an argument holds a NUL character")
-        if any("\ud800" <= character <= "\udfff" for character in argument):
-            raise Refused("an argument holds half a character (a lone surrogate)")
-    if sum(len(argument.encode()) + 1 for argument in arguments) > MAX_BYTES:
+    text = "".join(arguments)
+    if "\0" in text:
+        raise Refused("an argument holds a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise Refused("an argument holds half a character (a lone surrogate)")
+    if len(text.encode()) + len(arguments) > MAX_BYTES:
         raise Refused(f"the arguments are longer than {MAX_BYTES} bytes")
 
 
-def _subcommand(rules: Rules, rule: Rule, arguments: Sequence[str]) -> list[Word]:
+def _subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
     known = ", ".join(rule.subcommands)
     if not arguments:
         raise Refused(f"{rule.name}: the first argument is one of {known}")
     chosen = rule.subcommands.get(arguments[0])
     if chosen is None:
         raise Refused(f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}")
-    words = _RuleReader(rules, chosen).options(arguments[1:])
+    words = _RuleReader(chosen).options(arguments[1:])
     return [Word(arguments[0]), *map(Word, chosen.insert), *words]
 
 
 class _RuleReader:
     """Reads the arguments of one rule from left to right."""
 
-    def __init__(self, rules: Rules, rule: Rule) -> None:
-        self._kinds = rules.kinds
+    def __init__(self, rule: Rule) -> None:
         self._rule = rule
+        self._kinds = {**rule.optional, **rule.values}
         self._seen: set[str] = set()
 
     def options(self, arguments: Sequence[str]) -> list[Word]:
         """The usual form: options, which start with a dash, and operands, in any order."""
         before: list[str] = []
-        after: list[str] | None = None
+        after: list[str] = []
         options: list[Word] = []
         rest = iter(arguments)
         for argument in rest:
@@ -187,49 +182,42 @@ class _RuleReader:
         words: list[Word] = []
         for argument in rest:
             if words or argument in self._rule.flags or argument.startswith("-"):
-                words += self._word(argument, rest)
+                words += self._option(argument, rest)
             else:
                 paths.append(Word(argument, "pattern"))
         return [*(paths or [Word(".")]), *words]
-
-    def _word(self, argument: str, rest: Iterator[str]) -> list[Word]:
-        if argument in self._rule.flags:
-            return [Word(argument)]
-        if argument in self._rule.values:
-            return self._with_value(argument, self._next(argument, rest))
-        raise self._refused(argument)
 
     def _option(self, argument: str, rest: Iterator[str]) -> list[Word]:
         rule = self._rule
         if argument in rule.flags or argument in rule.optional:
             self._seen.add(argument)
             return [Word(argument)]
-        if argument in rule.values:
-            return self._with_value(argument, self._next(argument, rest))
+        if kind := rule.values.get(argument):
+            value = self._next(argument, rest)
+            self._hold(argument, value)
+            return [Word(argument), Word(value, "path" if kind == PATH else "verbatim")]
+        if rule.form == "expression":  # its options are whole words
+            raise self._refused(argument)
         if rule.digits and _DIGITS.fullmatch(argument):
             return [Word(argument)]
-        if argument.startswith("--"):
-            return self._long(argument)
-        return self._short(argument, rest)
-
-    def _long(self, argument: str) -> list[Word]:
+        if not argument.startswith("--"):
+            return self._short(argument, rest)
         name, written, value = argument.partition("=")
-        kind = self._rule.values.get(name) or self._rule.optional.get(name)
-        if not written or kind is None:
+        if not written or name not in self._kinds:
             raise self._refused(argument)
-        self._hold(name, kind, value)
-        return [Word(value, "path", f"{name}=")] if kind == PATH else [Word(argument)]
+        self._hold(name, value)
+        return [Word(value, "path", f"{name}=") if self._kinds[name] == PATH else Word(argument)]
 
     def _short(self, argument: str, rest: Iterator[str]) -> list[Word]:
         """Short options in one word; one that takes a value takes what follows it there."""
         for position, character in enumerate(argument[1:], start=1):
             option, remainder = f"-{character}", argument[position + 1 :]
-            kind = self._rule.values.get(option) or self._rule.optional.get(option)
+            kind = self._kinds.get(option)
+            if kind == PATH:  # no rule has one; a bundle would have to be taken apart
+                raise self._refused(argument)
             if kind is not None and (remainder or option in self._rule.values):
                 value = remainder or self._next(option, rest)
-                self._hold(option, kind, value)
-                if kind == PATH:  # no rule has one; a bundle would have to be taken apart
-                    raise self._refused(argument)
+                self._hold(option, value)
                 return [Word(argument), *([] if remainder else [Word(value)])]
             if kind is None and option not in self._rule.flags:
                 raise self._refused(option if len(argument) > 2 else argument)
@@ -238,23 +226,19 @@ class _RuleReader:
             raise Refused(f"{self._rule.name}: standard input is empty here; name a file")
         return [Word(argument)]
 
-    def _with_value(self, option: str, value: str) -> list[Word]:
-        kind = self._rule.values[option]
-        self._hold(option, kind, value)
-        return [Word(option), Word(value, "path" if kind == PATH else "verbatim")]
-
-    def _hold(self, option: str, kind: str, value: str) -> None:
+    def _hold(self, option: str, value: str) -> None:
+        """Takes note of an option, and holds its value to its kind."""
         self._seen.add(option)
-        if kind != PATH and not self._kinds[kind].fullmatch(value):
+        kind = self._kinds[option]
+        if kind != PATH and not kinds()[kind].fullmatch(value):
             raise Refused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
 
     def _next(self, option: str, rest: Iterator[str]) -> str:
-        try:
-            return next(rest)
-        except StopIteration:
-            raise Refused(f"{self._rule.name} {option} needs a value") from None
+        if (value := next(rest, None)) is None:
+            raise Refused(f"{self._rule.name} {option} needs a value")
+        return value
 
-    def _operands(self, before: list[str], after: list[str] | None) -> list[Word]:
+    def _operands(self, before: list[str], after: list[str]) -> list[Word]:
         """The operands with the ``--`` before them; git's own keeps its place."""
         rule = self._rule
         first: list[Word] = []
@@ -265,13 +249,12 @@ class _RuleReader:
             if not before and rule.operands == "revisions":
                 raise Refused(f"{rule.name}: what is looked for stands before --, or after -e")
             first = [Word(source.pop(0))]
-        count = len(before) + len(after or ())
-        self._check_count(count)
+        self._check_count(len(before) + len(after))
         if rule.operands == "revisions":
             words = [*first, *(Word(text, "revision") for text in before)]
             return words + ([Word("--"), *(Word(t, "path") for t in after)] if after else [])
-        kind: Literal["verbatim", "pattern"] = "verbatim" if rule.operands == "text" else "pattern"
-        words = [*first, *(Word(text, kind) for text in (*before, *(after or ())))]
+        kind: Kind = "verbatim" if rule.operands == "text" else "pattern"
+        words = [*first, *(Word(text, kind) for text in (*before, *after))]
         return [Word("--"), *words] if words else []
 
     def _check_count(self, count: int) -> None:
@@ -364,14 +347,18 @@ class Plan:
 
 
 def plan(
-    rules: Rules, folders: Sequence[str], roots: Sequence[Root], name: str, words: Sequence[str]
+    programs: Mapping[str, Rule],
+    folders: Sequence[str],
+    roots: Sequence[Root],
+    name: str,
+    words: Sequence[str],
 ) -> Plan:
     """The command of a call. Raises Refused where it may not run, Absent for what is not there."""
-    rule = rules.programs.get(name)
+    rule = programs.get(name)
     if rule is None:
-        known = ", ".join(rules.programs)
+        known = ", ".join(programs)
         raise Refused(f"the program {name[:60]!r} is not allowed; there are {known}")
-    checked = check(rules, rule, words)
+    checked = check(rule, words)
     found = program(name, folders)
     if found is None:
         raise Absent(f"{name} is not installed in {' or '.join(folders)}")
@@ -381,7 +368,13 @@ def plan(
     arguments = [text for word in checked for text in _located(roots, word)]
     private = hidden(roots)
     if rule.subcommands and rule.subcommands[words[0]].excludes:
-        arguments += _exclusions(roots[0], private)
+        # Git leaves out what it cannot see: it would say that such a file was changed, and show
+        # what it held when it was committed.
+        above = f"{roots[0].path}/"
+        below = (path.removeprefix(above) for path in private.files if path.startswith(above))
+        arguments += [
+            f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")
+        ]
     if sum(len(os.fsencode(argument)) + 1 for argument in arguments) > MAX_EXPANDED_BYTES:
         raise Refused(
             f"the arguments are longer than {MAX_EXPANDED_BYTES} bytes with the files they match"
@@ -404,49 +397,40 @@ def _repository(root: Root) -> dict[str, str]:
     return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
 
 
-def _exclusions(root: Root, private: Hidden) -> list[str]:
-    """Git is told to leave out what it cannot see: it would say that such a file was changed, and
-    show what it held when it was committed."""
-    above = f"{root.path}/"
-    below = [path.removeprefix(above) for path in private.files if path.startswith(above)]
-    return [f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")]
-
-
 def _located(roots: Sequence[Root], word: Word) -> list[str]:
+    """The arguments that a word becomes. Raises Refused, Absent."""
+    pattern = _MAGIC.search(word.text) is not None
     match word.kind:
         case "path":
-            return [word.option + _path(roots, word.text)]
-        case "pattern" if is_pattern(word.text):
-            return _expanded(roots, word.text)
+            return [word.option + _paths(roots, word.text)[0]]
         case "pattern":
-            return [_path(roots, word.text)]
+            return _paths(roots, word.text, pattern=pattern)
         case "revision":
             return [_revision(roots, word.text)]
-        case "free" if is_pattern(word.text):
-            try:
-                return _expanded(roots, word.text)
-            except (Refused, Absent):  # some text, such as a program's
-                return [word.text]
+        case "free" if pattern:
+            with contextlib.suppress(Refused, Absent):  # some text, such as a program's
+                return _paths(roots, word.text, pattern=True)
     return [word.text]
 
 
-def _path(roots: Sequence[Root], text: str) -> str:
+def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[str]:
     """A path below a root as the program gets it: in the first root that has it, else in the first
-    where it could be. Raises Refused."""
-    places = _places(roots, text)
-    for root, parts in places:
-        if os.path.lexists(root.path.joinpath(*parts)):
-            return _argument(roots, root, parts)
-    return _argument(roots, *places[0])
-
-
-def _places(roots: Sequence[Root], text: str) -> list[tuple[Root, tuple[str, ...]]]:
+    where it could be. Of a ``pattern`` that is no file's name, the files that it matches in the
+    first root where it matches any. Raises Refused, Absent."""
     if not text:
         raise Refused("a path is empty")
-    found = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
-    if not found:
+    places = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
+    if not places:
         raise Refused(f"{text[:100]!r} lies outside the folders that may be seen")
-    return found
+    for root, parts in places:
+        if os.path.lexists(root.path.joinpath(*parts)):
+            return [_argument(roots, root, parts)]
+    if not pattern:
+        return [_argument(roots, *places[0])]
+    for root, parts in places:
+        if found := expand(root, parts):
+            return [_argument(roots, root, path) for path in found]
+    raise Absent(f"no file matches {text[:100]!r}")
 
 
 def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
@@ -457,22 +441,10 @@ def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
     return f"./{path}" if path.startswith(_MISREAD) else path
 
 
-def _expanded(roots: Sequence[Root], text: str) -> list[str]:
-    """The files that a pattern matches, in the first root where it matches any."""
-    places = _places(roots, text)
-    for root, parts in places:
-        if os.path.lexists(root.path.joinpath(*parts)):  # a name that has such a character in it
-            return [_argument(roots, root, parts)]
-    for root, parts in places:
-        if found := expand(root, parts):
-            return [_argument(roots, root, path) for path in found]
-    raise Absent(f"no file matches {text[:100]!r}")
-
-
 def _revision(roots: Sequence[Root], text: str) -> str:
     """A commit, a range, ``COMMIT:PATH`` or a path; git tells them apart. Raises Refused."""
     if text.startswith("/"):
-        return _path(roots, text)
+        return _paths(roots, text)[0]
     for path in (text, text.rpartition(":")[2]):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
@@ -492,10 +464,6 @@ MAX_DEPTH: Final = 100
 
 _MAGIC: Final = re.compile(r"[*?\[]")
 _ANY_DEPTH: Final = "**"
-
-
-def is_pattern(text: str) -> bool:
-    return _MAGIC.search(text) is not None
 
 
 def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
@@ -528,7 +496,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
         if looked_at > MAX_LOOKED_AT:
             raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
         for entry, is_folder in entries:
-            fits = entry == name or (is_pattern(name) and fnmatchcase(entry, name))
+            fits = entry == name or fnmatchcase(entry, name)
             seen = name.startswith(".") or not entry.startswith(".")
             if fits and seen and private_part((*at, entry), root.path.name) is None:
                 yield entry, is_folder

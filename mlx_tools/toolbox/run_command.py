@@ -10,7 +10,14 @@ from typing import Any, Final
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.store import Refused, Root, identity_of
-from mlx_tools.toolbox.command_rules import Plan, plan, repository_state, rules, trusted_folders
+from mlx_tools.toolbox.command_rules import (
+    Plan,
+    Rule,
+    plan,
+    repository_state,
+    rules,
+    trusted_folders,
+)
 from mlx_tools.toolbox.file_changes import tool_errors
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
@@ -67,7 +74,7 @@ def run_command(
     words = words_of("run_command")
     parameters: dict[str, Any] = {**words.parameters}
     properties = {**parameters["properties"]}
-    properties["program"] = {**properties["program"], "enum": [*commands.rules.programs]}
+    properties["program"] = {**properties["program"], "enum": [*commands.programs]}
     spec = replace(
         words.spec(EFFECTS, private=True),
         parameters={**parameters, "properties": properties},
@@ -95,7 +102,8 @@ class _Commands:
     def __init__(
         self, roots: Sequence[Root], programs: tuple[str, ...], find: Callable[[], Sandbox]
     ) -> None:
-        self.rules = rules().with_programs(programs)
+        added = (name for name in programs if name not in rules())
+        self.programs = {**rules(), **{name: Rule(name, form="any") for name in added}}
         self._roots = roots
         self._find = find
         self._notices = words_of("run_command").notices
@@ -135,7 +143,7 @@ class _Commands:
         if any(root.patterns for root in self._roots):
             raise Refused(_PATTERNS)
         program, words = arguments["program"], arguments.get("arguments", ())
-        return plan(self.rules, _folders(), self._roots, program, words)
+        return plan(self.programs, _folders(), self._roots, program, words)
 
     def _view(self, made: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path

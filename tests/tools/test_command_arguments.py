@@ -17,6 +17,7 @@ from mlx_tools.toolbox.command_rules import (
     PATH,
     check,
     expand,
+    kinds,
     plan,
     rules,
     trusted_folders,
@@ -27,12 +28,12 @@ RULES = rules()
 
 
 def words(name: str, *arguments: str) -> list[str]:
-    return [word.text for word in check(RULES, RULES.programs[name], arguments)]
+    return [word.text for word in check(RULES[name], arguments)]
 
 
 def refused(name: str, *arguments: str) -> str:
     with pytest.raises(Refused) as caught:
-        check(RULES, RULES.programs[name], arguments)
+        check(RULES[name], arguments)
     return str(caught.value)
 
 
@@ -93,15 +94,15 @@ def test_sizes_are_bounded() -> None:
 
 
 @given(
-    st.sampled_from(sorted(RULES.programs)),
+    st.sampled_from(sorted(RULES)),
     st.lists(
         st.one_of(st.text(max_size=12), st.from_regex(r"--?[A-Za-z=-]{1,12}", fullmatch=True))
     ),
 )
 def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: list[str]) -> None:
-    rule = RULES.programs[name]
+    rule = RULES[name]
     try:
-        made = check(RULES, rule, arguments)
+        made = check(rule, arguments)
     except Refused:
         return
     if rule.form != "options":
@@ -124,12 +125,12 @@ def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: li
 
 
 def test_no_rule_lets_an_option_in_twice_or_names_a_kind_that_is_none() -> None:
-    for top in RULES.programs.values():
+    for top in RULES.values():
         for rule in (top, *top.subcommands.values()):
             both = [*rule.flags, *rule.values]
             assert len(both) == len(set(both)), rule.name
             assert rule.about
-            assert {*rule.values.values(), *rule.optional.values()} <= {PATH, *RULES.kinds}
+            assert {*rule.values.values(), *rule.optional.values()} <= {PATH, *kinds()}
 
 
 def test_the_table_in_the_docs_is_that_of_the_rules() -> None:

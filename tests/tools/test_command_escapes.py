@@ -82,7 +82,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 def programs() -> Iterator[tuple[str, list[str]]]:
     """Every program, and of git every subcommand, with ordinary arguments."""
-    for name, rule in rules().programs.items():
+    for name, rule in rules().items():
         for word, sub in rule.subcommands.items():
             yield name, [word, *(["one"] if sub.first else []), *(["HEAD"] if sub.least else [])]
         if not rule.subcommands:
@@ -170,7 +170,7 @@ def test_every_option_of_every_program_is_harmless(place: Place) -> None:
         "path": "link.txt",
     }
     some: list[tuple[str, list[str]]] = []
-    for name, rule in rules().programs.items():
+    for name, rule in rules().items():
         for word, one in {"": rule, **rule.subcommands}.items():
             if one.subcommands:
                 continue
