@@ -26,7 +26,7 @@ from typing import Any
 
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import CPU_SECONDS, MAX_TEXT, MEMORY_MB, FetchedPage, page_text
-from mlx_tools.toolbox.web_text import Media, PageBody
+from mlx_tools.toolbox.web_text import Media
 from mlx_tools.tools import ToolError
 
 MOST_BYTES = 1_000_000
@@ -127,12 +127,12 @@ KINDS: dict[str, Kind] = {
 
 async def read(html: str) -> tuple[str, float, int]:
     """How reading a page ended, the seconds it took, and how many characters came of it."""
-    media = Media("text/html", "html", "utf-8")
-    page = FetchedPage(read_url("https://example.org/"), media, PageBody(html.encode(), cut=False))
+    media = Media("html", "utf-8")
+    page = FetchedPage(read_url("https://example.org/"), media, html.encode())
     started = perf_counter()
     try:
-        told = await page_text(page, SECONDS)
-        ended = ("cut" if told.cut else "read", len(told.text))
+        told, cut = await page_text(page, SECONDS)
+        ended = ("cut" if cut else "read", len(told.text))
     except ToolError as error:
         ended = ("given up" if "too much" in str(error) else f"failed: {error}", 0)
     return ended[0], perf_counter() - started, ended[1]

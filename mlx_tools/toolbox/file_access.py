@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import heapq
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from mlx_tools.messages import Effects, ToolSpec
@@ -103,8 +104,7 @@ class _Files:
         try:
             with os.scandir(fd) as found:
                 entries = itertools.islice(found, MAX_SCANNED + 1)
-                seen = (entry for entry in entries if _is_listed(root, parts, entry))
-                first = heapq.nsmallest(MAX_ENTRIES + 1, map(_entry_line, seen))
+                first = heapq.nsmallest(MAX_ENTRIES + 1, _lines(root, parts, entries))
         except OSError as error:
             raise ToolError(f"{path}: {error.strerror}") from None
         finally:
@@ -144,26 +144,17 @@ def _opened(
     raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
 
 
-def _is_listed(root: Root, above: Sequence[str], entry: os.DirEntry[str]) -> bool:
-    """Whether an entry is a file that may be seen, or a folder that leads to such."""
-    names = (*above, entry.name)
-    try:
-        return root.patterns.fit(names) or (
-            entry.is_dir(follow_symlinks=False) and root.patterns.lead_on(names)
-        )
-    except OSError:
-        return False
-
-
-def _entry_line(entry: os.DirEntry[str]) -> str:
-    """The name of an entry and what it is; a character that would break the line is escaped."""
-    name = one_line(entry.name)
-    try:
-        if entry.is_symlink():
-            return name + "@"
-        return name + "/" if entry.is_dir(follow_symlinks=False) else name
-    except OSError:
-        return name
+def _lines(root: Root, above: Sequence[str], entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
+    """The names of the entries that may be seen, or lead to such, each with what it is; a character
+    that would break the line is escaped."""
+    for entry in entries:
+        mark = ""
+        with contextlib.suppress(OSError):
+            folder = entry.is_dir(follow_symlinks=False)
+            mark = "/" if folder else "@" if entry.is_symlink() else ""
+        names = (*above, entry.name)
+        if root.patterns.fit(names) or (mark == "/" and root.patterns.lead_on(names)):
+            yield one_line(entry.name) + mark
 
 
 # --- ``create_file`` ----------------------------------------------------------------------------

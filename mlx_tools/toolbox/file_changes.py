@@ -11,7 +11,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from mlx_tools.store import (
@@ -75,7 +74,7 @@ class Changes:
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
         """The diff that `make` would make; of a file to be deleted what is lost."""
-        after = "" if operation == "delete" else encoded(content).decode()
+        after = None if operation == "delete" else encoded(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
             shown, paths = self._shown(root, path), {"path": _led(root, parts)}
@@ -83,14 +82,12 @@ class Changes:
                 return Preview(_diff(None, after, shown), ABSENT, paths)
             with place_of(root, parts, self._writable) as place:
                 _check_writable(operation, place)
-                present = _present(place)
-                if present is None and operation == "delete":
+                fd = open_present(place)
+                if fd is not None:
+                    return Preview(*_changed(fd, after, shown), paths)
+                if operation == "delete":
                     raise Absent(f"there is no {place.name}")
-        if present is None:
-            return Preview(_diff(None, after, shown), ABSENT, paths)
-        delete = operation == "delete"
-        text = _deleting(present, shown) if delete else _replacing(present, after, shown)
-        return Preview(text, present.state, paths)
+        return Preview(_diff(None, after, shown), ABSENT, paths)
 
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
@@ -195,68 +192,39 @@ def _check_names(parts: Sequence[str]) -> None:
             raise Refused("the path holds a character that ends a line or cannot be seen")
 
 
-@dataclass(frozen=True, slots=True)
-class _Present:
-    """A file as it is: its size and state, and its content, None where it is not looked at."""
-
-    content: bytes | None
-    size: int
-    state: str
-
-    def text(self) -> str | None:
-        """The content as text, None where it is none."""
-        try:
-            return None if self.content is None else decoded(self.content, "")
-        except ToolError:
-            return None
-
-    def for_good(self) -> str:
-        """A warning where the content is too large to be kept for undo."""
-        much = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
-        return much if self.size > MAX_KEPT_BYTES else ""
-
-    def in_words(self) -> str:
-        """The words for a content that is not shown."""
-        no_text = self.content is not None
-        return f"{self.size} bytes, " + ("which are no text" if no_text else "too many to be shown")
-
-
-def _present(place: Place) -> _Present | None:
-    """The file at the place. State and content are of the same bytes, whoever writes meanwhile."""
-    fd = open_present(place)
-    if fd is None:
-        return None
+def _changed(fd: int, after: str | None, path: str) -> tuple[str, str]:
+    """What becomes of a file that gets the text ``after``, or is deleted, for a person; and the
+    file's state. Both are of the same bytes, whoever writes meanwhile. Closes the file."""
     try:
         content = up_to(fd, MAX_BYTES + 1)
-        if len(content) <= MAX_BYTES:
-            return _Present(content, len(content), state_of(content))
-        return _Present(None, os.fstat(fd).st_size, state_of(fd))
+        whole = len(content) <= MAX_BYTES
+        size = len(content) if whole else os.fstat(fd).st_size
+        state = state_of(content if whole else fd)
     finally:
         os.close(fd)
+    before: str | None = None
+    told = "which are no text" if whole else "too many to be shown"
+    if whole:
+        with contextlib.suppress(ToolError):
+            before = decoded(content, "")
+    for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
+    undone = for_good if size > MAX_KEPT_BYTES else ""
+    if after is None:
+        text = f"{path} is deleted{undone}: {size} bytes"
+        if before is None:
+            return f"{text}, {told}", state
+        return f"{text}\n{_diff(before, None, path)}" if before else text, state
+    if before is None:
+        head = f"{path}: {size} bytes, {told}, are replaced by{undone}:"
+        return f"{head}\n{_diff(None, after, path)}", state
+    recoded = before.encode() != content
+    changed = "\n(the file changes to UTF-8 without a mark)" if recoded else ""
+    return _diff(before, after, path) + changed, state
 
 
-def _diff(before: str | None, after: str, path: str) -> str:
+def _diff(before: str | None, after: str | None, path: str) -> str:
+    """The difference of two texts of a file, of which one may be none."""
     if before is None and not after:
         return f"--- /dev/null\n+++ {path}\n(the new file is empty)"
-    return unified_diff(before or "", after, "/dev/null" if before is None else path, path)
-
-
-def _replacing(present: _Present, after: str, path: str) -> str:
-    """A diff where the present content is a text, else words for it and the new content."""
-    before = present.text()
-    if before is None:
-        head = f"{path}: {present.in_words()}, are replaced by{present.for_good()}:"
-        return f"{head}\n{_diff(None, after, path)}"
-    text = _diff(before, after, path)
-    if before.encode() != present.content:
-        text += "\n(the file changes to UTF-8 without a mark)"
-    return text
-
-
-def _deleting(present: _Present, path: str) -> str:
-    head = f"{path} is deleted{present.for_good()}"
-    text = present.text()
-    if text is None:
-        return f"{head}: {present.in_words()}"
-    lost = f"\n{unified_diff(text, '', path, '/dev/null')}" if text else ""
-    return f"{head}: {present.size} bytes{lost}"
+    old, new = ("/dev/null" if text is None else path for text in (before, after))
+    return unified_diff(before or "", after or "", old, new)

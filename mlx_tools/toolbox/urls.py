@@ -24,7 +24,6 @@ PORTS: Final = {"http": 80, "https": 443}
 _URL = re.compile(r"(https?)://([^/?#]*)(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
 _AUTHORITY = re.compile(r"(\[[^\]]*\]?|[^:]*)(?::([0-9]{0,5}))?", re.ASCII)
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
-_IPV4 = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*", re.ASCII)
 _SAFE: Final = "%/?:@!$&'()*+,;=-._~[]"
 """Left as they are in a path and a query; the rest is percent-encoded."""
@@ -167,9 +166,12 @@ def _name(text: str) -> str:
     labels = host.split(".")
     if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
         raise UrlRefused("the URL names no host")
-    if _NUMBER.fullmatch(labels[-1]):
-        return _four_numbers(host)
-    return host
+    if not _NUMBER.fullmatch(labels[-1]):
+        return host
+    try:  # programs do not agree on what ``0177.1``, ``0x7f000001`` or ``2130706433`` mean
+        return str(IPv4Address(host))
+    except ValueError:
+        raise UrlRefused("an IPv4 address is written as four decimal numbers") from None
 
 
 def _check_far(host: str) -> str:
@@ -180,17 +182,6 @@ def _check_far(host: str) -> str:
     if named and near:
         raise UrlRefused(f"{host} is a name for this machine or its neighbours")
     return host
-
-
-def _four_numbers(host: str) -> str:
-    """An IPv4 address in its usual spelling. Raises UrlRefused for any other: programs do not agree
-    on what ``0177.1``, ``0x7f000001`` or ``2130706433`` mean."""
-    if _IPV4.fullmatch(host):
-        try:
-            return str(IPv4Address(host))
-        except ValueError:
-            pass
-    raise UrlRefused("an IPv4 address is written as four decimal numbers")
 
 
 def _in_ascii(host: str) -> str:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +28,6 @@ from mlx_tools.toolbox.urls import (
 from mlx_tools.toolbox.web_text import (
     ENCODING,
     Media,
-    PageBody,
     is_html,
     media_of,
     read_body,
@@ -36,6 +35,7 @@ from mlx_tools.toolbox.web_text import (
 )
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError, submit
+from mlx_tools.transcript import Source
 
 if TYPE_CHECKING:
     import ssl
@@ -49,9 +49,11 @@ MAX_ADDRESSES: Final = 4
 MAX_REDIRECTS: Final = 5
 CONNECT_SECONDS: Final = 5.0
 """For one address: where a host has several, the next is tried."""
-ACCEPT: Final = (
-    "text/html,application/xhtml+xml,text/markdown,text/plain,application/json,*/*;q=0.5"
-)
+_ASKED: Final = {
+    "Accept": "text/html,application/xhtml+xml,text/markdown,text/plain,application/json,*/*;q=0.5",
+    "Accept-Encoding": ENCODING,
+}
+"""What a page is asked for with."""
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -69,11 +71,13 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPage:
-    """An answer of a server: under ``target``, the URL that it stands at after all redirects."""
+    """The answer of a server, which stands at ``target`` after all redirects; ``cut`` is whether
+    there was more than the ``data``."""
 
     target: Target
     media: Media
-    body: PageBody
+    data: bytes = field(repr=False)
+    cut: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +106,7 @@ class Fetcher:
         """The page at a URL. There is no limit of time here but that of a silent server. Raises
         UrlRefused for what is never asked, ToolError for what went wrong."""
         for _ in range(MAX_REDIRECTS + 1):
-            addresses = await self.admit(target)
-            async with self._response(target, addresses, _asking) as response:
+            async with self._response(target, "GET", _ASKED) as response:
                 if response.status_code not in _REDIRECTS:
                     return await self._page(target, response)
                 target = self._next(target, response)
@@ -112,9 +115,8 @@ class Fetcher:
     async def post(self, target: Target, body: bytes, headers: Mapping[str, str]) -> int:
         """The status that a server gives for a body; nothing else of its answer is read, and no
         redirect followed. Raises as `fetch` does."""
-        own = [*headers.items(), ("Content-Length", str(len(body)))]
-        addresses = await self.admit(target)
-        async with self._response(target, addresses, lambda: ("POST", own, body)) as response:
+        own = {**headers, "Content-Length": str(len(body))}
+        async with self._response(target, "POST", own, body) as response:
             return response.status_code
 
     async def admit(self, target: Target) -> list[str]:
@@ -168,23 +170,34 @@ class Fetcher:
 
     @contextlib.asynccontextmanager
     async def _response(
-        self, target: Target, addresses: list[str], asked: Callable[[], _Asked]
+        self, target: Target, method: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncIterator[httpx.Response]:
-        """The response of the first of these addresses that can be connected to, its body not yet
+        """The response of the first address of the host that can be connected to, its body not yet
         read. The host's name stands in the request, and is what the certificate is held to; the
-        address alone decides who is asked. Raises ToolError."""
+        address alone decides who is asked. Raises as `fetch` does."""
         import httpx
 
+        addresses = await self.admit(target)
+        sent = {"Host": target.authority, "User-Agent": _agent(), **headers, "Connection": "close"}
+        times = {"connect": CONNECT_SECONDS, "read": self.idle, "write": self.idle, "pool": 1.0}
         async with contextlib.AsyncExitStack() as stack:
             for address in addresses:
                 transport = httpx.AsyncHTTPTransport(
                     verify=self.context or _usual_context(), trust_env=False, http2=False
                 )
                 await stack.enter_async_context(transport)
+                url = httpx.URL(
+                    scheme=target.scheme,
+                    host=address,
+                    port=target.port,
+                    raw_path=target.path.encode("ascii"),
+                )
+                extensions = {"timeout": times, "sni_hostname": target.host}
+                request = httpx.Request(
+                    method, url, headers=sent, content=body, extensions=extensions
+                )
                 try:
-                    response = await transport.handle_async_request(
-                        self._request(target, address, *asked())
-                    )
+                    response = await transport.handle_async_request(request)
                     break
                 except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                     if address == addresses[-1]:
@@ -197,30 +210,6 @@ class Fetcher:
             stack.push_async_callback(response.aclose)
             yield response
 
-    def _request(
-        self, target: Target, address: str, method: str, own: list[tuple[str, str]], body: bytes
-    ) -> httpx.Request:
-        import httpx
-
-        times = {"connect": CONNECT_SECONDS, "read": self.idle, "write": self.idle, "pool": 1.0}
-        return httpx.Request(
-            method,
-            httpx.URL(
-                scheme=target.scheme,
-                host=address,
-                port=target.port,
-                raw_path=target.path.encode("ascii"),
-            ),
-            headers=[
-                ("Host", target.authority),
-                ("User-Agent", _agent()),
-                *own,
-                ("Connection", "close"),
-            ],
-            content=body,
-            extensions={"timeout": times, "sni_hostname": target.host},
-        )
-
     async def _page(self, target: Target, response: httpx.Response) -> FetchedPage:
         import httpx
 
@@ -231,19 +220,10 @@ class Fetcher:
         media = media_of(response.headers.get("content-type", ""))
         encoding = response.headers.get("content-encoding", "")
         try:
-            body = await read_body(response.aiter_raw(), encoding, self.max_bytes)
+            data, cut = await read_body(response.aiter_raw(), encoding, self.max_bytes)
         except httpx.HTTPError as error:
             raise _broken(target, error) from None
-        return FetchedPage(target, media, body)
-
-
-_Asked = tuple[str, list[tuple[str, str]], bytes]
-"""The method, the header fields beside those of every request, and the body."""
-
-
-def _asking() -> _Asked:
-    """What a page is asked for with."""
-    return "GET", [("Accept", ACCEPT), ("Accept-Encoding", ENCODING)], b""
+        return FetchedPage(target, media, data, cut)
 
 
 def _broken(target: Target, error: Exception) -> ToolError:
@@ -280,30 +260,20 @@ CPU_SECONDS: Final = 10
 MEMORY_MB: Final = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class PageText:
-    """A page as a model reads it. ``cut`` is whether it was longer, on the way or as text."""
-
-    url: str
-    title: str
-    text: str
-    cut: bool
-
-
-async def page_text(page: FetchedPage, seconds: float) -> PageText:
-    """The text of a page, made within ``seconds``. Raises ToolError where it is no text, and where
-    its HTML would take too much to read."""
-    url, data = page.target.url, page.body.data
-    text = text_of(page.media, data)
-    if not is_html(page.media, data):
-        cut = page.body.cut or len(text) > MAX_TEXT
-        return PageText(url, "", visible(text[:MAX_TEXT]).strip("\n"), cut)
+async def page_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]:
+    """A page as a model reads it, made within ``seconds``, and whether it was longer, on the way or
+    as text. Raises ToolError where it is no text, and where its HTML would take too much to
+    read."""
+    url, text = page.target.url, text_of(page.media, page.data)
+    if not is_html(page.media, page.data):
+        cut = page.cut or len(text) > MAX_TEXT
+        return Source("", url, visible(text[:MAX_TEXT]).strip("\n")), cut
     question = {"html": text, "url": url, "most": MAX_TEXT}
     bounds = Bounds(seconds=seconds, cpu_seconds=CPU_SECONDS, memory_mb=MEMORY_MB)
     try:
         found = await ask_script("page_script", "justhtml", question, bounds)
-        title, body = str(found["title"]), str(found["text"])
+        title, body = visible(str(found["title"])), visible(str(found["text"]))
     except WorkerFailed as error:
         why = "it would take too much time or memory" if error.beyond else "its reader failed"
         raise ToolError(f"the page's HTML cannot be read, {why}: {url}") from None
-    return PageText(url, visible(title), visible(body), page.body.cut or bool(found.get("cut")))
+    return Source(title, url, body), page.cut or bool(found.get("cut"))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from mlx_tools.process import clean
 from mlx_tools.tools import ToolError
@@ -15,25 +14,17 @@ ENCODING: Final = "identity"
 """What is asked for. A body that comes packed is refused."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageBody:
-    """A body. ``cut`` is whether there was more."""
-
-    data: bytes = field(repr=False)
-    cut: bool
-
-
-async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> PageBody:
-    """The body that comes in ``pieces``, in the encoding that the server names; no more than
-    ``limit`` bytes are read. Raises ToolError."""
+async def read_body(pieces: AsyncIterator[bytes], encoding: str, limit: int) -> tuple[bytes, bool]:
+    """The body that comes in ``pieces``, in the encoding that the server names, and whether there
+    was more: no more than ``limit`` bytes are read. Raises ToolError."""
     if encoding.strip().lower() not in ("", ENCODING):
         raise ToolError(f"the page is packed as {clean(encoding, 60)}, which was not asked for")
     data = bytearray()
     async for piece in pieces:
         data += piece[: limit + 1 - len(data)]
         if len(data) > limit:
-            return PageBody(bytes(data[:limit]), cut=True)
-    return PageBody(bytes(data), cut=False)
+            return bytes(data[:limit]), True
+    return bytes(data), False
 
 
 # --- media types and charsets -------------------------------------------------------------------
@@ -57,8 +48,6 @@ _TEXT: Final = frozenset(
         *("application/x-sh", "application/graphql", "message/rfc822"),
     )
 )
-_ENDLESS: Final = frozenset(("text/event-stream",))
-
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -89,13 +78,12 @@ _READ: Final = frozenset(
 """Encodings of pages. Python knows others that are no such thing, and some that unpack."""
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
-    """A media type, how it is read, and the charset that was declared, empty where none was."""
+class Media(NamedTuple):
+    """How a body is read, by its media type, and the charset that was declared, empty where none
+    was."""
 
-    name: str
     kind: Kind
-    charset: str
+    charset: str = ""
 
 
 def media_of(declared: str) -> Media:
@@ -105,13 +93,13 @@ def media_of(declared: str) -> Media:
     found = _CHARSET.search(declared)
     charset = found[1] if found else ""
     if name in _HTML:
-        return Media(name, "html", charset)
+        return Media("html", charset)
     if not name or name == "application/octet-stream":
-        return Media(name, "unknown", charset)
-    if name in _ENDLESS:
+        return Media("unknown", charset)
+    if name == "text/event-stream":
         raise ToolError(f"the server sends a stream without an end ({name})")
     if name in _TEXT or name.startswith("text/") or name.endswith(("+json", "+xml", "+yaml")):
-        return Media(name, "text", charset)
+        return Media("text", charset)
     raise ToolError(
         f"this is no text but {clean(name, 100)}; only text, HTML, JSON and the like can be read"
     )

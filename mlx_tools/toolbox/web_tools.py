@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import importlib.util
 import json
@@ -103,13 +104,13 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
         try:
             target = read_url(arguments["url"], fetching.local)
             async with asyncio.timeout(limit):
-                page = await page_text(await fetching.fetch(target), limit)
+                page, cut = await page_text(await fetching.fetch(target), limit)
         except UrlRefused as error:
             raise ToolError(str(error), code="not_allowed") from None
         except TimeoutError:
             raise ToolError(f"the page took more than {limit:g} s", code="timeout") from None
-        note = words.notices["cut"] if page.cut else "" if page.text else words.notices["empty"]
-        return Sources((Source(page.title, page.url, page.text),), note)
+        note = words.notices["cut"] if cut else "" if page.text else words.notices["empty"]
+        return Sources((page,), note)
 
     return Tool(words.spec(EFFECTS), run)
 
@@ -176,13 +177,10 @@ and ``text``. Raises ToolError."""
 
 def missing() -> str | None:
     """The reason why there can be no search here, None where there can be."""
-    try:
-        found = importlib.util.find_spec("ddgs") is not None
-    except (ImportError, ValueError):
-        found = False
-    if not found:
-        return f"the package ddgs is not installed ({to_install('web')})"
-    return None
+    with contextlib.suppress(ImportError, ValueError):
+        if importlib.util.find_spec("ddgs") is not None:
+            return None
+    return f"the package ddgs is not installed ({to_install('web')})"
 
 
 AskScript = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]]]

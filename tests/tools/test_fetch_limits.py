@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.toolbox.web_text import PageBody, read_body
+from mlx_tools.toolbox.web_text import read_body
 from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolError, execute
 from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, site, text
@@ -18,7 +18,7 @@ from tests.tools.web_server import Asked, Handle, fetched, fetching, refusal, si
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"
 
 
-def read(pieces: Iterable[bytes], encoding: str = "", limit: int = 1000) -> PageBody:
+def read(pieces: Iterable[bytes], encoding: str = "", limit: int = 1000) -> tuple[bytes, bool]:
     async def given_pieces() -> AsyncIterator[bytes]:
         for piece in pieces:
             yield piece
@@ -34,7 +34,7 @@ def cut_at(data: bytes, places: list[int]) -> list[bytes]:
 @given(st.binary(max_size=300), st.integers(1, 400), st.lists(st.integers(0, 300), max_size=6))
 def test_a_body_is_what_came_up_to_the_limit(whole: bytes, limit: int, places: list[int]) -> None:
     body = read(cut_at(whole, places), "identity", limit)
-    assert body == PageBody(whole[:limit], cut=len(whole) > limit)
+    assert body == (whole[:limit], len(whole) > limit)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "gzip,br", "x" * 999])

@@ -13,7 +13,7 @@ import pytest
 
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, page_text
-from mlx_tools.toolbox.web_text import Media, PageBody
+from mlx_tools.toolbox.web_text import Media
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError
 
@@ -120,8 +120,6 @@ def test_a_missing_package_is_said() -> None:
 
 
 def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:
-    page = FetchedPage(
-        read_url("https://example.org/"), Media("", "html", ""), PageBody(SLOW.encode(), False)
-    )
+    page = FetchedPage(read_url("https://example.org/"), Media("html"), SLOW.encode())
     with pytest.raises(ToolError, match="too much time or memory: https://example"):
         asyncio.run(page_text(page, 0.5))
