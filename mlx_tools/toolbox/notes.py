@@ -366,21 +366,17 @@ def ranked(
     notes: Sequence[Note],
     query: str,
     given_up: Callable[[], bool] = lambda: False,
-    terms_of: Callable[[str], Iterable[str]] | None = None,
 ) -> list[tuple[Note, str]]:
     """The notes that match, the best first, each with the part of its text in which most of what
     was asked stands; of equal ones the one that was changed last. What is no word, such as a
     smiley, is found where it stands in a note as it was asked for. ``given_up`` is asked before
     each note.
-
-    ``terms_of`` gives the terms of a word, by default as the knowledge base has them. It is asked
-    of words in notes that may match, once for each.
     """
-    from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm, query_of, terms
+    from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm, query_of
     from mlx_tools.toolbox.kb.search import snippet
 
     roots = tuple(one.root for one in query_of(query, lambda _: 0).wanted)
-    counts = [*_counts(notes, roots, given_up, terms_of or terms)]
+    counts = [*_counts(notes, roots, given_up)]
     if len(counts) < len(notes):
         return []
     said = set().union(*counts)
@@ -412,19 +408,17 @@ def ranked(
 
 
 def _counts(
-    notes: Iterable[Note],
-    roots: tuple[str, ...],
-    given_up: Callable[[], bool],
-    terms_of: Callable[[str], Iterable[str]],
+    notes: Iterable[Note], roots: tuple[str, ...], given_up: Callable[[], bool]
 ) -> Iterator[Counter[str]]:
-    """The terms of each note that begin with one of ``roots``, as often as it has them."""
-    from mlx_tools.toolbox.kb.query import folded
+    """The terms of each note that begin with one of ``roots``, as often as it has them. Only words
+    in notes that may match are taken apart, each once."""
+    from mlx_tools.toolbox.kb.query import folded, terms
 
     parts = [*map(folded, roots)]
 
     @functools.lru_cache(maxsize=65_536)
     def near(word: str) -> list[str]:
-        return [term for term in terms_of(word) if term.startswith(roots)]
+        return [term for term in terms(word) if term.startswith(roots)]
 
     for note in notes:
         if given_up():

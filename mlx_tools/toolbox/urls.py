@@ -92,7 +92,6 @@ def read_url(text: str, local: Collection[str] = ()) -> Target:
     path = rest.partition("#")[0]
     if not path.startswith("/"):
         path = "/" + path
-    host = _address(host) if host.startswith("[") else _name(host)
     target = Target(scheme, host, PORTS[scheme] if port is None else port, quote(path, safe=_SAFE))
     if target.place not in local:
         _check_far(host)
@@ -105,7 +104,7 @@ def read_local(text: str) -> str:
     host, port = _split(text.strip())
     if port is None:
         raise UrlRefused(f"{text[:100]!r} names no port")
-    return f"{_address(host) if host.startswith('[') else _name(host)} {port}"
+    return f"{host} {port}"
 
 
 def joined(base: Target, location: str, local: Collection[str] = ()) -> Target:
@@ -139,6 +138,7 @@ def read_domain(text: str) -> str:
 
 
 def _split(authority: str) -> tuple[str, int | None]:
+    """The host of a URL, as `Target` has it, and the port that it names. Raises UrlRefused."""
     if "@" in authority:
         raise UrlRefused("a URL with a user name or a password is not asked for")
     if "%" in authority or any(char.isspace() for char in authority):
@@ -149,12 +149,11 @@ def _split(authority: str) -> tuple[str, int | None]:
     port = int(found[2]) if found[2] else None
     if port is not None and not 0 < port < 65536:
         raise UrlRefused("there is no such port")
-    return found[1], port
-
-
-def _address(text: str) -> str:
+    host = found[1]
+    if not host.startswith("["):
+        return _name(host), port
     try:
-        return str(IPv6Address(text[1:-1] if text.endswith("]") else ""))
+        return str(IPv6Address(host[1:-1] if host.endswith("]") else "")), port
     except ValueError:
         raise UrlRefused("the host in brackets is no IPv6 address") from None
 

@@ -50,11 +50,18 @@ class When:
         return f"{self.at.astimezone(zone_of(self.zone)):%Y-%m-%d %H:%M:%S} ({self.zone})"
 
 
-_WEEK: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_WEEKDAY: Final = (
-    "mon(?:day)?|tue(?:s|sday)?|wed(?:nesday)?|thu(?:r|rs|rsday)?|fri(?:day)?|sat(?:urday)?"
-    "|sun(?:day)?"
-)
+_WEEKDAYS: Final = {
+    name: number
+    for number, names in enumerate(
+        (
+            *("mon monday", "tue tues tuesday", "wed wednesday", "thu thur thurs thursday"),
+            *("fri friday", "sat saturday", "sun sunday"),
+        )
+    )
+    for name in names.split()
+}
+"""Days of the week, which begins with Monday, 0."""
+
 _DATE: Final = r"\d{4}-\d\d-\d\d"
 _ISO: Final = re.compile(
     rf"({_DATE})[t ](\d\d:\d\d(?::\d\d(?:\.\d{{1,9}})?)?)(?: ?(z|[+-]\d\d(?::?\d\d)?))?", re.ASCII
@@ -118,7 +125,10 @@ def _read(said: str, now: datetime) -> When | None:
         read = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
         return When(zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC))
     if later := _LATER.fullmatch(said):
-        return When(zone, at=_later(int(later[1]) if later[1].isdigit() else 1, later[2], now))
+        length = timedelta(**{f"{later[2]}s": int(later[1]) if later[1].isdigit() else 1})
+        if later[2] in ("day", "week"):  # by the calendar
+            return When(zone, at=_at(now.date() + length, now.time(), now))
+        return When(zone, at=now.astimezone(UTC) + length)
     timed = _TIMED.fullmatch(said)
     if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
         return None
@@ -139,14 +149,6 @@ def _time_of(timed: re.Match[str]) -> clock_time:
     return clock_time(hour, minute)
 
 
-def _later(number: int, unit: str, now: datetime) -> datetime:
-    """The time that is so much later: days and weeks are by the calendar."""
-    length = timedelta(**{f"{unit}s": number})
-    if unit in ("day", "week"):
-        return _at(now.date() + length, now.time(), now)
-    return now.astimezone(UTC) + length
-
-
 def _once(day: str, time: clock_time, now: datetime) -> datetime | None:
     """The next time that this is the time of day, on the day that is meant; None for other days."""
     today, step = now.date(), timedelta()
@@ -156,8 +158,8 @@ def _once(day: str, time: clock_time, now: datetime) -> datetime | None:
         meant = today + timedelta(days=day == "tomorrow")
     elif not day:
         meant, step = today, timedelta(days=1)
-    elif re.fullmatch(_WEEKDAY, day):
-        ahead = (_number_of(day) - today.weekday()) % 7
+    elif day in _WEEKDAYS:
+        ahead = (_WEEKDAYS[day] - today.weekday()) % 7
         meant, step = today + timedelta(days=ahead), timedelta(weeks=1)
     else:
         return None
@@ -189,24 +191,16 @@ def _cron_days(day: str) -> str | None:
     if day in _DAYS:
         return _DAYS[day]
     names = re.split(r",? and |, ?", day.removeprefix("every "))
-    if not day.startswith("every ") or not all(re.fullmatch(_WEEKDAY, name) for name in names):
+    if not day.startswith("every ") or not all(name in _WEEKDAYS for name in names):
         return None
-    return ",".join(sorted({str((_number_of(name) + 1) % 7) for name in names}))
-
-
-def _number_of(weekday: str) -> int:
-    """The number of a weekday from Monday, 0, by its name or the beginning of it."""
-    return next(number for number, name in enumerate(_WEEK) if name.startswith(weekday))
+    return ",".join(sorted({str((_WEEKDAYS[name] + 1) % 7) for name in names}))
 
 
 # --- cron -----------------------------------------------------------------------------------------
 
-# Cron expressions of five fields: what they mean, and when they are due next.
-#
 # What is taken is what cron on Debian takes: numbers, names, ranges, lists and steps; its rules
 # for the two kinds of days and for changed clocks hold (crontab(5), cron(8)). What other programs
 # have beyond that, such as seconds, ``L``, ``?`` and ``#``, is refused.
-
 
 SHORTHANDS: Final = {
     "@hourly": "0 * * * *",
@@ -347,10 +341,9 @@ class _Cron:
 @functools.lru_cache(maxsize=256)
 def _parsed(text: str) -> _Cron:
     fields = text.split(" ")
-    read = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
-    minutes, hours, days, months, weekdays = read
+    numbers = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
     by_face, both = (any(fields[n][0] == "*" for n in pair) for pair in ((0, 1), (2, 4)))
-    return _Cron(minutes, hours, days, months, weekdays, by_face, both)
+    return _Cron(*numbers, by_face, both)
 
 
 @functools.lru_cache(maxsize=256)
