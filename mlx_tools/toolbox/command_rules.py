@@ -473,57 +473,54 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
     ``**`` as a whole name matches any number of folders that are not hidden. Private names are not
     matched. Raises Refused where there are too many.
     """
+    steps = [*pattern, "*"] if pattern[-1] == _ANY_DEPTH else pattern
+    found: list[tuple[str, ...]] = []
     looked_at = 0
-
-    def matching(at: tuple[str, ...], name: str) -> Iterator[tuple[str, bool]]:
-        """The entries of a folder that one name of a pattern matches, and which are folders."""
-        nonlocal looked_at
-        try:
-            fd = root.open_folder(at)
-        except (Absent, Unfit, Refused):  # gone meanwhile, or not to be seen: it has no matches
-            return
-        try:
-            with os.scandir(fd) as found:
-                entries = [
-                    (entry.name, entry.is_dir(follow_symlinks=False))
-                    for entry in itertools.islice(found, MAX_LOOKED_AT + 1)
-                ]
-        except OSError:
-            return
-        finally:
-            os.close(fd)
+    waiting: list[tuple[tuple[str, ...], set[int]]] = [((), {0})]
+    while waiting:  # folders, each with the steps that come next: of `**` there are several ways
+        at, places = waiting.pop()
+        for place, step in enumerate(steps):
+            if place in places and step == _ANY_DEPTH:
+                places.add(place + 1)
+        entries = _entries(root, at)
         looked_at += len(entries)
         if looked_at > MAX_LOOKED_AT:
             raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
-        for entry, is_folder in entries:
-            fits = entry == name or fnmatchcase(entry, name)
-            seen = name.startswith(".") or not entry.startswith(".")
-            if fits and seen and private_part((*at, entry), root.path.name) is None:
-                yield entry, is_folder
-
-    def below(at: tuple[str, ...], pattern: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        """The matches in the folder ``at``, which holds what came before in the pattern."""
-        name, rest = pattern[0], pattern[1:]
-        if name == _ANY_DEPTH:
-            while rest[:1] == (_ANY_DEPTH,):  # more of them mean the same, and cost more
-                rest = rest[1:]
-            yield from below(at, rest or ("*",))
-            for entry, is_folder in matching(at, "*"):
-                if is_folder and len(at) < MAX_DEPTH:
-                    yield from below((*at, entry), (name, *rest))
-            return
-        for entry, is_folder in matching(at, name):
-            if not rest:
-                yield (*at, entry)
-            elif is_folder:
-                yield from below((*at, entry), rest)
-
-    found = set()
-    for path in below((), tuple(pattern)):
-        found.add(path)
-        if len(found) > MAX_MATCHES:
-            raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
+        for name, is_folder in entries:
+            fitting = (place for place in places if _fits(name, steps[place]))
+            next_places = {place + (steps[place] != _ANY_DEPTH) for place in fitting}
+            if not next_places or private_part((*at, name), root.path.name) is not None:
+                continue
+            if len(steps) in next_places:
+                found.append((*at, name))
+                next_places.remove(len(steps))
+            if len(found) > MAX_MATCHES:
+                raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
+            if is_folder and next_places and len(at) < MAX_DEPTH:
+                waiting.append(((*at, name), next_places))
     return sorted(found)
+
+
+def _fits(name: str, step: str) -> bool:
+    if name.startswith(".") and not step.startswith("."):
+        return False
+    return name == step or fnmatchcase(name, step)
+
+
+def _entries(root: Root, at: Sequence[str]) -> list[tuple[str, bool]]:
+    """The names in a folder, and which are folders; none where it is gone, or not to be seen."""
+    try:
+        fd = root.open_folder(at)
+    except (Absent, Unfit, Refused):
+        return []
+    try:
+        with os.scandir(fd) as found:
+            listed = itertools.islice(found, MAX_LOOKED_AT + 1)
+            return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in listed]
+    except OSError:
+        return []
+    finally:
+        os.close(fd)
 
 
 # --- what is private below the roots ------------------------------------------------------------

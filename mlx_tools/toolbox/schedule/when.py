@@ -341,9 +341,10 @@ class _Cron:
 @functools.lru_cache(maxsize=256)
 def _parsed(text: str) -> _Cron:
     fields = text.split(" ")
-    numbers = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
+    read = (field.read(text)[1] for field, text in zip(_FIELDS, fields, strict=True))
+    minutes, hours, days, months, weekdays = read
     by_face, both = (any(fields[n][0] == "*" for n in pair) for pair in ((0, 1), (2, 4)))
-    return _Cron(*numbers, by_face, both)
+    return _Cron(minutes, hours, days, months, weekdays, by_face, both)
 
 
 @functools.lru_cache(maxsize=256)
