@@ -1,4 +1,4 @@
-"""The tables of docs/call-quality.md, from runs that are kept in ``call_quality/``.
+"""The tables of docs/evaluation.md, from runs that are kept in ``call_quality/``.
 
     python benchmarks/quality_page.py                         write the tables
     python benchmarks/quality_page.py --check                 exit 1 where the page is out of date
@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +26,13 @@ from mlx_tools.app.statistics import Share, mcnemar
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "benchmarks" / "call_quality"
-PAGE = ROOT / "docs" / "call-quality.md"
+PAGE = ROOT / "docs" / "evaluation.md"
 BEGIN = "<!-- {}: written by benchmarks/quality_page.py -->"
 END = "<!-- end of {} -->"
 KEPT = (
     "type category id strategy correct valid fault error answered calls requests pieces"
     " prompt_tokens cached_tokens completion_tokens seconds"
 )
-LANGUAGES = {"en": "English", "de": "German", "fr": "French", "es": "Spanish"}
 Row = Mapping[str, Any]
 
 
@@ -92,28 +92,23 @@ def figures(path: Path) -> dict[str, Any] | None:
 
 
 def strong(folder: Path) -> str:
-    """As wished, by row and category, and the requests."""
+    """How many turns came out as wished, by row, and the requests."""
     found = figures(folder / "strong.json")
     if found is None:
         return ""
-    names = list(found["wishes"])
-    head = ["strategy", "style", "habit", *(f"`{name}`" for name in names), "as wished", "requests"]
-    right = [
-        f"{sum(one['right'] for one in w.values())} of {len(w)}" for w in found["wishes"].values()
-    ]
     made = []
     for row in found["rows"]:
-        of = [row["of"][name] for name in names]
-        asked, wished = (sum(one[key] for one in of) for key in ("asked", "as_wished"))
-        requests = sum(one["requests"] for one in of) / asked
-        cells = [str(one["as_wished"]) for one in of]
+        of = row["of"].values()
+        asked, wished, requests = (
+            sum(one[key] for one in of) for key in ("asked", "as_wished", "requests")
+        )
+        most = max(one["most_requests"] for one in of)
+        cost = f"{requests / asked:.2f}, at most {most}"
         settings = row["row"]
         share = told(Share(wished, asked))
-        most = max(one["most_requests"] for one in of)
-        cost = f"{requests:.2f}, at most {most}"
-        made.append([settings["strategy"], settings["style"], row["habits"], *cells, share, cost])
-    alike = joined(joined(made, 2), 1)
-    return table(head, [["", "", "*wish right*", *right, "", ""], *alike])
+        made.append([settings["strategy"], settings["style"], row["habits"], share, cost])
+    head = ["strategy", "style", "habit", "as wished", "requests a turn"]
+    return table(head, joined(joined(made, 2), 1))
 
 
 def joined(made: Sequence[Sequence[str]], column: int) -> list[list[str]]:
@@ -129,17 +124,17 @@ def latency(folder: Path) -> str:
     found = figures(folder / "latency.json")
     if found is None:
         return ""
-    made, ways = [], dict[tuple[str, str], list[Any]]()
+    made, ways = [], dict[str, list[Any]]()
     for row in found["rows"]:
-        ways.setdefault((row["row"]["strategy"], row["habits"]), []).extend(row["of"].values())
+        way = f"{row['row']['strategy']}, {row['habits']}"
+        ways.setdefault(way, []).extend(row["of"].values())
     for way, of in ways.items():
         asked, requests, seconds = (
             sum(one[key] for one in of) for key in ("asked", "requests", "seconds")
         )
-        made.append([*way, str(asked), f"{requests / asked:.2f}", f"{seconds / asked:.3f} s"])
-    head = ["strategy", "habit", "questions", "requests a question", "time a question"]
+        made.append(f"{way} {seconds / asked:.2f} s ({requests / asked:.2f} requests)")
     each = found["options"]["latency"] * 1000
-    return f"{each:.0f} ms a request.\n\n" + table(head, made)
+    return paragraph(f"With {each:.0f} ms a request, a question takes: {'; '.join(made)}.")
 
 
 NOTHING = {
@@ -150,83 +145,66 @@ NOTHING = {
 
 
 def nothing(folder: Path) -> str:
-    """What became of models that know nothing."""
+    """What became of models that know nothing, by all strategies together."""
     made = []
     for name, what in NOTHING.items():
-        found, ways = figures(folder / f"{name}.json"), dict[str, list[Any]]()
-        for row in found["rows"] if found else ():
-            ways.setdefault(row["row"]["strategy"], []).extend(row["of"].values())
-        for strategy, of in ways.items():
-            total = {
-                key: sum(one[key] for one in of)
-                for key in ("asked", "as_wished", "ran", "unfit", "invented", "crashed")
-            }
-            most = max(one["most_requests"] for one in of)
-            cells = [str(total[key]) for key in total]
-            made.append([what, strategy, *cells, str(most)])
-    head = ["writes", "strategy", "questions", "as wished", "calls that would run"]
-    head += ["of these invalid", "values nobody wrote", "crashes", "requests at most"]
-    return table(head, made) if made else ""
+        found = figures(folder / f"{name}.json")
+        of = [one for row in found["rows"] for one in row["of"].values()] if found else []
+        keys = ("asked", "ran", "unfit", "invented", "crashed")
+        if of:
+            made.append([what, *(str(sum(one[key] for one in of)) for key in keys)])
+    head = ["writes", "turns", "calls that would run", "of these invalid"]
+    return table([*head, "values nobody wrote", "crashes"], made) if made else ""
 
 
 # --- of models ----------------------------------------------------------------------------------
 
 
 def embedded(folder: Path) -> str:
-    """BFCL's categories: shares by strategy, and the pairs."""
-    rows = [one for one in lines(folder / "embedded.jsonl") if not _fresh(one)]
-    return compared(rows, lambda one: f"`{one['category']}`")
-
-
-def fresh(folder: Path) -> str:
-    """The fresh questions by language."""
-    rows = [one for one in lines(folder / "embedded.jsonl") if _fresh(one)]
-    return compared(rows, lambda one: LANGUAGES[one["category"].rpartition("_")[2]])
+    """BFCL's categories and the fresh questions: shares by strategy, and the pairs."""
+    return compared(lines(folder / "embedded.jsonl"), _kind)
 
 
 def mute(folder: Path) -> str:
-    """What nobody said."""
-    return compared(lines(folder / "mute.jsonl"), _kind)
-
-
-def _fresh(one: Row) -> bool:
-    return str(one["category"]).startswith("fresh")
+    """How many are right of what nobody said, by kind of question."""
+    right: dict[str, dict[str, list[bool]]] = {}
+    for one in lines(folder / "mute.jsonl"):
+        ways = right.setdefault(_kind(one), {})
+        ways.setdefault(one["strategy"], []).append(bool(one["correct"]))
+    made = []
+    for kind, ways in right.items():
+        shares = ", ".join(f"{name} {sum(found)} of {len(found)}" for name, found in ways.items())
+        made.append(f"{kind} {shares}")
+    return paragraph(f"{'; '.join(made)}.") if made else ""
 
 
 def _kind(one: Row) -> str:
-    return "fresh" if _fresh(one) else f"`{one['category']}`"
+    return "fresh" if str(one["category"]).startswith("fresh") else f"`{one['category']}`"
 
 
 def compared(rows: Sequence[Row], group: Callable[[Row], str]) -> str:
-    """By group and strategy: how many are right, with the 95 % interval; then, of each strategy
-    against the first on the same questions, the difference with its interval."""
-    by: dict[str, dict[str, dict[Any, Row]]] = {}
-    for one in rows:
-        ways = by.setdefault(group(one), {})
-        ways.setdefault(one["strategy"], {})[one["category"], one["id"]] = one
-    if len(by) > 1:
-        every: dict[str, dict[Any, Row]] = {}
-        for one in rows:
-            every.setdefault(one["strategy"], {})[one["category"], one["id"]] = one
-        by["all"] = every
-    head = ["questions", "strategy", "correct", "valid", "requests", "seconds", "against the first"]
+    """A row for each group: of each strategy how many are right, with the 95 % interval, and what
+    that took; and each against the first on the same questions."""
+    if not rows:
+        return ""
+    strategies = list(dict.fromkeys(one["strategy"] for one in rows))
+    groups = list(dict.fromkeys(map(group, rows)))
+    first, *others = strategies
+    head = ["questions", *(f"right, {name}" for name in strategies)]
+    head += [f"{name} against {first}" for name in others]
+    head.append("seconds a question")
     made = []
-    for name, ways in by.items():
-        first = next(iter(ways.values()))
-        for strategy, found in ways.items():
-            count = len(found)
-            mean = {
-                key: sum(one[key] or 0 for one in found.values()) / count
-                for key in ("requests", "seconds")
-            }
-            shares = [
-                Share(sum(bool(one[key]) for one in found.values()), count)
-                for key in ("correct", "valid")
-            ]
-            cells = [told(share) for share in shares]
-            cells += [f"{mean['requests']:.2f}", f"{mean['seconds']:.1f}"]
-            made.append([name, strategy, *cells, "" if found is first else pair(found, first)])
-    return table(head, made) if made else ""
+    for name in [*groups, *(["all"] if len(groups) > 1 else [])]:
+        ways: dict[str, dict[Any, Row]] = {strategy: {} for strategy in strategies}
+        for one in rows:
+            if name in ("all", group(one)):
+                ways[one["strategy"]][one["category"], one["id"]] = one
+        asked = [found.values() for found in ways.values()]
+        shares = [told(Share(sum(bool(one["correct"]) for one in of), len(of))) for of in asked]
+        means = [sum(one["seconds"] or 0 for one in of) / (len(of) or 1) for of in asked]
+        pairs = [pair(ways[other], ways[first]) for other in others]
+        made.append([name, *shares, *pairs, ", ".join(f"{mean:.1f}" for mean in means)])
+    return table(head, made)
 
 
 def pair(one: Mapping[Any, Row], other: Mapping[Any, Row]) -> str:
@@ -253,7 +231,6 @@ TABLES: Mapping[str, Callable[[Path], str]] = {
     "latency": latency,
     "models that know nothing": nothing,
     "the embedded model": embedded,
-    "fresh questions": fresh,
     "a mute model": mute,
 }
 
@@ -263,6 +240,10 @@ def told(share: Share) -> str:
     low, high = share.interval
     value = 100 * (share.value or 0)
     return f"{share.hits} of {share.total}, {value:.0f} % ({100 * low:.0f}–{100 * high:.0f})"
+
+
+def paragraph(text: str) -> str:
+    return textwrap.fill(text, 138, break_long_words=False, break_on_hyphens=False)
 
 
 def table(head: Sequence[str], made: Sequence[Sequence[str]]) -> str:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from texts import COMPARED, GROWTH, HOSTILE
+from texts import COMPARED
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.json"
@@ -201,7 +201,8 @@ HEAD = """\
 
 <!-- Written by benchmarks/run.py. Change the scripts, not this page. -->
 
-Measured on {date}, all in one run of {seconds} seconds, by
+How quick mlx-tools is, beside its peers; how many calls are right is in
+[evaluation.md](evaluation.md). Measured on {date}, all in one run of {seconds} seconds, by
 
 <!-- not run: takes minutes and wants a quiet machine -->
 ```console
@@ -211,9 +212,9 @@ $ {command}
 Machine: {machine}; load average {before} before, {after} after.
 Versions: {versions}.
 
-Competitors take turns in every round, each in a process of its own. Times are medians over the
-rounds. A ratio is the median of the rounds' own ratios, so that a busy moment of the machine, which
-falls on both, weighs little. `benchmarks/results.json` has every sample.
+Competitors take turns in every round, each in a process of its own. Times are medians, a ratio is
+the median of the rounds' own ratios. `benchmarks/results.json` has every sample, of more texts and
+sizes than are shown here.
 """
 
 
@@ -235,52 +236,25 @@ def head(results: dict[str, Any]) -> list[str]:
 READING = """\
 ## Reading a completion
 
-One text in, one tool call out; processor time. `json` is `json.loads`, `json_repair` its `loads`,
-`LangChain` its `JsonOutputParser`; `streamed` feeds the text four characters at a time. In
-brackets: as a multiple of mlx-tools' time on the same text. Where a parser did not find the call
-that stands in the text, the cell says what it gave instead, and its time is no comparison. `>`
-marks a parser that was ended after that time, or not asked again because it had been at a smaller
-size. `benchmarks/results.json` has the other sizes.
+One text of {size} in, one tool call out; processor time. `json` is `json.loads`, `json_repair` its
+`loads`, `LangChain` its `JsonOutputParser`; `streamed` feeds the text four characters at a time. In
+brackets: as a multiple of mlx-tools' time. A parser that did not find the call gave what the cell
+says instead; `>` marks one that was ended after that time.
 """
 
-HOSTILE_WORDS = """\
-### Hostile text
-
-There is no call in these: the right outcome is *nothing*, or an error. What breaks off within a
-call (`cut off inside a string`) must not become one. `some value` is a value made of rubbish.
-"""
-
-GROWTH_WORDS = """\
-### How the time grows
-
-Reading {kinds} kinds of text, mlx-tools alone: the time of the longest, and the largest factor
-between a text and one ten times as long (by the minima of the rounds). Linear is 10. These are the
-{most} kinds that grow most.
-"""
-
-SHOWN = ("100000",)
-"""Sizes of texts that the page shows, of those that were measured."""
-
-MOST = 5
+SHOWN = "100000"
+"""The size of the texts that the page shows, of those that were measured."""
 
 
 def reading_part(reading: dict[str, Any]) -> list[str]:
-    lines = [READING, *reading_table({kind: reading.get(kind, {}) for kind in COMPARED})]
-    lines += [HOSTILE_WORDS, *reading_table({kind: reading.get(kind, {}) for kind in HOSTILE})]
-    return lines + growth_part(reading)
-
-
-def reading_table(kinds: dict[str, dict[str, dict[str, Cell]]]) -> list[str]:
-    every = [cells for sizes in kinds.values() for cells in sizes.values()]
-    names = list(dict.fromkeys(name for cells in every for name in cells))
+    kinds = {kind: reading[kind][SHOWN] for kind in COMPARED if SHOWN in reading.get(kind, {})}
+    names = list(dict.fromkeys(name for cells in kinds.values() for name in cells))
     names.sort(key=[OURS, STREAMED, "json", "json_repair", "LangChain"].index)
     rows = [
-        [f"`{kind}`", bytes_of(size), *(reading_cell(name, sizes[size]) for name in names)]
-        for kind, sizes in kinds.items()
-        for size in SHOWN
-        if size in sizes
+        [f"`{kind}`", *(reading_cell(name, cells) for name in names)]
+        for kind, cells in kinds.items()
     ]
-    return table(["text", "size", *names], rows)
+    return [READING.format(size=bytes_of(SHOWN)), *table(["text", *names], rows)]
 
 
 def reading_cell(name: str, cells: dict[str, Cell]) -> str:
@@ -295,40 +269,14 @@ def reading_cell(name: str, cells: dict[str, Cell]) -> str:
     return text if cell["outcome"] == "the call" else f"{text}, {cell['outcome']}"
 
 
-def growth_part(reading: dict[str, Any]) -> list[str]:
-    rows: list[tuple[float, list[str]]] = []
-    for kind in [*COMPARED, *HOSTILE, *GROWTH]:
-        sizes = reading.get(kind, {})
-        if not any(done(cells.get(OURS)) for cells in sizes.values()):
-            continue
-        row, most = [f"`{kind}`"], 0.0
-        for name in (OURS, STREAMED):
-            cell = next(reversed(sizes.values())).get(name, {})
-            row.append(f"> {time(cell['over'])}" if "over" in cell else time(cell["median"]))
-            factor = max(factors(sizes, name), default=(0.0, ""))[0]
-            row.append(times(factor) if factor else "")
-            most = max(most, factor)
-        rows.append((most, row))
-    rows.sort(key=lambda one: one[0], reverse=True)
-    size = bytes_of(
-        str(max((int(size) for sizes in reading.values() for size in sizes), default=0))
-    )
-    head = ["text", f"{size}, whole", "factor", f"{size}, streamed", "factor"]
-    shown = [row for _, row in rows[:MOST]]
-    return [GROWTH_WORDS.format(kinds=len(rows), most=len(shown)), *table(head, shown)]
-
-
 STEPS = """\
 ## A step
 
-A scripted model asks for one small synchronous tool N times, then answers; no network. Wall time of
-the run divided by N: what the framework itself costs per step. Every run is held to N calls and the
-answer. mlx-tools and LangChain's JSON chat read the calls out of text; the others are handed them
-ready made, smolagents both ways. `durable` writes the transcript to a file, which is enough for a
-tool that only reads; with a tool that writes, `synced`, the disk is waited for before and after
-every call. The others keep theirs in memory. `streamed` brings four characters at a time. *One more
-step* is the difference of the runs by the difference of their steps. In brackets: multiples of
-mlx-tools'.
+A scripted model asks for one small tool N times, then answers: wall time of the run divided by N,
+what the framework itself costs. mlx-tools and LangChain's JSON chat read the calls out of text; the
+others are handed them ready made, smolagents both ways. `durable` writes the transcript to a file;
+`synced`, with a tool that writes, waits for the disk before and after every call; the others keep
+theirs in memory. In brackets: multiples of mlx-tools'.
 """
 
 
@@ -339,31 +287,20 @@ def steps_part(steps: dict[str, dict[str, Cell]]) -> list[str]:
     for name in names:
         row = [name]
         for cells in steps.values():
-            text = f"{time(cells[name]['median'])}, min {time(cells[name]['min'])}"
+            text = time(cells[name]["median"])
             if name != OURS and OURS in cells:
                 text += f" ({times(ratio(cells[name], cells[OURS]))})"
             row.append(text)
-        rows.append([*row, one_more(steps, name)])
-    return lines + table(["", *(f"{count} steps" for count in steps), "one more step"], rows)
-
-
-def one_more(steps: dict[str, dict[str, Cell]], name: str) -> str:
-    counts = sorted(steps, key=int)
-    if len(counts) < 2:
-        return ""
-    few, many = int(counts[0]), int(counts[-1])
-    spent = many * steps[counts[-1]][name]["median"] - few * steps[counts[0]][name]["median"]
-    return time(max(spent, 0.0) / (many - few))
+        rows.append(row)
+    return lines + table(["", *(f"{count} steps" for count in steps)], rows)
 
 
 STARTUP = """\
 ## Starting
 
-Fresh processes; processor time, measured on {date}, load average {before} before, {after} after, by
-`python benchmarks/startup.py`, which is a part of the run. *Import* is what a program imports to
-build an agent, above the bare interpreter's own {bare}; *memory* the most such a process holds.
-*First answer* is import, building an agent with one tool, and a run of one step: an import can be
-quick by putting work off. In brackets: multiples of mlx-tools'.
+Fresh processes; processor time. *Import* is what a program imports to build an agent, above the
+bare interpreter's own {bare}; *memory* the most such a process holds; *first answer* is import, an
+agent with one tool, and a run of one step. In brackets: multiples of mlx-tools'.
 """
 
 COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted server"}
@@ -372,8 +309,7 @@ COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted 
 
 def startup_part(startup: dict[str, Any]) -> list[str]:
     imports, first = startup["import"], startup["first_answer"]
-    when = {"date": startup["date"], **startup["load"]}
-    lines = [STARTUP.format(bare=time(imports[BARE]["median"]), **when)]
+    lines = [STARTUP.format(bare=time(imports[BARE]["median"]))]
     rows = []
     for name in imports:
         if name == BARE:
@@ -382,13 +318,7 @@ def startup_part(startup: dict[str, Any]) -> list[str]:
         row.append(f"{startup['memory'][name] / 1e6:.0f} MB")
         row.append(multiple(net(first, name), first, name) if name in first else "")
         rows.append(row)
-    lines += table(["", "import", "memory", "first answer"], rows)
-    names = [OURS, "llm"]
-    rows = [
-        [COMMANDS[key], *(time(cells[name]["median"]) if name in cells else "" for name in names)]
-        for key, cells in startup["commands"].items()
-    ]
-    return lines + table(["the command, whole process", *names], rows)
+    return lines + table(["", "import", "memory", "first answer"], rows)
 
 
 def multiple(seconds: float, cells: dict[str, Cell], name: str) -> str:
@@ -401,60 +331,26 @@ def multiple(seconds: float, cells: dict[str, Cell], name: str) -> str:
 REPLAYING = """\
 ## Replaying golden transcripts
 
-Measured on {date} on {cores} cores, load average {before} before, {after} after, by
-
-<!-- not run: takes minutes and wants a quiet machine -->
-```console
-$ {command}
-```
-
-{replays:,} golden transcripts, copies of recorded runs of 1 to 5 calls ({completions:,}
-completions, {size:.0f} MB), are read from their files, replayed and compared, in a fresh process.
-Memory is the most that this process held at one time.
-"""
-
-BESIDE = """\
-The same run, a question, its calls of a small tool and the answer, in turns: wall time by
-completion. In brackets: multiples of llm's. llm is handed its calls ready made, writes nothing and
-compares nothing; mlx-tools' Controller reads them out of text and keeps the transcript; a replay
-reads that from its file, makes every prompt, reading, decision and observation again, and compares.
+`{command}`: {replays:,} golden transcripts, copies of recorded runs of 1 to 5 calls
+({completions:,} completions, {size:.0f} MB), are read, replayed and compared in one process, with
+{wall:.3g} s and {memory:.0f} MB at most: {replay} a replay, {completion} a completion.
 """
 
 
 def replays_part(found: dict[str, Any]) -> list[str]:
-    many, step = found["many"], found["step"]
-    lines = [
+    many = found["many"]
+    return [
         REPLAYING.format(
-            date=found["date"],
-            cores=found["machine"]["cores"],
             command=found["command"],
             replays=many["replays"],
             completions=many["completions"],
             size=many["bytes"] / 1e6,
-            **found["load"],
+            wall=many["median_seconds"],
+            memory=many["peak_bytes"] / 1e6,
+            replay=time(many["per_replay_us"] / 1e6),
+            completion=time(many["per_completion_us"] / 1e6),
         )
     ]
-    row = [
-        f"{many['median_seconds']:.3g} s",
-        f"{many['processor_seconds']:.3g} s",
-        time(many["per_replay_us"] / 1e6),
-        time(many["per_completion_us"] / 1e6),
-        f"{many['peak_bytes'] / 1e6:.0f} MB",
-    ]
-    heads = ["wall time", "processor time", "a replay", "a completion", "memory"]
-    lines += table(heads, [row])
-    lines.append(BESIDE)
-    names = list(next(iter(step.values())))
-    rows = [[name, *(beside(cells, name) for cells in step.values())] for name in names]
-    heads = [f"{count} call{'s' if count != '1' else ''} and an answer" for count in step]
-    return lines + table(["", *heads], rows)
-
-
-def beside(cells: dict[str, Cell], name: str) -> str:
-    text = f"{time(cells[name]['median'])}, min {time(cells[name]['min'])}"
-    if name == "llm" or "llm" not in cells:
-        return text
-    return f"{text} ({times(ratio(cells[name], cells['llm']))})"
 
 
 def read_replays() -> dict[str, Any] | None:

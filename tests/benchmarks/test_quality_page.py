@@ -64,7 +64,7 @@ def test_what_is_kept_is_each_questions_last_result_with_its_calls(
     ]
     assert kept[0]["calls"] == result(1, "free", correct=True)["calls"]
     assert "completion" not in kept[0]
-    assert "| `multiple` | free | 2 of 2, 100 % (34–100) |" in copy.read_text()
+    assert "| `multiple` | 2 of 2, 100 % (34–100) |" in copy.read_text()
     assert page.main(["--check", *where]) == 0
     copy.write_text(copy.read_text().replace("2 of 2", "1 of 2"))
     assert page.main(["--check", *where]) == 1
