@@ -358,45 +358,22 @@ def share(places: Sequence[int | None], within: int) -> str:
     return f"{right} of {len(places)}"
 
 
-def reciprocal(places: Sequence[int | None]) -> str:
-    """The mean reciprocal rank, of the first ten."""
-    total = sum(1 / (place + 1) for place in places if place is not None)
-    return f"{total / len(places):.2f}"
-
-
-def quality(found: dict[str, Any]) -> str:
-    """Where the right files were, of each set of questions."""
-    sets = (("python", "report"), ("python", "tune"), ("git", "tune"))
-    lines = [
-        "| | " + " | ".join(f"{of}, {name}: first | in 5 | MRR" for of, name in sets) + " |",
-        "| --- |" + " --- |" * 9,
-    ]
-    for engine in ENGINES:
-        cells = []
-        for of, name in sets:
-            places = of_set(found[of]["engines"][engine]["places"], of, name)
-            cells += [share(places, 1), share(places, 5), reciprocal(places)]
-        lines.append(f"| {engine} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def costs(found: dict[str, Any]) -> str:
-    """What indexing and asking take."""
-    heads = "index | again | peak memory | on disk | a question | misspelled | in 5"
-    lines = [f"| | {heads} |", "| --- |" + " --- |" * 7]
-    for name, got in found["engines"].items():
+def table(found: dict[str, Any]) -> str:
+    """Where the right files were, and what indexing and asking take, by engine."""
+    heads = "python: first | in 5 | git: first | in 5 | misspelled: in 5 | index | memory | on disk"
+    lines = [f"| | {heads} | a question |", "| --- |" + " --- |" * 9]
+    for name in ENGINES:
+        got = found["python"]["engines"][name]
+        python = of_set(got["places"], "python", "report")
+        git = of_set(found["git"]["engines"][name]["places"], "git", "tune")
         indexed = name != "grep"
-        second = f"{found['again']['nothing_changed']['seconds']} s" if name == "mlx-tools" else ""
         cells = (
+            *(share(places, count) for places in (python, git) for count in (1, 5)),
+            share(got["slip_places"], 5),
             f"{got['cpu_seconds']:.0f} s" if indexed else "",
-            second,
             f"{got['peak_mb']} MB" if indexed else "",
             f"{got['size_mb']:.0f} MB" if indexed else "",
-            *(
-                f"{got[key]:.0f} ms" if got[key] >= 1 else "under 1 ms"
-                for key in ("query_ms", "slip_query_ms")
-            ),
-            share(got["slip_places"], 5),
+            f"{got['query_ms']:.0f} ms" if got["query_ms"] >= 1 else "under 1 ms",
         )
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -427,7 +404,7 @@ def main() -> None:
         text = json.dumps(results, indent=1)
         flat = re.sub(r"\[[^\[\]{}]*\]", lambda m: " ".join(m[0].split()), text)
         options.out.write_text(flat + "\n", encoding="utf-8")
-    print(quality(results["found"]), costs(results["found"]["python"]), sep="\n\n")
+    print(table(results["found"]))
 
 
 if __name__ == "__main__":

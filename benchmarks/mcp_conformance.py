@@ -30,6 +30,7 @@ from mlx_tools.app import Door, RunOptions, config  # noqa: E402
 from mlx_tools.cli.call_text import in_message, in_words  # noqa: E402
 from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http  # noqa: E402
 from mlx_tools.tools import ToolContext, ToolError, tool  # noqa: E402
+from scripts.stretch import paragraph  # noqa: E402
 
 SUITE: Final = "@modelcontextprotocol/conformance@0.1.16"
 FIGURES: Final = Path(__file__).with_suffix(".json")
@@ -152,24 +153,20 @@ def results(url: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def table(figures: dict[str, Any]) -> str:
-    """The table as Markdown."""
-    ended: dict[str, list[str]] = {}
-    for name, one in figures["scenarios"].items():
-        if passes(one):
-            said = "passes"
-        elif name in LEFT_OUT:
-            said = f"not offered: {LEFT_OUT[name]}"
-        else:
-            said = f"FAILS: {'; '.join(one['faults'])}"
-        ended.setdefault(said, []).append(name)
-    rows = ["| | scenarios |", "| --- | --- |"]
-    rows += [f"| {said} | {', '.join(names)} |" for said, names in ended.items()]
-    offered = {n: one for n, one in figures["scenarios"].items() if n not in LEFT_OUT}
-    passed = sum(map(passes, offered.values()))
-    told = f"`{figures['suite']}` has {len(figures['scenarios'])} scenarios for servers. Of "
-    told += f"{len(offered)} something is offered here, and {passed} of these pass."
-    return "\n".join([told, "", *rows])
+def told(figures: dict[str, Any]) -> str:
+    """What came of it as Markdown."""
+    scenarios = figures["scenarios"]
+    offered = {name: one for name, one in scenarios.items() if name not in LEFT_OUT}
+    failed = [name for name, one in offered.items() if not passes(one)]
+    fail = f"These fail: {', '.join(failed)}. " if failed else ""
+    without = dict.fromkeys(
+        why.partition(":")[0] for name, why in LEFT_OUT.items() if name in scenarios
+    )
+    return paragraph(
+        f"`{figures['suite']}` has {len(scenarios)} scenarios for servers. Of {len(offered)} "
+        f"something is offered here, and {len(offered) - len(failed)} of these pass. "
+        f"{fail}Not offered: {'; '.join(without)}."
+    )
 
 
 def passes(one: dict[str, Any]) -> bool:
@@ -191,7 +188,7 @@ def main() -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise SystemExit(f"{PAGE.name}: the marks of the table are missing")
-    new = f"{before}{BEGIN}\n\n{table(figures)}\n\n{END}{after}"
+    new = f"{before}{BEGIN}\n\n{told(figures)}\n\n{END}{after}"
     if options.check and new != page:
         raise SystemExit(f"{PAGE.name} is out of date")
     PAGE.write_text(new, encoding="utf-8")

@@ -27,13 +27,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
-from mlx_tools.app.statistics import Share, mcnemar
 from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_items, sample
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Finder, finder
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tool_retrieval import candidates, pool, right, told
+from tool_retrieval import candidates, pool, right
 
 FIGURES = Path(__file__).with_name("tool_ranking.json")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tools.md"
@@ -171,33 +170,18 @@ def told_options(options: argparse.Namespace) -> str:
 
 
 def table(figures: Mapping[str, Any]) -> str:
-    """The rows of the page, and whether the differences say anything."""
-    lines = [f"| among | ranking | {' | '.join(f'at {k}' for k in PLACES)} |"]
-    lines.append("| --- " * (len(PLACES) + 2) + "|")
-    notes = []
-    for among, rankings in figures["places"].items():
-        for name, places in rankings.items():
-            found = (Share(sum(p <= k for p in places), len(places)) for k in PLACES)
-            peer = figures["versions"].get(name)
-            shown = f"{name} {peer}" if peer else name
-            count = figures["tools"][among]
-            lines.append(f"| {count} | {shown} | {' | '.join(map(told, found))} |")
-            if peer:
-                notes.append(f"{compared(rankings['mlx-tools'], places)} ({name}, {count})")
-    lines.append(
-        "\nQuestions of which one ranking alone has the tools among its best 5, ours and the"
-    )
-    lines.append("other's, with McNemar's exact p: " + "; ".join(notes) + ".")
+    """A row for each ranking: how often it has the tools among its best, of few and of all."""
+    ways = list(figures["places"])
+    heads = [f"at {k} of {figures['tools'][among]}" for among in ways for k in PLACES]
+    lines = [f"| ranking | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
+    for name in figures["places"][ways[0]]:
+        every = [figures["places"][among][name] for among in ways]
+        cells = [f"{sum(p <= k for p in own) / len(own):.1%}" for own in every for k in PLACES]
+        shown = f"{name} {figures['versions'].get(name, '')}".strip()
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
     kept = ", the half that is kept for reports" if figures["half"] == "report" else ""
-    lines.append(f"{figures['questions']} questions{kept}.")
+    lines.append(f"\n{figures['questions']} questions{kept}.")
     return "\n".join(lines)
-
-
-def compared(own: Sequence[int], other: Sequence[int], k: int = 5) -> str:
-    pairs = list(zip(own, other, strict=True))
-    first = sum(a <= k < b for a, b in pairs)
-    second = sum(b <= k < a for a, b in pairs)
-    return f"{first} and {second}, p = {mcnemar(first, second):.2g}"
 
 
 def page_with_table(page: str, figures: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Writes the tables of docs/clients.md, from what benchmarks/gateway_clients.json and
+"""Writes the figures of docs/clients.md, from what benchmarks/gateway_clients.json and
 benchmarks/gateway_peers.json say.
 
-python scripts/clients_table.py            write the tables
+python scripts/clients_table.py            write them
 python scripts/clients_table.py --check    exit 1 where they are out of date
 """
 
@@ -11,7 +11,7 @@ import json
 import textwrap
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch
+from scripts.stretch import ROOT, Stretch, paragraph
 
 Row = dict[str, Any]
 
@@ -24,59 +24,51 @@ def found(name: str) -> dict[str, Any]:
 
 
 def clients() -> str:
-    """The tables of clients as Markdown."""
+    """What the clients came to, as Markdown."""
     results = found("gateway_clients.json")
-    rows: list[Row] = results["scripted"]
-    named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    parts = [
-        f"`python benchmarks/gateway_clients.py`, {results['date']}, with {named}.",
-        "On a scripted model that does what a strong one does. A model that completes text sees no "
-        "pictures, and the gateway tells no log probabilities: what asks for them gets an error "
-        "that names it. An agent's tests are a task of five calls in a git repository, and that "
-        "each of its prompts begins with the one before.",
-        summary(rows),
-    ]
+    ended: dict[str, list[str]] = {}
+    for client, tests in by_client(results["scripted"]).items():
+        failed = [one["test"] for one in tests if not one["passed"]]
+        what = f"All but {' and '.join(failed)}" if failed else "All tests"
+        ended.setdefault(what, []).append(f"{client} ({len(tests)})")
+    parts = [f"- {what}: {'; '.join(names)}." for what, names in ended.items()]
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     if "small" in results:
         small = results["small"]
         failed = [f"{one['client']}, {cell(one['why'])}" for one in small if not one["passed"]]
         parts.append(
-            "On a real server, mlx-lm's, with SmolLM2 of 135 million parameters: an answer, and a "
-            "call of a calculator with an answer after it, right or not, of 80 tokens at most: "
-            f"{len(small) - len(failed)} of {len(small)} passed ({'; '.join(failed)})."
+            "- On mlx-lm's server with SmolLM2 of 135 million parameters, an answer, and a call "
+            "with an answer after it, right or not, of 80 tokens at most: "
+            f"{len(small) - len(failed)} of {len(small)} ({'; '.join(failed)})."
         )
-    return "\n\n".join(parts)
+    parts.append(f"- Tried were {versions}.")
+    command = f"`python benchmarks/gateway_clients.py`, {results['date']}, on a scripted model:"
+    return "\n".join([command, "", *map(paragraph, parts)])
 
 
-def summary(rows: list[Row]) -> str:
-    """A line for each client: how many passed, which failed and why, which it did not run."""
-    lines = ["| client | passed | failed, and why | not run |", "| --- | --- | --- | --- |"]
-    for client in dict.fromkeys(one["client"] for one in rows):
-        its = [one for one in rows if one["client"] == client]
-        run = [one for one in its if not one.get("skipped")]
-        passed = sum(one["passed"] for one in run)
-        failed = [f"{one['test']}: {cell(one['why'])}" for one in run if not one["passed"]]
-        skipped = [f"{one['test']}: {cell(one['why'])}" for one in its if one.get("skipped")]
-        lines.append(
-            f"| {client} | {passed} of {len(run)} | {'<br>'.join(failed)} "
-            f"| {'<br>'.join(skipped)} |"
-        )
-    return "\n".join(lines)
+def by_client(rows: list[Row]) -> dict[str, list[Row]]:
+    """The tests of each client that were run."""
+    its: dict[str, list[Row]] = {}
+    for one in rows:
+        if not one.get("skipped"):
+            its.setdefault(one["client"], []).append(one)
+    return its
 
 
 def cell(text: str) -> str:
-    return textwrap.shorten(text, 140, placeholder=" …").replace("|", "\\|").replace("<", "&lt;")
+    return textwrap.shorten(text, 140, placeholder=" …").replace("<", "&lt;")
 
 
 def peers() -> str:
-    """The table of peers as Markdown."""
+    """What the peers came to, as Markdown."""
     results = found("gateway_peers.json")
     rows: list[Row] = results["rows"]
-    names = list(dict.fromkeys(one["peer"] for one in rows))
-    lines = [f"| {' | '.join(names)} |", f"|{' --- |' * len(names)}"]
-    lines += [f"| {' | '.join(share(rows, name) for name in names)} |"]
+    names = dict.fromkeys(one["peer"] for one in rows)
     named = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
-    command = f"`python benchmarks/gateway_peers.py`, {results['date']}, with {named}."
-    return "\n\n".join([command, "\n".join(lines)])
+    return paragraph(
+        f"`python benchmarks/gateway_peers.py`, {results['date']}, with {named}: "
+        f"{'; '.join(f'{name}, {share(rows, name)}' for name in names)}."
+    )
 
 
 def share(rows: list[Row], peer: str) -> str:

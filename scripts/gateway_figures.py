@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from scripts.stretch import ROOT, Stretch
+from scripts.stretch import ROOT, Stretch, paragraph
 
 
 def _kept(name: str) -> Any:
@@ -18,38 +18,33 @@ def _kept(name: str) -> Any:
 
 
 def figures() -> str:
-    """The tables, Markdown."""
+    """What was measured, Markdown."""
     load, cache = _kept("gateway_load.json"), _kept("gateway_cache.json")
+    counts = [key for key in load if key.endswith(" clients")]
+    heads = "".join(f" {name.partition(' ')[0]} at once |" for name in counts)
     lines = [
-        f"`python benchmarks/gateway_load.py`, on {load['machine']}: medians in milliseconds.",
+        f"`python benchmarks/gateway_load.py`, on {load['machine']}, with so many clients at once: "
+        "medians in ms, to the first token and between tokens.",
         "",
-        "| clients at once | asked | to the first token | from token to token |",
-        "| --- | --- | --- | --- |",
+        f"| asked |{heads}",
+        f"| --- |{' --- |' * len(counts)}",
     ]
-    for clients in (key for key in load if key.endswith(" clients")):
-        for name, row in load[clients].items():
-            number = clients.partition(" ")[0]
-            lines.append(f"| {number} | {name} | {row['first_ms']:g} | {row['token_ms']:g} |")
-    memory, left = load["memory"], load["clients that leave"]
-    lines += [
-        "",
-        "Memory: "
-        + ", ".join(f"{row['rss_kb'] // 1024} MB after {row['requests']:,}" for row in memory)
-        + f" requests. Of {left['clients']:,} clients that went away at random "
-        f"{left['left']['active']} held a slot {left['seconds']:g} s after the last.",
-        "",
-        "`python benchmarks/gateway_cache.py --pi PATH`: the agent pi, ten questions of one "
-        "conversation on the embedded model. How much of the prompt before was in the cache of the "
-        "model's server:",
-        "",
-        "| asked | requests | least share | shares |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, row in cache.items():
-        shares = [f"{one['share']:.0%}" for one in row["requests"] if "share" in one]
-        least = "" if row["least"] is None else f"{row['least']:.0%}"
-        lines.append(f"| {name} | {len(row['requests'])} | {least} | {', '.join(shares)} |")
-    return "\n".join(lines)
+    for name in load[counts[0]]:
+        rows = [load[count][name] for count in counts]
+        cells = "".join(f" {row['first_ms']:g}, {row['token_ms']:g} |" for row in rows)
+        lines.append(f"| {name} |{cells}")
+    first, last, left = load["memory"][0], load["memory"][-1], load["clients that leave"]
+    told = (
+        f"Memory: {first['rss_kb'] // 1024} MB after {first['requests']:,} requests, "
+        f"{last['rss_kb'] // 1024} MB after {last['requests']:,}. Of {left['clients']:,} clients "
+        f"that went away at random {left['left']['active']} held a slot {left['seconds']:g} s "
+        "after the last. `python benchmarks/gateway_cache.py --pi PATH` has the agent pi ask ten "
+        "questions of one conversation. At least this much of the prompt before was in the cache "
+        "of the model's server: "
+        + ", ".join(f"{name} {row['least']:.0%}" for name, row in cache.items() if row["least"])
+        + " (more than 100 % is the model's own turn)."
+    )
+    return "\n".join([*lines, "", paragraph(told)])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Writes the tables of docs/mcp.md and docs/tools.md that benchmarks measured: public servers, the
+"""Writes what benchmarks measured into docs/mcp.md and docs/tools.md: public servers, the
 conformance suite, what servers cost a start, OpenAPI documents.
 
-python scripts/mcp_table.py            write the tables
-python scripts/mcp_table.py --check    exit 1 where they are out of date
+python scripts/mcp_table.py            write it
+python scripts/mcp_table.py --check    exit 1 where it is out of date
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from scripts.stretch import ROOT, Stretch
+from scripts.stretch import ROOT, Stretch, paragraph
 
 
 def found(name: str) -> dict[str, Any]:
@@ -20,41 +20,33 @@ def found(name: str) -> dict[str, Any]:
     return value
 
 
-def table(*rows: list[str]) -> str:
-    """Rows as Markdown, the first as heads."""
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]])
-
-
 def cell(text: str) -> str:
-    return " ".join(text.split())[:140].replace("|", "\\|").replace("<", "&lt;")
+    return " ".join(text.split())[:140].replace("<", "&lt;")
 
 
 def servers() -> str:
     results = found("mcp_servers")
-    rows = [["server", "tools", "called in a run", "worked", "the embedded model"]]
+    said = []
     for one in results["rows"]:
-        called = ", ".join(f"`{name}`" for name in dict.fromkeys(one["calls"]))
-        real = one["real"]["calls"]
-        worked = "yes" if not one["why"] else f"no: {cell(one['why'])}"
-        said = ", ".join(real) if real else f"no call ({cell(one['real']['ended'])})"
-        rows.append([f"{one['server']} {one['version']}", str(one["tools"]), called, worked, said])
-    return f"`python benchmarks/mcp_servers.py`, {results['date']}.\n\n{table(*rows)}"
+        without = f" ({cell(one['why'])})" if one["why"] else ""
+        said.append(f"{one['server']} {one['version']}{without}")
+    return paragraph(
+        f"`python benchmarks/mcp_servers.py`, {results['date']}, adds public servers and calls "
+        f"tools of each in `ask`, asked by a scripted model: {'; '.join(said)}."
+    )
 
 
 def conformance() -> str:
     results = found("mcp_conformance_client")
-    ended: dict[str, list[str]] = {}
-    for one in results["rows"]:
-        said = cell(f"not offered: {one['not_offered']}") if one["not_offered"] else "FAIL"
-        ended.setdefault("pass" if one["ok"] else said, []).append(one["scenario"])
-    rows = [["", "scenarios"], *([said, ", ".join(names)] for said, names in ended.items())]
-    passed = len(ended.get("pass", ()))
-    return (
+    rows = results["rows"]
+    failed = [one["scenario"] for one in rows if not one["ok"] and not one["not_offered"]]
+    without = dict.fromkeys(cell(one["not_offered"]) for one in rows if one["not_offered"])
+    fail = f"These fail: {', '.join(failed)}. " if failed else ""
+    return paragraph(
         f"`python benchmarks/mcp_conformance_client.py`, {results['date']}, with "
-        f"`@modelcontextprotocol/conformance` {results['suite']}: {passed} of "
-        f"{len(results['rows'])} "
-        f"scenarios pass.\n\n{table(*rows)}"
+        f"`@modelcontextprotocol/conformance` {results['suite']}: "
+        f"{sum(one['ok'] for one in rows)} of {len(rows)} scenarios pass. "
+        f"{fail}Not offered: {'; '.join(without)}."
     )
 
 
@@ -67,22 +59,21 @@ def start() -> str:
 
 def documents() -> str:
     results = found("openapi_documents")
-    heads = ["document", "operations", "left out", "valid values let through"]
-    rows = [[*heads, "invalid ones refused", "calls answered", "start, s more"]]
-    rows += [
+    heads = ["document", "operations", "left out", "valid values let through", "calls answered"]
+    rows = [
         [
             f"{one['document']} {one['version']}",
             str(one["bound"]),
             str(one["left_out"]),
             f"{one['valid, let through']} of {one['valid']}",
-            f"{one['invalid, refused']} of {one['invalid']}",
             f"{one['answered']} of {one['called']}",
-            f"{max(one['seconds'], 0):.1f}",
         ]
         for one in results["rows"]
     ]
-    named = f"`python benchmarks/openapi_documents.py`, {results['date']}, "
-    return f"{named}schemathesis {results['schemathesis']}.\n\n{table(*rows)}"
+    lines = [f"| {' | '.join(row)} |" for row in [heads, ["---"] * len(heads), *rows]]
+    command = f"`python benchmarks/openapi_documents.py`, {results['date']}, with values that "
+    command += f"schemathesis {results['schemathesis']} makes of the document:"
+    return "\n".join([command, "", *lines])
 
 
 STRETCHES: Final = {

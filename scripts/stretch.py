@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+
+
+def paragraph(text: str) -> str:
+    """A text, or a point of a list, in lines as long as those of the pages."""
+    inner = "  " if text.startswith("- ") else ""
+    made = textwrap.TextWrapper(138, subsequent_indent=inner, break_on_hyphens=False)
+    return made.fill(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,10 +341,26 @@ def test_every_block_of_a_page_is_of_a_known_kind_and_parses(page: Path) -> None
                 assert commands(block.body), f"line {block.line}: no command"
 
 
+def anchors(page: str) -> set[str]:
+    """What a link to a heading of the page may say behind its ``#``."""
+    outside = re.sub(r"^ *```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", outside, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
+    missing = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        name, _, heading = link.partition("#")
+        if "://" in link:
+            continue
+        file = page.parent / name if name else page
+        known = file.exists() and (
+            not heading or heading in anchors(file.read_text(encoding="utf-8"))
+        )
+        if not known:
+            missing.append(link)
     assert missing == []
 
 

@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
         ("How do I stop a tool from writing files without asking me first?", "policy.md"),
         ("Can I bring back a file that the model deleted?", "approvals.md"),
         ("How can I let my own Python function be called by the model?", "tools.md"),
-        ("Which kinds of passwords and keys are hidden from the model?", "redaction.md"),
+        ("Which kinds of passwords and keys are hidden from the model?", "policy.md"),
         ("How do I run a task every morning?", "scheduler.md"),
         ("Can the model look at pages on my local network?", "web.md"),
         ("How do I check that a new model still calls tools correctly?", "golden.md"),
@@ -46,7 +46,7 @@ def test_the_page_that_answers_is_among_the_first_three(
         ("scedule", "scheduler.md"),
         ("aproval", "approvals.md"),
         ("knowlege", "knowledge-base.md"),
-        ("redakton", "redaction.md"),
+        ("redakton", "policy.md"),
         ("protocoll", "protocol.md"),
     ],
 )
