@@ -110,7 +110,14 @@ class Guarded:
         try:
             chunks = self.backend.complete(request)
             if not hasattr(chunks, "__aiter__"):
-                raise _no_iterator(chunks, name)
+                if inspect.iscoroutine(chunks):
+                    chunks.close()
+                raise BackendBroken(
+                    f"complete() of the backend {name} gave {type(chunks).__name__}, no async "
+                    "iterator",
+                    hint="write it as an async generator: async def complete(self, request), "
+                    "with yield in it",
+                )
             chunks = aiter(chunks)
             while True:
                 try:
@@ -144,15 +151,6 @@ async def started(backend: Backend) -> None:
             await start()
         except Exception as error:
             _raise(error, type(backend).__name__)
-
-
-def _no_iterator(chunks: Any, name: str) -> BackendBroken:
-    if inspect.iscoroutine(chunks):
-        chunks.close()
-    return BackendBroken(
-        f"complete() of the backend {name} gave {type(chunks).__name__}, no async iterator",
-        hint="write it as an async generator: async def complete(self, request), with yield in it",
-    )
 
 
 def _raise(error: Exception, name: str) -> NoReturn:

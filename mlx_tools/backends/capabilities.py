@@ -10,9 +10,9 @@ import secrets
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast, get_args
 
+from mlx_tools.backends.chat_wire import chat_body
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.interface import Backend, CompletionRequest, GrammarText
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
@@ -21,7 +21,6 @@ from mlx_tools.backends.verdicts import NativeVerdict
 from mlx_tools.backends.wire import (
     GRAMMAR_HINT,
     GrammarOption,
-    completion_body,
     grammar_fields,
     read_usage,
 )
@@ -105,8 +104,8 @@ async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
     """Which option holds the model to a grammar: llama.cpp's, vLLM's, or None."""
     request = _request("The sky is", 4)
     only = GrammarText('root ::= "zq7"', 'start: "zq7"')
-    options: tuple[GrammarOption, ...] = get_args(GrammarOption)
-    for option in options:
+    option: GrammarOption
+    for option in get_args(GrammarOption):
         try:
             answer = await backend.ask_whole(request, **grammar_fields(option, only))
         except BackendError:
@@ -171,10 +170,8 @@ async def _chat_tokens(backend: CompletionsBackend, system: str) -> int | None:
     """The tokens of the prompt that the server's own template makes."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": _QUESTION})
-    request = CompletionRequest(prompt="-", max_tokens=1)
-    body: dict[str, Any] = completion_body(request, model=backend.model, stream=False)
-    del body["prompt"]
-    sent = json.dumps(body | {"messages": messages}).encode()
+    request = CompletionRequest(prompt="-", max_tokens=1, messages=messages)
+    sent = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
     try:
         status, _, answer = await backend.get("/v1/chat/completions", PROBE_TIMEOUT, sent)
         usage = read_usage(json.loads(answer).get("usage"))
@@ -225,24 +222,14 @@ class _Failed(Exception):
     """The server's own calling does not work; says why."""
 
 
-@dataclass(slots=True)
 class _Trial:
     """The questions, and who is asked."""
 
-    backend: Backend
-    asked: Mapping[str, Any]
-    timeout: float
-    tools: dict[str, ToolSpec] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tools = {
-            one["name"]: ToolSpec(
-                name=one["name"],
-                description=one["description"],
-                parameters=one["parameters"],
-                effects=frozenset(),
-            )
-            for one in self.asked["tools"]
+    def __init__(self, backend: Backend, timeout: float) -> None:
+        self.asked: Mapping[str, Any] = tomllib.loads(read_data(FILE))
+        self._backend, self._timeout = backend, timeout
+        self._tools = {
+            one["name"]: ToolSpec(**one, effects=frozenset()) for one in self.asked["tools"]
         }
 
     async def ask(self, messages: Sequence[Message], choice: str = "auto") -> Reading:
@@ -250,29 +237,31 @@ class _Trial:
         request = CompletionRequest(
             prompt=messages[-1]["content"] or " ",
             max_tokens=MAX_TOKENS,
-            timeout=self.timeout,
+            timeout=self._timeout,
             messages=messages,
             tools=[{"type": "function", "function": dict(one)} for one in self.asked["tools"]],
             tool_choice=choice,
         )
         text, reason = "", None
-        async with aclosing(cast(Any, self.backend.complete(request))) as chunks:
+        async with aclosing(cast(Any, self._backend.complete(request))) as chunks:
             async for chunk in chunks:
                 text += chunk.text
                 reason = chunk.finish_reason or reason
-                if _rambles(text):
+                said = text.rpartition("</think>")[2]  # a thought may be as long as it likes
+                rambles = len(said) > MOST_SAID and not said.startswith("<think>")
+                if rambles and "tool_call" not in said:  # no call will follow
                     reason = "stop"
                     break
         if reason == "tool_calls":
             raise _Failed("the server says that there are calls, and gives none")
         rules = ReadingRules(
-            style=PLAIN, catalog={name: one.parameters for name, one in self.tools.items()}
+            style=PLAIN, catalog={name: one.parameters for name, one in self._tools.items()}
         )
         return read(text, reason or "length", rules)
 
     def call(self, reading: Reading) -> ToolCall | None:
         """The call that the server itself read, where it fits its tool."""
-        judged = judge(reading, self.tools)
+        judged = judge(reading, self._tools)
         if not judged or reading.error is not None:
             return None
         if judged[0].error is not None:
@@ -325,12 +314,6 @@ class _Trial:
         return True
 
 
-def _rambles(text: str) -> bool:
-    """Whether a model says so much that no call will follow. Its thoughts do not count."""
-    said = text.rpartition("</think>")[2]
-    return len(said) > MOST_SAID and not said.startswith("<think>") and "tool_call" not in said
-
-
 async def probe_native(
     backend: Backend, *, server: str, model: str, at: str, timeout: float = 120.0
 ) -> NativeVerdict:
@@ -340,7 +323,7 @@ async def probe_native(
     is that of one request in seconds. Raises `BackendError` where the server fails, but for one
     that refuses such requests or answers nonsense: that is a verdict.
     """
-    probe = _Trial(backend, tomllib.loads(read_data(FILE)), timeout)
+    probe = _Trial(backend, timeout)
     passed, obeys, reason = False, False, ""
     try:
         for case in probe.asked["calls"]:

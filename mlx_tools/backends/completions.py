@@ -363,7 +363,12 @@ class CompletionsBackend:
                 stock = silent and health is not None and health.is_mlx_lm
                 if isinstance(error, NothingCame) or (stock and isinstance(error, Dropped)):
                     if nudges > len(NUDGES):
-                        raise _stuck(str(self.address)) from error
+                        said = "began an answer and gave nothing, again and again"
+                        raise BackendRefused(
+                            f"{self.address} {said}",
+                            hint="its prompt cache may hold exactly this prompt: "
+                            "restart it, or ask in other words",
+                        ) from error
                     await self._push_out(request, limits, nudges)
                     nudges += 1
                     continue
@@ -529,13 +534,6 @@ def some(names: Sequence[str]) -> str:
     """Names of models for a message, the first eight of them."""
     shown = ", ".join(clean(name, 100) for name in names[:8])
     return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _stuck(address: str) -> BackendRefused:
-    return BackendRefused(
-        f"{address} began an answer and gave nothing, again and again",
-        hint="its prompt cache may hold exactly this prompt: restart it, or ask in other words",
-    )
 
 
 def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:

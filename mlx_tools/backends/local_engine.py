@@ -28,6 +28,10 @@ _MOST_WAYS: Final = 100_000
 """How many ways on there may be at one place: every tool's name is one."""
 
 
+_ENDS: Final = ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence")
+"""Why llguidance lets nothing more come where the grammar was followed to its end."""
+
+
 class Grammars:
     """The grammars of one model, each compiled once. ``tokenizer`` is as mlx-lm loads it.
 
@@ -52,7 +56,7 @@ class Grammars:
         self._compiled: OrderedDict[tuple[str, bool, bool], Any] = OrderedDict()
 
     def start(
-        self, lark: str, prompt: Sequence[int], *, fast_forward: bool = True, take_back: bool = True
+        self, lark: str, prompt: Sequence[int], *, fast_forward: bool, take_back: bool
     ) -> GrammarRun:
         """A completion of ``prompt``, one token at least, by the grammar.
 
@@ -87,9 +91,7 @@ class GrammarRun:
     """One completion. ``tokens`` are the prompt's as the model should read them, which may end
     before the prompt does, or go on to what must follow; then those that came."""
 
-    def __init__(
-        self, tokenizer: Any, compiled: Any, prompt: Sequence[int], *, heal: bool = True
-    ) -> None:
+    def __init__(self, tokenizer: Any, compiled: Any, prompt: Sequence[int], *, heal: bool) -> None:
         self._tokenizer = tokenizer
         self._interpreter = compiled.deep_copy()
         self._decoder = _Decoder("replace")
@@ -117,7 +119,12 @@ class GrammarRun:
         while True:
             mask, said = self._interpreter.compute_mask()
             if json.loads(said)["stop"]:
-                self._check_end()
+                reason = str(self._interpreter.stop_reason())
+                if reason not in _ENDS:
+                    raise BackendBroken(
+                        f"the grammar could not be followed: {reason}",
+                        hint="its tools may have too many alternatives: offer fewer",
+                    )
                 return None
             if mask is not None:
                 return bytes(mask)
@@ -158,14 +165,6 @@ class GrammarRun:
             self._sizes.append(len(piece))
             self._written += piece
         return back, list(tokens)
-
-    def _check_end(self) -> None:
-        reason = str(self._interpreter.stop_reason())
-        if reason not in ("NotStopped", "NoExtension", "NoExtensionBias", "EndOfSentence"):
-            raise BackendBroken(
-                f"the grammar could not be followed: {reason}",
-                hint="its tools may have too many alternatives: offer fewer",
-            )
 
     def _bytes(self, tokens: Sequence[int]) -> bytes:
         return bytes(self._tokenizer.decode_bytes(list(tokens)))
@@ -215,11 +214,19 @@ class Engine:
             UsageError: the prompt or the grammar cannot be used.
             BackendBroken: the grammar ran into a limit.
         """
-        prompt = self._tokens(check_request(request))
+        prompt = list(self._tokenizer.encode(check_request(request)))
+        if not prompt:
+            raise UsageError("the prompt comes to no token of this model's")
         choose = _Choice(request)
         steps = self._free(prompt, request, choose, watch)
         if request.grammar is not None:
-            run = self._grammar_run(request.grammar.lark, prompt)
+            self._grammars = self._grammars or Grammars(self._tokenizer)
+            run = self._grammars.start(
+                request.grammar.lark,
+                prompt,
+                fast_forward=self._fast_forward,
+                take_back=self._reading.can_shorten,
+            )
             steps = self._held(run, len(prompt), request, choose, watch)
         try:
             yield from steps
@@ -230,12 +237,6 @@ class Engine:
             raise
         finally:
             arrays().clear_cache()  # buffers of sizes that will not come again
-
-    def _tokens(self, prompt: str) -> list[int]:
-        tokens = list(self._tokenizer.encode(prompt))
-        if not tokens:
-            raise UsageError("the prompt comes to no token of this model's")
-        return tokens
 
     # --- written freely -----------------------------------------------------------------------
 
@@ -275,12 +276,6 @@ class Engine:
 
     # --- held to a grammar --------------------------------------------------------------------
 
-    def _grammar_run(self, lark: str, prompt: list[int]) -> GrammarRun:
-        self._grammars = self._grammars or Grammars(self._tokenizer)
-        return self._grammars.start(
-            lark, prompt, fast_forward=self._fast_forward, take_back=self._reading.can_shorten
-        )
-
     def _held(
         self,
         run: GrammarRun,
@@ -300,7 +295,7 @@ class Engine:
         while finish is None:
             watch()
             mask = run.mask()
-            token = None if mask is None else int(choose.token(_masked(logits, mask)).item())
+            token = None if mask is None else int(choose.token(logits, mask).item())
             if token is None or token in self._ends:
                 count, finish = count + (token is not None), "stop"
                 break
@@ -354,10 +349,16 @@ class _Choice:
             seed = secrets.randbelow(2**63) if request.seed is None else request.seed
             self._key = mx.random.key(seed)
 
-    def token(self, logits: Any) -> Any:
-        """The token, not computed yet."""
+    def token(self, logits: Any, mask: bytes | None = None) -> Any:
+        """The token, not computed yet. ``mask`` has 0 for each that may not come."""
         mx = arrays()
-        if known := {token: bias for token, bias in self._bias.items() if token < logits.shape[0]}:
+        size = logits.shape[0]
+        if mask is not None:
+            # the model may have room for tokens that its tokenizer does not use
+            allowed = mx.array(memoryview(mask + bytes(max(0, size - len(mask))))) != 0
+            none = mx.array(-float("inf"), dtype=logits.dtype)
+            logits = mx.where(allowed[:size], logits, none)
+        if known := {token: bias for token, bias in self._bias.items() if token < size}:
             values = mx.array(list(known.values()), dtype=logits.dtype)
             logits = logits.at[mx.array(list(known))].add(values)
         if self._key is None:
@@ -365,15 +366,6 @@ class _Choice:
         self._key, once = mx.random.split(self._key)
         wide = logits.astype(mx.float32)
         return mx.random.categorical((wide - mx.max(wide)) / self._temperature, key=once)
-
-
-def _masked(logits: Any, mask: bytes) -> Any:
-    mx = arrays()
-    allowed = mx.array(memoryview(mask)) != 0
-    size = logits.shape[0]
-    if len(mask) < size:  # the model has room for tokens that its tokenizer does not use
-        allowed = mx.concatenate([allowed, mx.zeros(size - len(mask), dtype=mx.bool_)])
-    return mx.where(allowed[:size], logits, mx.array(-float("inf"), dtype=logits.dtype))
 
 
 def arrays() -> Any:

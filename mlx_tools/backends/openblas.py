@@ -6,15 +6,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from mlx_tools.process import clean
-
-NO_OPENBLAS: Final = (
-    "OpenBLAS is not installed: reading a prompt takes about ten times as long "
-    "(on Debian or Ubuntu: apt install libopenblas0-pthread)"
-)
-_FOLDERS: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib")
 
 
 def find_openblas(platform: str = sys.platform) -> str | None:
@@ -24,26 +17,33 @@ def find_openblas(platform: str = sys.platform) -> str | None:
     import ctypes.util
 
     patterns = ("libopenblas*.so*", "*-linux-gnu/libopenblas*.so*")
-    files = (
-        file for folder in _FOLDERS for pattern in patterns for file in Path(folder).glob(pattern)
-    )
-    return ctypes.util.find_library("openblas") or next(map(str, files), None)
+    folders = map(Path, ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"))
+    files = (str(file) for folder in folders for name in patterns for file in folder.glob(name))
+    return ctypes.util.find_library("openblas") or next(files, None)
 
 
-def slow_without(found: str | None, platform: str = sys.platform) -> str:
+def slow_without(found: str | None) -> str:
     """A line for a person where MLX would need what was not found, else nothing."""
-    return NO_OPENBLAS if found is None and platform.startswith("linux") else ""
+    if found is not None or not sys.platform.startswith("linux"):
+        return ""
+    return (
+        "OpenBLAS is not installed: reading a prompt takes about ten times as long "
+        "(on Debian or Ubuntu: apt install libopenblas0-pthread)"
+    )
 
 
 def load_openblas(find: Callable[[], str | None]) -> str:
     """Load it into this process, before MLX itself is imported.
 
     A library whose names are made known to the whole process before MLX is loaded comes first when
-    MLX looks for them, as with ``LD_PRELOAD``. Returns a line for a person where this cannot be
-    done, and elsewhere nothing.
+    MLX looks for them, as with ``LD_PRELOAD``. NumPy's own build has another name, and is of no
+    use. Returns a line for a person where this cannot be done, and elsewhere nothing.
     """
-    if _is_loaded():
-        return ""
+    try:
+        if "/libopenblas" in Path("/proc/self/maps").read_text(encoding="utf-8"):
+            return ""
+    except OSError:
+        pass  # there is no such file here
     found = find()
     if found is None:
         return slow_without(found)
@@ -59,11 +59,3 @@ def load_openblas(find: Callable[[], str | None]) -> str:
     except OSError as error:
         return f"OpenBLAS cannot be loaded: {clean(str(error))}"
     return ""
-
-
-def _is_loaded() -> bool:
-    """Whether OpenBLAS is in this process; NumPy's own build, under another name, is of no use."""
-    try:
-        return "/libopenblas" in Path("/proc/self/maps").read_text(encoding="utf-8")
-    except OSError:
-        return False

@@ -181,11 +181,6 @@ class UpstreamPool:
         return next(ready, self.upstreams[0]).backend
 
     @property
-    def address(self) -> Address:
-        """That of `current`."""
-        return self.current.address
-
-    @property
     def addresses(self) -> tuple[Address, ...]:
         """Those of all servers that were named, in their order."""
         return tuple(one.backend.address for one in (*self.upstreams, *self.others))
@@ -220,7 +215,8 @@ class UpstreamPool:
                     continue
                 begun, left = False, end - self._retry.clock()
                 if left <= 0:
-                    raise problem or _too_late(request)
+                    said = f"no server began to answer within {request.timeout:g} s"
+                    raise problem or BackendTimeout(said, hint=MORE_TIME_HINT)
                 chunks = upstream.backend.complete(replace(request, timeout=left))
                 try:
                     async with aclosing(chunks):
@@ -244,9 +240,11 @@ class UpstreamPool:
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models of all the servers, each once."""
+        from asyncio import gather
+
         every = (*self.upstreams, *self.others)
-        well = (one.backend for one in every if not one.server.is_out)
-        listed = await _each([backend.models(timeout) for backend in well])
+        well = [one.backend for one in every if not one.server.is_out]
+        listed = await gather(*(backend.models(timeout) for backend in well))
         return tuple(dict.fromkeys(name for names in listed for name in names))
 
     async def aclose(self) -> None:
@@ -316,26 +314,6 @@ def all_out(upstreams: Sequence[Upstream]) -> BackendUnreachable:
     return BackendUnreachable(said, hint=START_HINT)
 
 
-def _too_late(request: CompletionRequest) -> BackendTimeout:
-    said = f"no server began to answer within {request.timeout:g} s"
-    return BackendTimeout(said, hint=MORE_TIME_HINT)
-
-
-async def _each(asked: Sequence[Any]) -> list[Any]:
-    """What they all give, asked at the same time."""
-    import anyio
-
-    given: list[Any] = [None] * len(asked)
-
-    async def one(place: int) -> None:
-        given[place] = await asked[place]
-
-    async with anyio.create_task_group() as group:
-        for place in range(len(asked)):
-            group.start_soon(one, place)
-    return given
-
-
 # --- which servers serve a model ----------------------------------------------------------------
 
 
@@ -366,8 +344,20 @@ async def choose_pool(
         BackendUnreachable: none answers.
         UsageError: none of those that answer serves the model, or one is no completions server.
     """
-    every = _upstreams(urls, api_key, {} if breakers is None else breakers)
-    healths = await _each([one.backend.health() for one in every])
+    from asyncio import gather
+
+    breakers = {} if breakers is None else breakers
+    every = []
+    for url in urls:
+        if parse_address(url).interface:
+            raise UsageError(
+                f"{url} is no completions server", hint="name it alone, or none but such servers"
+            )
+        # The pool itself asks again: another server first.
+        backend = CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))
+        server = breakers.setdefault(str(backend.address), Breaker())
+        every.append(Upstream(backend, server, Breaker(server.clock)))
+    healths = await gather(*(one.backend.health() for one in every))
     well = {one.address: health for one, health in zip(every, healths, strict=True) if health.ok}
     for one, health in zip(every, healths, strict=True):
         if health.ok:
@@ -381,8 +371,8 @@ async def choose_pool(
     name = model or (await look_at(answering[0].backend)).model
     serving = answering
     if name is not None:
-        told = [serves(one.backend, name, well[one.address]) for one in answering]
-        serving = [one for one, does in zip(answering, await _each(told), strict=True) if does]
+        told = await gather(*(serves(one.backend, name, well[one.address]) for one in answering))
+        serving = [one for one, does in zip(answering, told, strict=True) if does]
     if not serving:
         raise UsageError(
             f"none of the servers that answer serves the model {clean(name or '', 100)}",
@@ -398,19 +388,3 @@ async def choose_pool(
     silent = [f"{one.address} does not answer" for one in every if one not in answering]
     note = "; ".join(filter(None, (looked[0].note, *silent)))
     return replace(looked[0], backend=pool, note=note, model=name)
-
-
-def _upstreams(
-    urls: Sequence[str], api_key: str | None, breakers: dict[str, Breaker]
-) -> list[Upstream]:
-    made = []
-    for url in urls:
-        if parse_address(url).interface:
-            raise UsageError(
-                f"{url} is no completions server", hint="name it alone, or none but such servers"
-            )
-        # The pool itself asks again: another server first.
-        backend = CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))
-        server = breakers.setdefault(str(backend.address), Breaker())
-        made.append(Upstream(backend, server, Breaker(server.clock)))
-    return made

@@ -109,9 +109,8 @@ def find_chat_format(
         found = format_for_name(model or "")
         source = f"the model's name ({found.name})"
         if found is NAMED_FORMATS["plain"]:
-            known = (
-                f"that of {model} is not known" if model else "nothing says which model is served"
-            )
+            nobody = "nothing says which model is served"
+            known = f"that of {model} is not known" if model else nobody
             doubt = (
                 f"the chat format plain is a guess, since {known}: "
                 "set it with --chat-format, or name the model with --model"
@@ -134,19 +133,13 @@ async def find_served_format(
     Where nothing names the model, mlx-lm's server is asked in a few short requests which format
     its own chat endpoint writes.
     """
-    own: Any = backend
-    if (
-        wanted == "auto"
-        and files is None
-        and model is None
-        and getattr(own, "kind", "") == "completions"
-    ):
+    unknown = wanted == "auto" and files is None and model is None
+    if unknown and getattr(backend, "kind", "") == "completions":
         from mlx_tools.backends.capabilities import hides_its_model, probe_chat_format
 
-        if await hides_its_model(own):
-            probed = await probe_chat_format(own)
-            if probed is not None:
-                return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
+        own: Any = backend
+        if await hides_its_model(own) and (probed := await probe_chat_format(own)) is not None:
+            return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
     return find_chat_format(wanted, files=files, model=model)
 
 
@@ -208,11 +201,8 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
     if isinstance(said, int) and not isinstance(said, bool) and said > 0:
         return said
     try:
-        if (
-            model is None
-            and model_of(backend) is None
-            and getattr(backend, "kind", "") == "completions"
-        ):
+        named = model is not None or model_of(backend) is not None
+        if not named and getattr(backend, "kind", "") == "completions":
             model = (await _served(backend))[0]
         folder = folder_of(backend, model)
         return None if folder is None else read_context(folder)
@@ -275,21 +265,19 @@ async def find_route(
         UsageError: there is no such path.
     """
     servers = servers_of(backend)
+    completes = getattr(backend, "completes", True) is not False
     if wanted == "prompted" and not prompts:
         raise UsageError(
             "no model may be prompted: routing.local_enabled is false",
             hint="set it to true, or leave routing.route at auto",
         )
-    if getattr(backend, "completes", True) is False:
-        if wanted == "prompted":
-            raise UsageError(
-                "the server takes messages alone, no prompts",
-                hint="routing.route: auto or native",
-            )
-        obeys = bool(getattr(backend, "obeys_choice", False))
-        return Route(
-            path="native", reason="its server takes messages alone", completes=False, obeys=obeys
+    if wanted == "prompted" and not completes:
+        raise UsageError(
+            "the server takes messages alone, no prompts", hint="routing.route: auto or native"
         )
+    if not completes:
+        reason, obeys = "its server takes messages alone", getattr(backend, "obeys_choice", False)
+        return Route(path="native", reason=reason, completes=False, obeys=bool(obeys))
     if not servers and (wanted == "native" or not prompts):
         raise UsageError(
             "there is no native path to a model in this process: it is prompted",
@@ -297,19 +285,33 @@ async def find_route(
         )
     known = _known(store or VerdictStore(), [name for name, _ in servers], model)
     if not prompts:
-        reason = "prompts to a local model are turned off"
-        obeys = known is not None and known.obeys
+        reason, obeys = "prompts to a local model are turned off", bool(known and known.obeys)
         return Route(path="native", reason=reason, completes=False, obeys=obeys)
     if wanted == "prompted" or not servers:
         reason = "as asked" if wanted == "prompted" else "it runs in this process"
         return Route(path="prompted", reason=reason)
+    if known is not None:
+        native = wanted == "native" or known.passed
+        return Route(
+            path="native" if native else "prompted",
+            reason="as asked" if wanted == "native" else known.reason,
+            completes=known.completes,
+            obeys=known.obeys,
+        )
     if wanted == "native":
-        if known is not None:
-            return replace(_measured(known), path="native", reason="as asked")
         from mlx_tools.backends.capabilities import completes_text
 
         return Route(path="native", reason="as asked", completes=await completes_text(backend))
-    return _measured(known) if known is not None else _untried(model, template)
+    # A model that was never tried is prompted, whatever its template says: a server may have no
+    # parser for its calls, and drop them.
+    reason = "its server's own calling was not tried (mlx-tools doctor does)"
+    if model is None:
+        reason = "nothing tells which model it is, so what a trial finds could not be known again"
+    elif template is not None and tells_of_tools(template):
+        reason += ", though its template tells of tools"
+    elif template is not None:
+        reason = "its template does not tell of tools"
+    return Route(path="prompted", reason=reason)
 
 
 def _known(store: VerdictStore, servers: Sequence[str], model: str | None) -> NativeVerdict | None:
@@ -318,36 +320,11 @@ def _known(store: VerdictStore, servers: Sequence[str], model: str | None) -> Na
     tried = [one for one in found if one is not None]
     if not tried or len(tried) < len(found):
         return None
-    first = next((one for one in tried if not one.passed), tried[0])
     return replace(
-        first,
+        next((one for one in tried if not one.passed), tried[0]),
         obeys=all(one.obeys for one in tried),
         completes=all(one.completes for one in tried),
     )
-
-
-def _measured(known: NativeVerdict) -> Route:
-    return Route(
-        path="native" if known.passed else "prompted",
-        reason=known.reason,
-        completes=known.completes,
-        obeys=known.obeys,
-    )
-
-
-def _untried(model: str | None, template: str | None) -> Route:
-    """A model that was never tried is prompted, whatever its template says: a server may have no
-    parser for its calls, and drop them."""
-    reason = "its server's own calling was not tried (mlx-tools doctor does)"
-    if model is None:
-        reason = "nothing tells which model it is, so what a trial finds could not be known again"
-    elif template is not None:
-        told = tells_of_tools(template)
-        reason = f"{reason}, though its template tells of tools" if told else _NO_TOOLS
-    return Route(path="prompted", reason=reason)
-
-
-_NO_TOOLS: Final = "its template does not tell of tools"
 
 
 def tells_of_tools(template: str) -> bool:

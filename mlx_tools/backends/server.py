@@ -34,6 +34,9 @@ LOGS_KEPT: Final = 10
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
 """What is no news in a log."""
 
+PATIENCE: Final = 5.0
+"""Seconds that a server has to end by itself."""
+
 TRIES: Final = 3
 """How often a start is tried where another program took the port in between."""
 
@@ -75,7 +78,7 @@ class ServerBackend:
         self._openblas = openblas
         self._environ = environ
         self._gate = threading.Lock()
-        self._running: tuple[ServerProcess, CompletionsBackend] | None = None
+        self._running: ServerProcess | None = None
         self._closed = False
 
     async def __aenter__(self) -> Self:
@@ -88,12 +91,12 @@ class ServerBackend:
     @property
     def url(self) -> str | None:
         """The running server's address; None before the start."""
-        return self._running[1].address.base if self._running else None
+        return self._running.client.address.base if self._running else None
 
     @property
     def pid(self) -> int | None:
         """The running server's process id; None before the start."""
-        return self._running[0].pid if self._running else None
+        return self._running.pid if self._running else None
 
     async def start(self) -> None:
         """Start the server and wait until its model completes text; does nothing where it runs.
@@ -110,7 +113,6 @@ class ServerBackend:
         delivered = again = False
         while True:
             client = await self.connected()
-            client.forbidden_tokens = self.forbidden_tokens
             try:
                 async with aclosing(client.complete(request)) as chunks:
                     async for chunk in chunks:
@@ -123,14 +125,14 @@ class ServerBackend:
             again = True
             self._tell("the model's server had died; it is started again")
             async with self._alone():
-                if self._running is not None and self._running[1] is client:
+                if self._running is not None and self._running.client is client:
                     await self._stop()  # unless another request has put it away
 
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is; ``unreachable`` before the start."""
         if self._running is None:
             return Health("unreachable", "the server has not been started")
-        return await self._running[1].health(timeout)
+        return await self._running.client.health(timeout)
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The one model it was started with."""
@@ -148,12 +150,12 @@ class ServerBackend:
         if not isinstance(error, BackendUnreachable | BackendBroken):
             return False
         running = self._running
-        if running is None or running[1] is not client:
+        if running is None or running.client is not client:
             return True  # another request has already put it away
         import anyio
 
         for _ in range(20):  # a process that is being ended is not gone at once
-            if running[0].exit_code is not None:
+            if running.exit_code is not None:
                 return True
             await anyio.sleep(0.02)
         return False
@@ -164,15 +166,16 @@ class ServerBackend:
         if running is None:
             async with self._alone():
                 running = self._running = self._running or await self._started()
-        return running[1]
+        running.client.forbidden_tokens = self.forbidden_tokens
+        return running.client
 
     async def _stop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
-            await running[1].aclose()
-            running[0].stop()
+            await running.client.aclose()
+            running.stop()
             with suppress(OSError):
-                running[0].log.unlink()  # it ended as it should: nobody needs its log
+                running.log.unlink()  # it ended as it should: nobody needs its log
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None, None]:
@@ -186,27 +189,25 @@ class ServerBackend:
         finally:
             self._gate.release()
 
-    async def _started(self) -> tuple[ServerProcess, CompletionsBackend]:
+    async def _started(self) -> ServerProcess:
         if self._closed:
             raise BackendUnreachable("the server was closed", hint="make a new ServerBackend")
-        self._check()
+        if self._program[0] == "mlx_lm" and importlib.util.find_spec("mlx_lm") is None:
+            raise MissingDependency("a server of our own needs mlx-lm", hint=to_install("mlx"))
+        if not (self.model / "config.json").is_file():
+            raise ModelError(
+                f"{self.model} holds no model", hint="mlx-tools models list shows what is here"
+            )
         openblas = self._openblas()
         if said := slow_without(openblas):
             self._tell(said)
         environment = server_environment(self._environ, openblas)
         folder = private_dir(self._log_folder or state_dir(self._environ) / "logs")
         for left in reversed(range(TRIES)):
-            process = ServerProcess(
-                self.model, new_log(folder), program=self._program, environment=environment
-            )
-            client = CompletionsBackend(
-                process.url,
-                headers={"Origin": process.origin},
-                forbidden_tokens=self.forbidden_tokens,
-            )
+            process = ServerProcess(self.model, new_log(folder), self._program, environment)
             try:
-                await self._until_ready(process, client)
-                return process, client
+                await self._until_ready(process)
+                return process
             except _PortTaken:
                 process.stop()
                 if not left:
@@ -216,22 +217,14 @@ class ServerBackend:
                 raise
         raise AssertionError("unreachable")
 
-    def _check(self) -> None:
-        if self._program[0] == "mlx_lm" and importlib.util.find_spec("mlx_lm") is None:
-            raise MissingDependency("a server of our own needs mlx-lm", hint=to_install("mlx"))
-        if not (self.model / "config.json").is_file():
-            raise ModelError(
-                f"{self.model} holds no model", hint="mlx-tools models list shows what is here"
-            )
-
-    async def _until_ready(self, process: ServerProcess, client: CompletionsBackend) -> None:
+    async def _until_ready(self, process: ServerProcess) -> None:
         """Wait for ``/health``, then for the model: health is ``ok`` while it is still read."""
         import anyio
 
         end = anyio.current_time() + self._start_timeout
-        while not await self._answers(process, client):
+        while not await process.answers():
             if process.exit_code is not None:
-                raise self._ended(process)
+                raise process.end_of_start()
             if anyio.current_time() > end:
                 raise BackendTimeout(
                     f"the server was not ready within {self._start_timeout:g} s",
@@ -241,7 +234,7 @@ class ServerBackend:
         left = max(1.0, end - anyio.current_time())
         first = CompletionRequest(prompt="1", max_tokens=1, timeout=left, idle_timeout=left)
         try:
-            async with aclosing(client.complete(first)) as chunks:
+            async with aclosing(process.client.complete(first)) as chunks:
                 async for _ in chunks:
                     pass
         except BackendError as error:
@@ -249,25 +242,6 @@ class ServerBackend:
                 f"the model in {self.model} cannot be served: {process.tail(1) or error.message}",
                 hint=f"the server's log: {process.log}",
             ) from error
-
-    async def _answers(self, process: ServerProcess, client: CompletionsBackend) -> bool:
-        """Whether the server on the port is the one that was started, and listens."""
-        health = await client.health(timeout=2.0)
-        if health.status == "unreachable":
-            return False
-        if health.allowed_origin != process.origin:
-            raise _PortTaken(f"another program answers on port {process.port}", hint="try again")
-        return True
-
-    def _ended(self, process: ServerProcess) -> BackendUnreachable:
-        tail = process.tail()
-        if "address already in use" in tail.lower():
-            return _PortTaken(f"port {process.port} was taken by another program", hint="try again")
-        said = f": {tail}" if tail else ""
-        return BackendUnreachable(
-            f"the server ended before it was ready (exit code {process.exit_code}){said}",
-            hint=f"its log: {process.log}",
-        )
 
     def _tell(self, line: str) -> None:
         self.notes = (*self.notes, line)
@@ -285,23 +259,19 @@ class _PortTaken(BackendUnreachable):
 class ServerProcess:
     """A server on a loopback port of its own, alive until `stop` or the end of this process.
 
-    ``program`` is what runs: the module ``mlx_lm`` with its ``server`` command, or a script that
-    takes the same options. ``log`` gets all that it prints.
+    ``program`` is what runs, ``log`` gets all that it prints, ``client`` is how it is asked.
     """
 
     def __init__(
-        self,
-        model: Path,
-        log: Path,
-        *,
-        program: Sequence[str] = ("mlx_lm", "server"),
-        environment: Mapping[str, str],
+        self, model: Path, log: Path, program: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
         # nobody's web page has this origin; and who answers with it is the server started here,
         # not one that took the port in between
         self.origin = f"http://{secrets.token_hex(16)}.invalid"
+        self.client = CompletionsBackend(
+            f"http://127.0.0.1:{self.port}", headers={"Origin": self.origin}
+        )
         self.log = log
         arguments = [
             *("--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)),
@@ -330,12 +300,32 @@ class ServerProcess:
         """None while it runs; negative: the signal that ended it."""
         return self._process.poll()
 
-    def stop(self, patience: float = 5.0) -> None:
+    async def answers(self) -> bool:
+        """Whether the server on the port is the one that was started, and listens."""
+        health = await self.client.health(timeout=2.0)
+        if health.status == "unreachable":
+            return False
+        if health.allowed_origin != self.origin:
+            raise _PortTaken(f"another program answers on port {self.port}", hint="try again")
+        return True
+
+    def end_of_start(self) -> BackendUnreachable:
+        """The error for a server that ended before it was ready."""
+        tail = self.tail()
+        if "address already in use" in tail.lower():
+            return _PortTaken(f"port {self.port} was taken by another program", hint="try again")
+        said = f": {tail}" if tail else ""
+        return BackendUnreachable(
+            f"the server ended before it was ready (exit code {self.exit_code}){said}",
+            hint=f"its log: {self.log}",
+        )
+
+    def stop(self) -> None:
         """End it, and wait until it is gone. Calling it again does nothing."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
-            self._process.wait(patience)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:  # it holds Python's lock for long: end it from outside
             end(self._process)
 

@@ -106,10 +106,8 @@ class VendorBackend(ABC):
 
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is, by whether it lists its models."""
-        import anyio
-
         try:
-            with anyio.fail_after(timeout), self._translated():
+            with self._asked(timeout):
                 await self._names()
         except BackendRefused as error:
             return Health("unknown", error.message)
@@ -119,10 +117,8 @@ class VendorBackend(ABC):
 
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models it lists, empty where it will not say."""
-        import anyio
-
         try:
-            with anyio.fail_after(timeout), self._translated():
+            with self._asked(timeout):
                 return tuple(await self._names())
         except (BackendError, TimeoutError):
             return ()
@@ -134,7 +130,7 @@ class VendorBackend(ABC):
         client, self._client = self._client, None
         if client is not None and client[0] is get_running_loop():
             with suppress(Exception):
-                await self._close(client[1])
+                await client[1].close()
 
     @property
     def client(self) -> Any:
@@ -146,12 +142,19 @@ class VendorBackend(ABC):
             try:
                 self._client = loop, self._new_client()
             except ImportError as error:
-                extra = self.interface.lower()
                 raise MissingDependency(
                     f"{self.interface}'s interface needs its SDK",
-                    hint=to_install(extra),
+                    hint=to_install(self.interface.lower()),
                 ) from error
         return self._client[1]
+
+    @contextmanager
+    def _asked(self, timeout: float) -> Iterator[None]:
+        """Bounds a question that is no completion."""
+        import anyio
+
+        with anyio.fail_after(timeout), self._translated():
+            yield
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -177,9 +180,6 @@ class VendorBackend(ABC):
 
     @abstractmethod
     def _new_client(self) -> Any: ...
-
-    @abstractmethod
-    async def _close(self, client: Any) -> None: ...
 
     @abstractmethod
     async def _names(self) -> Sequence[str]: ...
@@ -241,9 +241,6 @@ class AnthropicBackend(VendorBackend):
         with proxy_named():
             http = DefaultAsyncHttpxClient(mounts=straight, **way)
         return AsyncAnthropic(api_key=key or "none", base_url=str(self.address), http_client=http)
-
-    async def _close(self, client: Any) -> None:
-        await client.close()
 
     async def _names(self) -> Sequence[str]:
         return [model.id for model in (await self.client.models.list()).data]
@@ -328,29 +325,28 @@ def anthropic_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             given = _NO_ID.sub("_", message["tool_call_id"])
             add("user", {"type": "tool_result", "tool_use_id": given, "content": content})
         elif role != "system":
-            add(role, *text, *map(_tool_use, message.get("tool_calls", ())))
+            calls = (
+                {
+                    "type": "tool_use",
+                    "id": _NO_ID.sub("_", call["id"]),
+                    "name": call["function"]["name"],
+                    "input": json.loads(call["function"]["arguments"]),
+                }
+                for call in message.get("tool_calls", ())
+            )
+            add(role, *text, *calls)
     return found
-
-
-def _tool_use(call: Message) -> dict[str, Any]:
-    function = call["function"]
-    return {
-        "type": "tool_use",
-        "id": _NO_ID.sub("_", call["id"]),
-        "name": function["name"],
-        "input": json.loads(function["arguments"]),
-    }
 
 
 def anthropic_tools(request: CompletionRequest, messages: Sequence[Message]) -> dict[str, Any]:
     """``tools`` and ``tool_choice`` as Anthropic's interface has them."""
     tools = [
         {
-            "name": tool["function"]["name"],
-            "description": tool["function"].get("description", ""),
-            "input_schema": tool["function"]["parameters"],
+            "name": one["name"],
+            "description": one.get("description", ""),
+            "input_schema": one["parameters"],
         }
-        for tool in request.tools
+        for one in (tool["function"] for tool in request.tools)
     ]
     choice: dict[str, Any] = {"type": {"required": "any"}.get(request.tool_choice, "auto")}
     if request.tool_choice == "none" or not tools:
@@ -379,10 +375,8 @@ class OllamaBackend(VendorBackend):
 
     async def context(self, timeout: float = 2.0) -> int | None:
         """How many tokens its model takes as it is loaded now; None where it is not."""
-        import anyio
-
         try:
-            with anyio.fail_after(timeout), self._translated():
+            with self._asked(timeout):
                 running = (await self.client.ps()).models
         except (BackendError, TimeoutError):
             return None
@@ -401,9 +395,6 @@ class OllamaBackend(VendorBackend):
         way = way_to(self.address, keyed=self._api_key is not None)
         with proxy_named():
             return AsyncClient(host=str(self.address), headers=headers, **way)
-
-    async def _close(self, client: Any) -> None:
-        await client.close()
 
     async def _names(self) -> Sequence[str]:
         return [str(one.model) for one in (await self.client.list()).models]

@@ -262,9 +262,8 @@ class VerdictStore:
     def native(self, server: str, model: str) -> NativeVerdict | None:
         """The verdict on this server's own calling with this model, None where none is kept."""
         found = self._native_in(self._native_path(server, model))
-        return (
-            found if found is not None and (found.server, found.model) == (server, model) else None
-        )
+        own = found is not None and (found.server, found.model) == (server, model)
+        return found if own else None
 
     def natives(self, model: str) -> tuple[NativeVerdict, ...]:
         """Those on a model, whatever its server, by the server's name."""
@@ -272,8 +271,8 @@ class VerdictStore:
             paths = sorted(self.folder.glob(f"{_NATIVE}*.json"))
         except OSError:
             return ()
-        found = [one for path in paths if (one := self._native_in(path)) is not None]
-        return tuple(sorted((one for one in found if one.model == model), key=lambda v: v.server))
+        found = (one for path in paths if (one := self._native_in(path)) and one.model == model)
+        return tuple(sorted(found, key=lambda one: one.server))
 
     def put_native(self, verdict: NativeVerdict) -> Path:
         """Keeps a verdict in place of the earlier one. Raises as `put` does."""
