@@ -27,10 +27,8 @@ from mlx_tools.gateway.body import (
     read,
     tool_spec,
     unknown_fields,
-    unsupported,
     usable_name,
 )
-from mlx_tools.gateway.exchange import Piece, Told, server_sent
 from mlx_tools.gateway.request import (
     ApiError,
     ArgumentsMore,
@@ -42,6 +40,9 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnEvent,
     TurnRequest,
+    missing,
+    server_sent,
+    unsupported,
 )
 from mlx_tools.messages import ToolSpec, Usage
 
@@ -300,8 +301,7 @@ def _choice(wanted: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
     if wanted is None:
         return "auto"
     if wanted.type == "tool" and not wanted.name:
-        at = "tool_choice.name"
-        raise ApiError(400, "missing_required_parameter", f"{at}: Field required", param=at)
+        raise missing("tool_choice.name")
     if wanted.type == "tool":
         choice = usable_name(wanted.name or "")
     else:
@@ -332,7 +332,6 @@ class MessagesReply:
     model: str
     names: Mapping[str, str]
     streamed: bool
-    _told: Told = field(default_factory=Told, init=False)
     _block: int = field(default=-1, init=False)
     _open: str = field(default="", init=False)
 
@@ -343,27 +342,7 @@ class MessagesReply:
         yield _event("ping")
 
     def take(self, event: TurnEvent) -> Iterator[str]:
-        if not isinstance(event, TurnDone):
-            yield from self._tell(self._told.note(event))
-            return
-        for piece in self._told.rest(event):
-            yield from self._tell(piece)
-        yield from self._close()
-        stop = _stop(event)
-        yield _event("message_delta", delta=stop, usage=_usage(event.usage))
-        yield _event("message_stop")
-
-    def fail(self, error: ApiError) -> Iterator[str]:
-        yield server_sent("error", anthropic_messages_error(error))
-
-    def whole(self, done: TurnDone) -> JsonObject:
-        content: list[JsonObject] = [{"type": "text", "text": done.text}] if done.text else []
-        content += [self._call(c.id, c.name, json.loads(c.arguments)) for c in done.calls]
-        self.model = done.model or self.model
-        return self._message(content, **_stop(done), usage=_usage(done.usage))
-
-    def _tell(self, piece: Piece) -> Iterator[str]:
-        match piece:
+        match event:
             case TextPiece(text):
                 if self._open != "text":
                     yield from self._begin("text", {"type": "text", "text": ""})
@@ -372,6 +351,19 @@ class MessagesReply:
                 yield from self._begin("tool_use", self._call(id_, name, {}))
             case ArgumentsMore(_, text):
                 yield self._delta(type="input_json_delta", partial_json=text)
+            case TurnDone():
+                yield from self._close()
+                yield _event("message_delta", delta=_stop(event), usage=_usage(event.usage))
+                yield _event("message_stop")
+
+    def fail(self, error: ApiError) -> Iterator[str]:
+        yield server_sent(anthropic_messages_error(error), "error")
+
+    def whole(self, done: TurnDone) -> JsonObject:
+        content: list[JsonObject] = [{"type": "text", "text": done.text}] if done.text else []
+        content += [self._call(c.id, c.name, json.loads(c.arguments)) for c in done.calls]
+        self.model = done.model or self.model
+        return self._message(content, **_stop(done), usage=_usage(done.usage))
 
     def _call(self, id_: str, name: str, arguments: JsonObject) -> JsonObject:
         own = self.names.get(name, name)
@@ -397,7 +389,7 @@ class MessagesReply:
 
 
 def _event(kind: str, **fields: Any) -> str:
-    return server_sent(kind, {"type": kind, **fields})
+    return server_sent({"type": kind, **fields}, kind)
 
 
 def _stop(done: TurnDone) -> JsonObject:

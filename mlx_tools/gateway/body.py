@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mlx_tools.controller import check_output_schema
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, invalid, unsupported
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.schema import check_parameters, matchable
 
@@ -47,8 +47,7 @@ def read(kind: type[AnyBody], value: Any, at: str = "") -> AnyBody:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = place(at, *first["loc"])
-        missing = first["type"] == "missing"
-        code = "missing_required_parameter" if missing else "invalid_value"
+        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         message = f"{param or 'the body'}: {first['msg']}"
         raise ApiError(400, code, message, param=param or None) from None
 
@@ -58,11 +57,6 @@ def place(at: str, *path: str | int) -> str:
     for step in path:
         at += f"[{step}]" if isinstance(step, int) else f".{step}" if at else step
     return at
-
-
-def unsupported(param: str, problem: str) -> ApiError:
-    """The error for what cannot be had here, and would change the answer."""
-    return ApiError(400, "unsupported_parameter", f"{param}: {problem}", param=param)
 
 
 def check_plain(body: Mapping[str, Any]) -> None:
@@ -77,8 +71,7 @@ def check_plain(body: Mapping[str, Any]) -> None:
             problem = f"the body is not plain JSON: {error}"
         else:
             continue
-        param = param.encode(errors="replace").decode()
-        raise ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
+        raise invalid(param.encode(errors="replace").decode(), problem)
 
 
 def check_text(part: Mapping[str, Any], at: str, kinds: Container[str]) -> None:
@@ -120,6 +113,9 @@ class Sampled(Body):
 
 # --- tools ----------------------------------------------------------------------------------------
 
+NAME_FORM: Final = "1 to 64 of A-Z a-z 0-9 _ . -"
+"""What a tool's name may be, in words."""
+
 _KEPT_CHARS: Final = 55
 
 
@@ -147,7 +143,7 @@ def tool_spec(
     try:
         schema, unmatched = matchable(given)
     except ToolDefinitionError as error:
-        raise _no_schema(at, error) from None
+        raise invalid(at, str(error)) from None
     left_out += [f"{at}{pointer}/pattern" for pointer in unmatched]
     return ToolSpec(name=name, description=description or "", parameters=checked_schema(schema, at))
 
@@ -157,7 +153,7 @@ def checked_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
     try:
         check_parameters(schema)
     except ToolDefinitionError as error:
-        raise _no_schema(at, error) from None
+        raise invalid(at, str(error)) from None
     return schema
 
 
@@ -169,10 +165,6 @@ def answer_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
         raise ApiError(400, "invalid_value", str(error), param=at) from None
 
 
-def _no_schema(at: str, error: ToolDefinitionError) -> ApiError:
-    return ApiError(400, "invalid_value", f"{at}: {error}", param=at)
-
-
 def check_choice(
     choice: str, allowed: frozenset[str] | None, tools: Iterable[ToolSpec], at: str
 ) -> None:
@@ -180,12 +172,9 @@ def check_choice(
     names = {spec.name for spec in tools}
     named = set(allowed or ()) | ({choice} - {"auto", "none", "required"})
     if strangers := sorted(named - names):
-        problem = f"{strangers[0]!r} is not among the tools that can be called here"
-    elif choice == "required" and not (names if allowed is None else allowed):
-        problem = "a call is required, and there is no tool that can be called here"
-    else:
-        return
-    raise ApiError(400, "invalid_value", f"{at}: {problem}", param=at)
+        raise invalid(at, f"{strangers[0]!r} is not among the tools that can be called here")
+    if choice == "required" and not (names if allowed is None else allowed):
+        raise invalid(at, "a call is required, and there is no tool that can be called here")
 
 
 def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
@@ -194,6 +183,5 @@ def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
     seen: set[str] = set()
     for spec in tools:
         if spec.name in seen:
-            problem = f"{at}: {spec.name!r} names two of them"
-            raise ApiError(400, "invalid_value", problem, param=at)
+            raise invalid(at, f"{spec.name!r} names two of them")
         seen.add(spec.name)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from mlx_tools.gateway.body import (
+    NAME_FORM,
     Body,
     JsonObject,
     Sampled,
@@ -22,10 +23,10 @@ from mlx_tools.gateway.body import (
     read,
     tool_spec,
     unknown_fields,
-    unsupported,
     usable_name,
 )
 from mlx_tools.gateway.request import (
+    DONE,
     ApiError,
     ArgumentsMore,
     CallBegun,
@@ -36,8 +37,11 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnEvent,
     TurnRequest,
+    invalid,
+    server_sent,
+    unsupported,
 )
-from mlx_tools.messages import ToolSpec, Usage, json_line
+from mlx_tools.messages import ToolSpec, Usage
 
 _ACCEPTED: Final = (
     *("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier"),
@@ -95,18 +99,33 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class ChatBody(Sampled):
-    """The fields that have a meaning here; all others are kept apart."""
+class OpenAiBody(Sampled):
+    """What both of OpenAI's completions are asked with."""
 
     model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: str | list[str] | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end the answer."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with what the turn cost."""
+        return self.stream_options is not None and self.stream_options.include_usage is True
+
+
+class ChatBody(OpenAiBody):
+    """The fields that have a meaning here; all others are kept apart."""
+
     messages: Annotated[list[JsonObject], Field(min_length=1)]
     tools: list[JsonObject] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    stop: str | list[str] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logit_bias: dict[TokenId, Annotated[Number, Field(ge=-100, le=100)]] | None = None
@@ -121,9 +140,7 @@ def read_chat_completion(
     `ApiError` for the first field that is wrong, or cannot be had.
     """
     check_plain(body)
-    for name, nothing in _REFUSED.items():
-        if body.get(name) not in (None, nothing, [], False):
-            raise unsupported(name, "cannot be had here; leave it out")
+    check_not_asked(body, _REFUSED, [])
     given = read(ChatBody, body)
     tools, left_out = _tools(given.tools or [])
     choice, allowed = _choice(given.tool_choice)
@@ -131,8 +148,6 @@ def read_chat_completion(
     sampling = given.sampling()
     if given.logit_bias:
         sampling["logit_bias"] = dict(given.logit_bias)
-    unknown = unknown_fields(given, (*_ACCEPTED, *_REFUSED))
-    stop = [given.stop] if isinstance(given.stop, str) else given.stop or []
     request = TurnRequest(
         messages=tuple(_messages(given.messages)),
         model=given.model or "",
@@ -142,19 +157,20 @@ def read_chat_completion(
         parallel=given.parallel_tool_calls is not False,
         schema=_schema(given.response_format),
         sampling=sampling,
-        stop=tuple(stop),
+        stop=given.stops,
         max_tokens=given.max_completion_tokens or given.max_tokens,
-        left_out=(*left_out, *unknown),
+        left_out=(*left_out, *unknown_fields(given, (*_ACCEPTED, *_REFUSED))),
     )
-    usage = given.stream_options is not None and given.stream_options.include_usage is True
-    reply = ChatReply(
-        id=f"chatcmpl-{new_id()}",
-        created=int(now()),
-        model=given.model or "",
-        streamed=given.stream is True,
-        usage=usage,
-    )
-    return request, reply
+    same = {"id": f"chatcmpl-{new_id()}", "created": int(now()), "model": request.model}
+    return request, ChatReply(same, streamed=given.stream is True, usage=given.wants_usage)
+
+
+def check_not_asked(body: Mapping[str, Any], refused: Mapping[str, Any], *nothings: Any) -> None:
+    """Return where each of the fields ``refused`` has the value there, one of ``nothings``, or none
+    at all. Raises `ApiError`."""
+    for name, nothing in refused.items():
+        if body.get(name) not in (None, False, nothing, *nothings):
+            raise unsupported(name, "cannot be had here; leave it out")
 
 
 def _messages(values: list[JsonObject]) -> Iterator[ClientMessage]:
@@ -182,8 +198,7 @@ def content_text(content: str | list[JsonObject] | None, at: str) -> str:
         text = part.get("refusal" if kind == "refusal" else "text")
         check_text(part, place(at, number), ("text", "refusal"))
         if not isinstance(text, str):
-            param = place(at, number, "text")
-            raise ApiError(400, "invalid_value", f"{param}: a text", param=param)
+            raise invalid(place(at, number, "text"), "a text")
         texts.append(text)
     return "\n".join(texts)
 
@@ -207,9 +222,7 @@ def _tools(values: list[JsonObject]) -> tuple[tuple[ToolSpec, ...], tuple[str, .
         function = read(ChatFunction, tool.function, at)
         name = usable_name(function.name)
         if name != function.name:
-            param = place(at, "name")
-            problem = f"{param}: {function.name!r}: 1 to 64 of A-Z a-z 0-9 _ . -"
-            raise ApiError(400, "invalid_value", problem, param=param)
+            raise invalid(place(at, "name"), f"{function.name!r}: {NAME_FORM}")
         at = place(at, "parameters")
         tools.append(tool_spec(name, function.description, function.parameters, at, left_out))
     check_names(tools)
@@ -218,12 +231,7 @@ def _tools(values: list[JsonObject]) -> tuple[tuple[ToolSpec, ...], tuple[str, .
 
 def _choice(value: str | JsonObject | None) -> tuple[str, frozenset[str] | None]:
     """The choice, and the tools that may be called where these are not all."""
-    wrong = ApiError(
-        400,
-        "invalid_value",
-        "tool_choice: none, auto, required, a function or allowed_tools",
-        param="tool_choice",
-    )
+    wrong = invalid("tool_choice", "none, auto, required, a function or allowed_tools")
     if value is None or isinstance(value, str):
         if value not in (None, "none", "auto", "required"):
             raise wrong
@@ -256,12 +264,10 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
         return None
     if kind == "json_object":
         return {"type": "object"}
-    named = value.get("json_schema") if value is not None else None
+    named = (value or {}).get("json_schema")
     schema = named.get("schema") if isinstance(named, dict) else None
     if kind != "json_schema" or not isinstance(schema, dict):
-        param = "response_format"
-        problem = f"{param}: text, json_object, or json_schema with a schema"
-        raise ApiError(400, "invalid_value", problem, param=param)
+        raise invalid("response_format", "text, json_object, or json_schema with a schema")
     return answer_schema(schema, "response_format.json_schema.schema")
 
 
@@ -270,23 +276,16 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
 
 def chat_completion_error(error: ApiError) -> dict[str, Any]:
     """The body that tells of an error, in OpenAI's form."""
-    return {
-        "error": {
-            "message": error.message,
-            "type": error.type,
-            "param": error.param,
-            "code": error.code,
-        }
-    }
+    told = {"message": error.message, "type": error.type, "param": error.param}
+    return {"error": told | {"code": error.code}}
 
 
 class ChatReply:
-    """A chat completion, whole or as chunks."""
+    """A chat completion, whole or as chunks, which have the fields ``same``. With ``usage`` the
+    last of them says what the turn cost."""
 
-    def __init__(self, *, id: str, created: int, model: str, streamed: bool, usage: bool) -> None:  # noqa: A002
-        self.streamed = streamed
-        self._usage = usage
-        self._same = {"id": id, "created": created, "model": model}
+    def __init__(self, same: Mapping[str, Any], *, streamed: bool, usage: bool) -> None:
+        self._same, self.streamed, self._usage = same, streamed, usage
 
     def begin(self) -> Iterator[str]:
         yield self._chunk({"role": "assistant", "content": ""})
@@ -306,15 +305,16 @@ class ChatReply:
             case TurnDone():
                 yield self._chunk({}, event.finish)
                 if self._usage:
-                    yield _event(self._object([], usage=chat_usage(event.usage)))
-                yield "data: [DONE]\n\n"
+                    yield server_sent(self._object([], usage=chat_usage(event.usage)))
+                yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
-        yield _event(chat_completion_error(error))
+        yield server_sent(chat_completion_error(error))
 
     def whole(self, done: TurnDone) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": done.text or None}
+        message: dict[str, Any] = {"role": "assistant", "content": done.text}
         if done.calls:
+            message["content"] = done.text or None
             message["tool_calls"] = [
                 {
                     "id": call.id,
@@ -323,8 +323,6 @@ class ChatReply:
                 }
                 for call in done.calls
             ]
-        else:
-            message["content"] = done.text
         choice = {
             "index": 0,
             "message": message | {"refusal": None},
@@ -336,16 +334,12 @@ class ChatReply:
     def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
         more: dict[str, Any] = {"usage": None} if self._usage else {}
-        return _event(self._object([choice], **more))
+        return server_sent(self._object([choice], **more))
 
     def _object(
         self, choices: list[dict[str, Any]], kind: str = "chat.completion.chunk", **more: Any
     ) -> dict[str, Any]:
         return {**self._same, "object": kind, "choices": choices, **more}
-
-
-def _event(value: Mapping[str, Any]) -> str:
-    return f"data: {json_line(value)}\n\n"
 
 
 def chat_usage(usage: Usage) -> dict[str, Any]:

@@ -12,41 +12,39 @@ from pydantic import Field
 
 from mlx_tools.backends import MOST_SCORES, CompletionRequest, Guarded, TokenScore
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.gateway.body import Sampled, check_plain, read, unknown_fields, unsupported
-from mlx_tools.gateway.chat_completions import StreamOptions, chat_completion_error, chat_usage
+from mlx_tools.gateway.body import check_plain, read, unknown_fields
+from mlx_tools.gateway.chat_completions import (
+    OpenAiBody,
+    chat_completion_error,
+    chat_usage,
+    check_not_asked,
+)
 from mlx_tools.gateway.plain_text import StopTexts
 from mlx_tools.gateway.request import (
+    DONE,
     ApiError,
     ClientMessage,
     TextPiece,
     TurnDone,
     TurnEvent,
     TurnRequest,
+    server_sent,
+    unsupported,
 )
 from mlx_tools.gateway.turn import Emit, Speaker, as_api_error
-from mlx_tools.messages import Usage, json_line
+from mlx_tools.messages import Usage
 
-_REFUSED: Final[Mapping[str, Any]] = {
-    "n": 1,
-    "best_of": 1,
-    "echo": False,
-    "suffix": "",
-}
+_REFUSED: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
+"""Fields that would change the answer, and the value that asks for nothing."""
 
 USUAL: Final = 16
 """Tokens of a completion for which nobody says a number, as in OpenAI's interface."""
 
 Prompt = Annotated[str, Field(min_length=1)]
 
-completion_error = chat_completion_error
 
-
-class CompletionBody(Sampled):
-    model: str | None = None
+class CompletionBody(OpenAiBody):
     prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=1)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    stop: str | list[str] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | int | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_SCORES)] | None = None
@@ -57,25 +55,22 @@ def read_completion(
 ) -> tuple[TurnRequest, CompletionReply]:
     """What a body asks for, and how it is answered. Raises `ApiError`."""
     check_plain(body)
-    for name, nothing in _REFUSED.items():
-        if body.get(name) not in (None, nothing, False, 0):
-            raise unsupported(name, "cannot be had here; leave it out")
+    check_not_asked(body, _REFUSED)
     given = read(CompletionBody, body)
     scored = _scored(given)
     prompt = given.prompt if isinstance(given.prompt, str) else given.prompt[0]
-    stop = [given.stop] if isinstance(given.stop, str) else given.stop or []
     request = TurnRequest(
         messages=(ClientMessage("user", prompt),),
         model=given.model or "",
         sampling=given.sampling(),
-        stop=tuple(stop),
+        stop=given.stops,
         max_tokens=given.max_tokens or USUAL,
         left_out=unknown_fields(given, (*_REFUSED, "user")),
         top_logprobs=scored,
     )
-    usage = given.stream_options is not None and given.stream_options.include_usage is True
     same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
-    return request, CompletionReply(same | {"model": request.model}, given.stream is True, usage)
+    same |= {"model": request.model}
+    return request, CompletionReply(same, given.stream is True, given.wants_usage)
 
 
 def _scored(given: CompletionBody) -> int:
@@ -151,11 +146,11 @@ class CompletionReply:
         elif isinstance(event, TurnDone):
             yield self._event("", event.finish)
             if self._usage:
-                yield _text({**self._same, "choices": [], "usage": _usage(event.usage)})
-            yield "data: [DONE]\n\n"
+                yield server_sent({**self._same, "choices": [], "usage": _usage(event.usage)})
+            yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
-        yield _text(completion_error(error))
+        yield server_sent(chat_completion_error(error))
 
     def whole(self, done: TurnDone) -> dict[str, Any]:
         choice = _choice(done.text, done.finish)
@@ -164,7 +159,7 @@ class CompletionReply:
         return {**self._same, "choices": [choice], "usage": _usage(done.usage)}
 
     def _event(self, text: str, finish: str | None) -> str:
-        return _text({**self._same, "choices": [_choice(text, finish)]})
+        return server_sent({**self._same, "choices": [_choice(text, finish)]})
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -186,7 +181,3 @@ def _row(scores: Sequence[TokenScore]) -> dict[str, Any]:
 
 def _choice(text: str, finish: str | None) -> dict[str, Any]:
     return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
-
-
-def _text(value: Mapping[str, Any]) -> str:
-    return f"data: {json_line(value)}\n\n"

@@ -6,13 +6,13 @@ writes the events of the turn in its own form; between the two there is one core
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from mlx_tools.backends import TokenScore
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.messages import ToolSpec, Usage
+from mlx_tools.messages import ToolSpec, Usage, json_line
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -125,6 +125,14 @@ class TurnDone:
     stopped_by: str = ""
     scores: tuple[tuple[TokenScore, ...], ...] = ()
 
+    def pieces(self) -> Iterator[TextPiece | CallBegun | ArgumentsMore]:
+        """What it would be told by, in as few pieces as can be."""
+        if self.text:
+            yield TextPiece(self.text)
+        for index, call in enumerate(self.calls):
+            yield CallBegun(index, call.id, call.name)
+            yield ArgumentsMore(index, call.arguments)
+
 
 TurnEvent = TextPiece | CallBegun | ArgumentsMore | TurnDone
 
@@ -159,6 +167,34 @@ class ApiError(MlxToolsError):
         if self.status == 429:
             return "rate_limit_error"
         return "invalid_request_error" if self.status < 500 else "server_error"
+
+
+def invalid(param: str, problem: str) -> ApiError:
+    """The error for a field that holds what cannot be."""
+    return ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
+
+
+def missing(param: str) -> ApiError:
+    """The error for a field that must be there."""
+    problem = f"{param}: Field required"
+    return ApiError(400, "missing_required_parameter", problem, param=param)
+
+
+def unsupported(param: str, problem: str) -> ApiError:
+    """The error for what cannot be had here, and would change the answer."""
+    return ApiError(400, "unsupported_parameter", f"{param}: {problem}", param=param)
+
+
+# --- how it is told -------------------------------------------------------------------------------
+
+DONE: Final = "data: [DONE]\n\n"
+"""The last event of OpenAI's streams."""
+
+
+def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
+    """One server-sent event with its blank line, of a ``kind`` or none."""
+    named = f"event: {kind}\n" if kind else ""
+    return f"{named}data: {json_line(data)}\n\n"
 
 
 class Reply(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mlx_tools.gateway.body import JsonObject, check_plain, read
-from mlx_tools.gateway.exchange import Piece, Told, server_sent
 from mlx_tools.gateway.request import (
+    DONE,
     ApiError,
     ArgumentsMore,
     CallBegun,
@@ -19,6 +19,7 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnEvent,
     TurnRequest,
+    server_sent,
 )
 from mlx_tools.gateway.responses_body import (
     ResponsesBody,
@@ -30,8 +31,6 @@ from mlx_tools.gateway.responses_body import (
     tools_of,
 )
 from mlx_tools.messages import Usage
-
-_DONE: Final = "data: [DONE]\n\n"
 
 
 def responses_error(error: ApiError) -> JsonObject:
@@ -130,7 +129,6 @@ class ResponsesReply:
     names: Mapping[str, tuple[str, str]]
     now: Callable[[], float]
     streamed: bool
-    _told: Told = field(default_factory=Told, init=False)
     _output: list[JsonObject] = field(default_factory=list, init=False)
     _calls: list[int] = field(default_factory=list, init=False)
     _message: int | None = field(default=None, init=False)
@@ -143,32 +141,7 @@ class ResponsesReply:
             yield self._event(f"response.{kind}", response=self._response("in_progress"))
 
     def take(self, event: TurnEvent) -> Iterator[str]:
-        if isinstance(event, TurnDone):
-            for piece in self._told.rest(event):
-                yield from self._tell(piece)
-            yield from self._end(event)
-        else:
-            yield from self._tell(self._told.note(event))
-
-    def fail(self, error: ApiError) -> Iterable[str]:
-        told = responses_error(error)
-        # The specification has the error in a field of its own, OpenAI's client at the top.
-        beside = {name: told["error"][name] for name in ("message", "param", "code")}
-        yield self._event("error", **beside, **told)
-        why = {"code": error.code, "message": str(error)}
-        response = self._response("failed", output=self._ended(), error=why)
-        yield self._event("response.failed", response=response)
-        yield _DONE
-
-    def whole(self, done: TurnDone) -> JsonObject:
-        for _ in self.take(done):
-            pass
-        return self._whole
-
-    # --- pieces -----------------------------------------------------------------------------------
-
-    def _tell(self, piece: Piece) -> Iterator[str]:
-        match piece:
+        match event:
             case TextPiece(text):
                 yield from self._say(text)
             case CallBegun(_, id, name):
@@ -178,6 +151,26 @@ class ResponsesReply:
             case ArgumentsMore(index, text):
                 kind = "response.function_call_arguments.delta"
                 yield self._event(kind, **self._at(self._calls[index]), delta=text)
+            case TurnDone():
+                yield from self._end(event)
+
+    def fail(self, error: ApiError) -> Iterable[str]:
+        told = responses_error(error)
+        # The specification has the error in a field of its own, OpenAI's client at the top.
+        beside = {name: told["error"][name] for name in ("message", "param", "code")}
+        yield self._event("error", **beside, **told)
+        why = {"code": error.code, "message": str(error)}
+        response = self._response("failed", output=self._ended(), error=why)
+        yield self._event("response.failed", response=response)
+        yield DONE
+
+    def whole(self, done: TurnDone) -> JsonObject:
+        for event in (*done.pieces(), done):
+            for _ in self.take(event):
+                pass
+        return self._whole
+
+    # --- pieces -----------------------------------------------------------------------------------
 
     def _named(self, name: str) -> JsonObject:
         namespace, own = self.names.get(name, ("", name))
@@ -253,7 +246,7 @@ class ResponsesReply:
             completed_at=None if cut else int(self.now()),
         )
         yield self._event(f"response.{status}", response=self._whole)
-        yield _DONE
+        yield DONE
 
     def _ended(self) -> list[JsonObject]:
         return [item for item in self._output if item["status"] != "in_progress"]
@@ -271,7 +264,7 @@ class ResponsesReply:
 
     def _event(self, kind: str, **fields: Any) -> str:
         self._number += 1
-        return server_sent(kind, {"type": kind, "sequence_number": self._number, **fields})
+        return server_sent({"type": kind, "sequence_number": self._number, **fields}, kind)
 
 
 def _usage(usage: Usage) -> JsonObject | None:

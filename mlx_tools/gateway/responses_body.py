@@ -25,10 +25,15 @@ from mlx_tools.gateway.body import (
     read,
     tool_spec,
     unknown_fields,
-    unsupported,
     usable_name,
 )
-from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage
+from mlx_tools.gateway.request import (
+    ClientCall,
+    ClientMessage,
+    invalid,
+    missing,
+    unsupported,
+)
 from mlx_tools.messages import ToolSpec
 
 _ACCEPTED: Final = frozenset(
@@ -314,8 +319,7 @@ def choice_of(choice: str | Mapping[str, Any] | None, offered: OfferedTools) -> 
 def _choice(choice: str | Mapping[str, Any], offered: OfferedTools) -> Choice:
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
-            problem = "tool_choice: one of 'auto', 'none' and 'required', or an object"
-            raise ApiError(400, "invalid_value", problem, param="tool_choice")
+            raise invalid("tool_choice", "one of 'auto', 'none' and 'required', or an object")
         return Choice(choice, told=choice)
     kind = read(KindOnly, choice, "tool_choice").type
     if kind == "function":
@@ -348,7 +352,7 @@ def schema_of(text: TextParam | None) -> Mapping[str, Any] | None:
         return {"type": "object"}
     at = "text.format.schema"
     if wanted.schema_ is None:
-        raise ApiError(400, "missing_required_parameter", f"{at}: Field required", param=at)
+        raise missing(at)
     return answer_schema(wanted.schema_, at)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field
@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from mlx_tools.controller import ApprovalAnswer, earlier_in
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import (
+    NAME_FORM,
     Body,
     JsonObject,
     answer_schema,
@@ -22,7 +23,7 @@ from mlx_tools.gateway.body import (
     tool_spec,
 )
 from mlx_tools.gateway.chat_completions import ChatFunction, content_text
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec
 from mlx_tools.policy import PRESETS, Limits
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
@@ -87,13 +88,11 @@ class ApprovalBody(_Strict):
     def answer(self) -> ApprovalAnswer:
         """The decision, as sessions take it. Raises `ApiError`."""
         if (self.arguments is not None) != (self.decision == "edit"):
-            problem = "arguments: an edit has some, no other decision does"
-            raise ApiError(400, "invalid_value", problem, param="arguments")
+            raise invalid("arguments", "an edit has some, no other decision does")
         if self.decision == "deny":
             return ApprovalAnswer(False, self.reason or "the user said no")
         if not self.digest:
-            problem = "digest: that of the call as it was shown"
-            raise ApiError(400, "invalid_value", problem, param="digest")
+            raise invalid("digest", "that of the call as it was shown")
         lasting = self.scope == "session"
         return ApprovalAnswer(True, self.reason, self.arguments, lasting, self.digest)
 
@@ -180,10 +179,9 @@ def read_run(body: Mapping[str, Any]) -> AskedRun:
     given = read(RunBody, body)
     question, history = _asked(given)
     if given.preset is not None and given.tools is not None:
-        raise ApiError(400, "invalid_value", "tools: excludes preset", param="tools")
+        raise invalid("tools", "excludes preset")
     if given.preset is not None and given.preset not in PRESETS:
-        problem = f"preset: one of {', '.join(PRESETS)}"
-        raise ApiError(400, "invalid_value", problem, param="preset")
+        raise invalid("preset", f"one of {', '.join(PRESETS)}")
     schema = given.answer_schema
     return AskedRun(
         question=question,
@@ -208,12 +206,11 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
     *history, last = map(_as_text, range(len(given.messages or [])), given.messages or [])
     content = last.get("content")
     if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
-        problem = "messages: the last one is the user's question"
-        raise ApiError(400, "invalid_value", problem, param="messages")
+        raise invalid("messages", "the last one is the user's question")
     try:
         earlier_in(history)
     except UsageError as error:
-        raise ApiError(400, "invalid_value", f"messages: {error}", param="messages") from None
+        raise invalid("messages", str(error)) from None
     return content, history
 
 
@@ -224,8 +221,7 @@ def _as_text(index: int, message: JsonObject) -> JsonObject:
         return message
     for number, part in enumerate(content):
         if not isinstance(part, dict):
-            param = place(at, number)
-            raise ApiError(400, "invalid_value", f"{param}: a part of a text", param=param)
+            raise invalid(place(at, number), "a part of a text")
     return message | {"content": content_text(content, at)}
 
 
@@ -239,11 +235,9 @@ def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
             at, definition = place(at, "function"), definition["function"]
         function = read(ChatFunction, definition, at)
         if not TOOL_NAME.fullmatch(function.name):
-            problem = f"{at}.name: 1 to 64 of A-Z a-z 0-9 _ . -"
-            raise ApiError(400, "invalid_value", problem, param=f"{at}.name")
-        left_out: list[str] = []
-        where = f"{at}.parameters"
-        spec = tool_spec(function.name, function.description, function.parameters, where, left_out)
-        specs.append(ToolSpec(spec.name, spec.description, spec.parameters, frozenset(("write",))))
+            raise invalid(f"{at}.name", NAME_FORM)
+        said = function.name, function.description, function.parameters
+        spec = tool_spec(*said, f"{at}.parameters", left_out=[])
+        specs.append(replace(spec, effects=frozenset(("write",))))
     check_names(specs, "client_tools")
     return tuple(specs)

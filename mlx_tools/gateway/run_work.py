@@ -42,7 +42,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.gateway.body import read
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
 from mlx_tools.gateway.run_queue import RunQueue
 from mlx_tools.gateway.run_rows import Hook, RunRow, RunRows
@@ -202,7 +202,7 @@ class RunWork:
         try:
             found = self.configuration.with_profile(profile)
         except UsageError as error:
-            raise ApiError(400, "invalid_value", f"profile: {error}", param="profile") from None
+            raise invalid("profile", str(error)) from None
         said, rows = found.run_values(), config.table()
         own = {rows[key].setting.run for key in self.configuration.profiles[profile].values}
         return found.policy(), found.limits(), {key: said[key] for key in own & said.keys()}
@@ -224,13 +224,12 @@ class RunWork:
         named = [registry.named(name) for name in asked.tools or ()]
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:
-                raise ApiError(400, "invalid_value", f"tools: {name}: {why}", param="tools")
+                raise invalid("tools", f"{name}: {why}")
         for spec in asked.own:
             try:
                 registry.add(Tool(spec, _made_elsewhere))
             except ToolDefinitionError as error:
-                problem = f"client_tools: {error}"
-                raise ApiError(400, "invalid_value", problem, param="client_tools") from None
+                raise invalid("client_tools", str(error)) from None
         limits, settings = configuration.limits(), speaker.settings
         policy = _admitting(policy, own)
         if asked.profile is not None and header is None:  # else the header says it

@@ -22,9 +22,8 @@ from mlx_tools.gateway.exchange import (
     end_with_client,
     json_body,
     key_of,
-    server_sent,
 )
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, invalid, server_sent
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import LOOK, Runs
@@ -52,8 +51,7 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
         body = await json_body(request)
         key = request.headers.get("idempotency-key")
         if key is not None and not 0 < len(key) <= _MOST_KEY:
-            problem = f"Idempotency-Key: 1 to {_MOST_KEY} characters"
-            raise ApiError(400, "invalid_value", problem, param="Idempotency-Key")
+            raise invalid("Idempotency-Key", f"1 to {_MOST_KEY} characters")
         row, new = await runs.create(_owner(runs, request), body, key)
         headers = {} if new else {"idempotent-replayed": "true"}
         headers["location"] = f"/v1/runs/{row.id}"
@@ -132,7 +130,7 @@ class _RunEvents:
                     if told is not None:
                         number, event = told
                         mark = "" if number is None else f"id: {number}\n"
-                        await sender.more(mark + server_sent(event["type"], event))
+                        await sender.more(mark + server_sent(event, event["type"]))
                     elif quiet % _QUIET == 0:
                         await sender.more(KEEP_ALIVE)
             await sender.more("", last=True)
@@ -240,4 +238,4 @@ def _seen(asking: HTTPConnection) -> int:
 def _number(text: str, name: str, least: int, most: int) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 17 and least <= int(text) <= most:
         return int(text)
-    raise ApiError(400, "invalid_value", f"{name}: a number from {least} to {most}", param=name)
+    raise invalid(name, f"a number from {least} to {most}")

@@ -42,7 +42,7 @@ from mlx_tools.gateway.anthropic_messages import (
     read_count_tokens,
 )
 from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
-from mlx_tools.gateway.completions_api import complete_text, completion_error, read_completion
+from mlx_tools.gateway.completions_api import complete_text, read_completion
 from mlx_tools.gateway.exchange import (
     KEEP_ALIVE,
     KEEP_ALIVE_SECONDS,
@@ -149,7 +149,7 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
             gateway, lambda body, _: read_chat_completion(body, **made), chat_completion_error
         ),
         "/v1/completions": _TurnEndpoint(
-            gateway, lambda body, _: read_completion(body, **made), completion_error, complete_text
+            gateway, lambda body, _: read_completion(body, **made), chat_completion_error, complete_text
         ),
         "/v1/responses": _TurnEndpoint(
             gateway,

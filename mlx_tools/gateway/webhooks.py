@@ -19,7 +19,7 @@ from typing import Final
 import anyio
 
 from mlx_tools.errors import StorageError
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_rows import Hook, RunRows
 from mlx_tools.toolbox import Fetcher, Target, UrlRefused, is_public, read_url
 from mlx_tools.tools import ToolError
@@ -49,13 +49,11 @@ class Webhooks:
         try:
             target = read_url(url)
         except UrlRefused as error:
-            raise _refused(str(error)) from None
-        if target.authority not in self._authorities(target.scheme) or not self.key:
-            raise _refused("the user's settings do not allow this address (gateway.webhooks)")
-
-    def _authorities(self, scheme: str) -> set[str]:
-        allowed = map(read_url, self.origins)
-        return {one.authority for one in allowed if one.scheme == scheme}
+            raise invalid("webhook", str(error)) from None
+        allowed = {(one.scheme, one.authority) for one in map(read_url, self.origins)}
+        if (target.scheme, target.authority) not in allowed or not self.key:
+            problem = "the user's settings do not allow this address (gateway.webhooks)"
+            raise invalid("webhook", problem)
 
     def wake(self, rows: RunRows) -> None:
         """See to it that all is told that is owed, by a task that ends once nothing is."""
@@ -130,7 +128,3 @@ def signed(key: bytes, mark: str, at: int, body: bytes) -> dict[str, str]:
         "webhook-signature": f"v1,{signature}",
         "content-type": "application/json",
     }
-
-
-def _refused(problem: str) -> ApiError:
-    return ApiError(400, "invalid_value", f"webhook: {problem}", param="webhook")

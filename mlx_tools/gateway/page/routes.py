@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
-from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client, server_sent
+from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client
 from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.page.person import Person
 from mlx_tools.gateway.page.shown import (
@@ -39,7 +39,7 @@ from mlx_tools.gateway.page.shown import (
     session_shown,
     tool_rows,
 )
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import ServedModels
@@ -331,12 +331,12 @@ class _LiveSteps:
                     _, records = await self._runs.stands(row)
                     html, said = _steps(records[shown:number])
                     data, shown = {"html": html, "said": said}, number
-                    await sender.more(f"id: {number}\n" + server_sent("steps", data))
+                    await sender.more(f"id: {number}\n" + server_sent(data, "steps"))
                     if event["type"] == "finished":
                         break
                 elif (piece := _piece(event)) is not None:
-                    await sender.more(server_sent("piece", piece))
-        await sender.more(server_sent("rest", {}))
+                    await sender.more(server_sent(piece, "piece"))
+        await sender.more(server_sent({}, "rest"))
 
     async def _rests(self, row: RunRow) -> bool:
         """Whether nothing is to be followed any more."""
