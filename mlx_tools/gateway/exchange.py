@@ -4,7 +4,8 @@ whoever takes it in."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import anyio
@@ -27,19 +28,34 @@ KEEP_ALIVE: Final = ": keep-alive\n\n"
 
 
 class Sender:
-    """Sends a response; ``begun`` once its head is out. ``give_up`` ends what waits for a client
-    that does not read."""
+    """Sends a response; ``begun`` once its head is out."""
 
     def __init__(self, send: Any, patience: float) -> None:
         self._into, self._patience = send, patience
-        self.give_up: Callable[[], None] = lambda: None
+        self._give_up: Callable[[], None] = lambda: None
         self.begun = False
+
+    @asynccontextmanager
+    async def with_client(self, receive: Any) -> AsyncIterator[None]:
+        """What is done here ends when the client goes away, or takes in nothing: that frees its
+        slot, and closes the stream of the model's server."""
+
+        async def watch() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._give_up()
+
+        async with anyio.create_task_group() as tasks:
+            self._give_up = tasks.cancel_scope.cancel
+            tasks.start_soon(watch)
+            yield
+            tasks.cancel_scope.cancel()
 
     async def _send(self, message: dict[str, Any]) -> None:
         with anyio.move_on_after(self._patience) as late:
             await self._into(message)
         if late.cancelled_caught:
-            self.give_up()
+            self._give_up()
             await anyio.lowlevel.checkpoint()
 
     async def whole(self, status: int, body: Mapping[str, Any], headers: dict[str, str]) -> None:
@@ -60,13 +76,6 @@ class Sender:
     async def more(self, text: str, *, last: bool = False) -> None:
         body = text.encode("utf-8", "replace")
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
-async def end_with_client(receive: Any, scope: anyio.CancelScope) -> None:
-    """A client that goes away frees its slot, and closes the stream of the model's server."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    scope.cancel()
 
 
 def key_of(request: HTTPConnection) -> str:

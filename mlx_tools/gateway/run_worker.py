@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from mlx_tools.app import RunOptions, session_store, signing_key
+from mlx_tools.app import RunOptions, session_store
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, UsageError
 from mlx_tools.gateway.request import ApiError
@@ -245,8 +245,7 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
             hint='name a database: sessions = "postgresql://…", or MLX_TOOLS_SESSIONS',
         )
     queue = RunQueue(store)
-    secret = own.webhook_secret
-    webhooks = Webhooks(own.webhooks, signing_key(secret) if secret else b"")
+    webhooks = Webhooks.of(configuration)
     models = ServedModels(options, note)
     try:
         await models.open()

@@ -19,7 +19,6 @@ from mlx_tools.gateway.exchange import (
     KEEP_ALIVE,
     KEEP_ALIVE_SECONDS,
     Sender,
-    end_with_client,
     json_body,
     key_of,
 )
@@ -119,9 +118,7 @@ class _RunEvents:
         row, after = _row(self._runs, request), _seen(request)
         await self._runs.view(row)  # what is wrong with it is told before a stream begins
         sender = Sender(send, self._patience)
-        async with anyio.create_task_group() as tasks:
-            sender.give_up = tasks.cancel_scope.cancel
-            tasks.start_soon(end_with_client, receive, tasks.cancel_scope)
+        async with sender.with_client(receive):
             await sender.head({})
             quiet = 0
             async with aclosing(self._runs.follow(row, after, ends=True)) as follows:
@@ -134,7 +131,6 @@ class _RunEvents:
                     elif quiet % _QUIET == 0:
                         await sender.more(KEEP_ALIVE)
             await sender.more("", last=True)
-            tasks.cancel_scope.cancel()
 
 
 class _RunSocket:

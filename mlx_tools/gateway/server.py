@@ -6,10 +6,10 @@ import asyncio
 import secrets
 import sys
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from urllib.parse import quote
 import anyio
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -32,7 +33,6 @@ from mlx_tools.app import (
     RunOptions,
     listen,
     session_store,
-    signing_key,
 )
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.admission import Admission
@@ -47,7 +47,6 @@ from mlx_tools.gateway.exchange import (
     KEEP_ALIVE,
     KEEP_ALIVE_SECONDS,
     Sender,
-    end_with_client,
     json_body,
 )
 from mlx_tools.gateway.meters import Meters
@@ -67,9 +66,9 @@ _MOST_HEADER: Final = 4000
 
 _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
 
-ReadBody = Callable[[dict[str, Any], Request], tuple[TurnRequest, Reply]]
+ReadBody = Callable[[dict[str, Any]], tuple[TurnRequest, Reply]]
 ErrorBody = Callable[[ApiError], dict[str, Any]]
-Take = Callable[[Speaker, TurnRequest, Emit], Any]
+Take = Callable[[Speaker, TurnRequest, Emit], Awaitable[TurnDone]]
 
 
 @dataclass
@@ -129,13 +128,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
                 allow_headers=["*"],
             ),
         ],
-        exception_handlers={
-            ApiError: _api_error,
-            StorageError: _no_storage,
-            404: _not_found,
-            405: _not_found,
-            500: _internal_error,
-        },
+        exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _failed),
         lifespan=lifespan,
     )
     app.state.gateway = gateway
@@ -144,23 +137,14 @@ def application(gateway: Gateway, door: Door) -> Starlette:
 
 def _turn_routes(gateway: Gateway) -> list[Route]:
     made: dict[str, Any] = {"new_id": gateway.new_id, "now": gateway.now}
+    chat, plain = partial(read_chat_completion, **made), partial(read_completion, **made)
+    responses = partial(read_responses, **made, temperature=gateway.temperature)
+    messages = partial(read_anthropic_messages, new_id=gateway.new_id)
     turns = {
-        "/v1/chat/completions": _TurnEndpoint(
-            gateway, lambda body, _: read_chat_completion(body, **made), chat_completion_error
-        ),
-        "/v1/completions": _TurnEndpoint(
-            gateway, lambda body, _: read_completion(body, **made), chat_completion_error, complete_text
-        ),
-        "/v1/responses": _TurnEndpoint(
-            gateway,
-            lambda body, _: read_responses(body, **made, temperature=gateway.temperature),
-            responses_error,
-        ),
-        "/v1/messages": _TurnEndpoint(
-            gateway,
-            lambda body, _: read_anthropic_messages(body, new_id=gateway.new_id),
-            anthropic_messages_error,
-        ),
+        "/v1/chat/completions": _TurnEndpoint(gateway, chat, chat_completion_error),
+        "/v1/completions": _TurnEndpoint(gateway, plain, chat_completion_error, complete_text),
+        "/v1/responses": _TurnEndpoint(gateway, responses, responses_error),
+        "/v1/messages": _TurnEndpoint(gateway, messages, anthropic_messages_error),
     }
     return [Route(path, endpoint, methods=["POST"]) for path, endpoint in turns.items()]
 
@@ -172,11 +156,7 @@ class _TurnEndpoint:
     """The endpoint of one interface, as an ASGI application."""
 
     def __init__(
-        self,
-        gateway: Gateway,
-        read: ReadBody,
-        error_body: ErrorBody,
-        take: Take | None = None,
+        self, gateway: Gateway, read: ReadBody, error_body: ErrorBody, take: Take | None = None
     ) -> None:
         self._gateway, self._read, self._error_body = gateway, read, error_body
         self._take = take or gateway.take
@@ -185,14 +165,16 @@ class _TurnEndpoint:
         gateway, request = self._gateway, Request(scope, receive)
         sender = Sender(send, gateway.patience)
         gateway.meters.count("requests_total", path=scope["path"])
+        error: ApiError | None = None
         try:
-            turn, reply = self._read(await json_body(request), request)
-            error: ApiError | None = None
-            async with anyio.create_task_group() as tasks:
-                sender.give_up = tasks.cancel_scope.cancel
-                tasks.start_soon(end_with_client, receive, tasks.cancel_scope)
-                error = await self._serve(request, turn, reply, sender)
-                tasks.cancel_scope.cancel()
+            turn, reply = self._read(await json_body(request))
+            async with sender.with_client(receive):
+                try:
+                    speaker = await gateway.models.speaker(turn.model)
+                    async with gateway.admission.slot(_client_of(request)):
+                        await self._answer(speaker, turn, reply, sender)
+                except ApiError as wrong:  # tasks would wrap it
+                    error = wrong
         except ClientDisconnect:
             return
         except ApiError as wrong:
@@ -201,42 +183,23 @@ class _TurnEndpoint:
             gateway.meters.count("errors_total", code=error.code)
             await sender.whole(error.status, self._error_body(error), _error_headers(error))
 
-    async def _serve(
-        self, request: Request, turn: TurnRequest, reply: Reply, sender: Sender
-    ) -> ApiError | None:
-        try:
-            speaker = await self._gateway.models.speaker(turn.model)
-            async with self._gateway.admission.slot(_client_of(request)):
-                await self._answer(speaker, turn, reply, sender)
-        except ApiError as error:
-            return error
-        return None
-
     async def _answer(
         self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
         headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
-        meters, model = self._gateway.meters, speaker.manner.model or DEFAULT
-        began = anyio.current_time()
 
-        def tell(done: TurnDone) -> None:
-            meters.turn(model, done.usage, anyio.current_time() - began, done.repairs)
+        async def take(emit: Emit) -> TurnDone:
+            began = anyio.current_time()
+            done = await self._take(speaker, turn, emit)
+            seconds, model = anyio.current_time() - began, speaker.manner.model or DEFAULT
+            self._gateway.meters.turn(model, done.usage, seconds, done.repairs)
+            return done
 
-        if not reply.streamed:
-            done = await self._take(speaker, turn, lambda event: None)
-            tell(done)
-            await sender.whole(200, reply.whole(done), headers | _done_headers(done))
+        if reply.streamed:
+            await _Stream(reply, sender, headers).send(take)
             return
-        stream = _Stream(reply, sender, headers, tell)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(stream.send)
-            try:
-                await self._take(speaker, turn, stream.tell)
-            except ApiError as error:
-                stream.failed = error
-            stream.close()
-        if stream.failed is not None:
-            raise stream.failed
+        done = await take(lambda event: None)
+        await sender.whole(200, reply.whole(done), headers | _done_headers(done))
 
 
 class _Stream:
@@ -246,53 +209,47 @@ class _Stream:
     no longer than a client may take for a dead server.
     """
 
-    def __init__(
-        self,
-        reply: Reply,
-        sender: Sender,
-        headers: dict[str, str],
-        done: Callable[[TurnDone], None],
-    ) -> None:
-        self._reply, self._sender, self._headers, self._done = reply, sender, headers, done
-        self._waiting: deque[TurnEvent] = deque()
-        self.failed: ApiError | None = None
-        self._closed = False
-        self._news = anyio.Event()
+    def __init__(self, reply: Reply, sender: Sender, headers: dict[str, str]) -> None:
+        self._reply, self._sender, self._headers = reply, sender, headers
+        self._waiting: list[TurnEvent] = []
+        self._news, self._ended = anyio.Event(), False
 
-    def tell(self, event: TurnEvent) -> None:
+    async def send(self, take: Callable[[Emit], Awaitable[TurnDone]]) -> None:
+        """Send the events of a turn that is taken so. Raises `ApiError` where that failed."""
+        failed: ApiError | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._send_waiting)
+            try:
+                await take(self._tell)
+            except ApiError as error:
+                failed = error
+            self._ended = True
+            self._news.set()
+        if self._sender.begun:
+            last = "" if failed is None else "".join(self._reply.fail(failed))
+            await self._sender.more(last, last=True)
+        if failed is not None:
+            raise failed
+
+    def _tell(self, event: TurnEvent) -> None:
         self._waiting.append(event)
         self._news.set()
 
-    def close(self) -> None:
-        self._closed = True
-        self._news.set()
-
-    async def send(self) -> None:
-        while True:
+    async def _send_waiting(self) -> None:
+        while self._waiting or not self._ended:
             with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
                 await self._news.wait()
             if silence.cancelled_caught:
-                await self._send(KEEP_ALIVE)
+                await self._more(KEEP_ALIVE)
                 continue
             self._news = anyio.Event()
-            waiting, self._waiting = self._waiting, deque()
-            done = waiting[-1] if waiting and isinstance(waiting[-1], TurnDone) else None
-            if done is not None:
+            waiting, self._waiting = self._waiting, []
+            if waiting and isinstance(done := waiting[-1], TurnDone):
                 self._headers |= _done_headers(done)
-                self._done(done)
             if waiting:
-                await self._send("".join(text for one in waiting for text in self._reply.take(one)))
-            if self._closed and not self._waiting:
-                await self._end()
-                return
+                await self._more("".join(text for one in waiting for text in self._reply.take(one)))
 
-    async def _end(self) -> None:
-        if self.failed is None:
-            await self._sender.more("", last=True)
-        elif self._sender.begun:
-            await self._sender.more("".join(self._reply.fail(self.failed)), last=True)
-
-    async def _send(self, text: str) -> None:
+    async def _more(self, text: str) -> None:
         if not self._sender.begun:
             await self._sender.head(self._headers)
             text = "".join(self._reply.begin()) + text
@@ -368,35 +325,25 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
     return chat_completion_error(ApiError(refusal.status, refusal.code, refusal.message))
 
 
-async def _api_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    body = _error_body(request.url.path)(error)
-    return JSONResponse(body, error.status, headers=_error_headers(error))
-
-
-async def _no_storage(request: Request, error: Exception) -> Response:
-    """Where sessions are kept cannot be used: the disk is full, the database is away."""
-    problem = ApiError(503, "storage_unavailable", str(error), retry_after=5)
-    return await _api_error(request, problem)
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    status = getattr(error, "status_code", 404)
-    message = f"{request.method} {request.url.path} is not served here"
-    body = _error_body(request.url.path)(ApiError(status, "not_found", message))
-    return JSONResponse(body, status, headers=getattr(error, "headers", None))
-
-
-async def _internal_error(request: Request, error: Exception) -> Response:
-    message = f"the gateway failed: {type(error).__name__}"
-    body = _error_body(request.url.path)(ApiError(500, "internal_error", message))
-    return JSONResponse(body, 500)
-
-
-def _error_body(path: str) -> ErrorBody:
-    """How errors are told at a path."""
-    messages = path.startswith("/v1/messages")
-    return anthropic_messages_error if messages else chat_completion_error
+async def _failed(request: Request, error: Exception) -> Response:
+    """What went wrong, as it is told at this path."""
+    path = request.url.path
+    headers: Mapping[str, str] | None = None
+    match error:
+        case ApiError():
+            told, headers = error, _error_headers(error)
+        case StorageError():  # where sessions are kept: the disk is full, the database is away
+            told = ApiError(503, "storage_unavailable", str(error), retry_after=5)
+            headers = _error_headers(told)
+        case HTTPException():
+            problem = f"{request.method} {path} is not served here"
+            told, headers = ApiError(error.status_code, "not_found", problem), error.headers
+        case _:
+            problem = f"the gateway failed: {type(error).__name__}"
+            told = ApiError(500, "internal_error", problem)
+    is_message = path.startswith("/v1/messages")
+    body = anthropic_messages_error(told) if is_message else chat_completion_error(told)
+    return JSONResponse(body, told.status, headers=headers)
 
 
 # --- serving --------------------------------------------------------------------------------------
@@ -418,7 +365,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     """
     own = options.configuration.settings.gateway
     models = ServedModels(options, note)
-    secret, meters = own.webhook_secret, Meters()
+    meters = Meters()
     store = session_store(options.configuration)
     runs = Runs(
         options.configuration,
@@ -426,7 +373,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
         Admission(own.concurrency, own.concurrency + WAITING, time.monotonic),
         own.concurrency + WAITING,
         note,
-        webhooks=Webhooks(own.webhooks, signing_key(secret) if secret else b""),
+        webhooks=Webhooks.of(options.configuration),
         meters=meters,
         queue=RunQueue(store) if store.dsn else None,
     )

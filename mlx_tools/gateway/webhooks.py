@@ -18,6 +18,7 @@ from typing import Final
 
 import anyio
 
+from mlx_tools.app import Configuration, signing_key
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_rows import Hook, RunRows
@@ -41,6 +42,12 @@ class Webhooks:
     now: Callable[[], float] = time.time
     _telling: asyncio.Task[None] | None = field(default=None, init=False)
     _news: anyio.Event = field(default_factory=anyio.Event, init=False)
+
+    @classmethod
+    def of(cls, configuration: Configuration) -> Webhooks:
+        """Those that the settings allow."""
+        own = configuration.settings.gateway
+        return cls(own.webhooks, signing_key(own.webhook_secret) if own.webhook_secret else b"")
 
     def check(self, url: str | None) -> None:
         """Raise `ApiError` for an address that is told nothing."""

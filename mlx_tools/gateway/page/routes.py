@@ -24,7 +24,7 @@ from starlette.routing import BaseRoute, Route
 from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
-from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of, end_with_client
+from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of
 from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.page.person import Person
 from mlx_tools.gateway.page.shown import (
@@ -307,13 +307,10 @@ class _LiveSteps:
         row = self._runs.find(None, request.path_params["id"])
         after = request.headers.get("last-event-id") or request.query_params.get("after")
         sender = Sender(send, 60.0)
-        async with anyio.create_task_group() as tasks:
-            sender.give_up = tasks.cancel_scope.cancel
-            tasks.start_soon(end_with_client, receive, tasks.cancel_scope)
+        async with sender.with_client(receive):
             await sender.head(_HEADERS)
             await self._tell(row, _number(after) or 0, sender)
             await sender.more("", last=True)
-            tasks.cancel_scope.cancel()
 
     async def _tell(self, row: RunRow, shown: int, sender: Sender) -> None:
         quiet = 0
