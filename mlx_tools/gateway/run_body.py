@@ -134,13 +134,6 @@ class RunAct:
     body: Mapping[str, Any] = field(default_factory=dict)
     records: int = 0
 
-    def to_json(self) -> JsonObject:
-        return {"type": self.type, "body": dict(self.body), "records": self.records}
-
-    @classmethod
-    def from_json(cls, value: JsonObject) -> RunAct:
-        return cls(value["type"], value["body"], value["records"])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRun:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
     CompletionRecord,
-    Event,
     Finished,
     PauseRecord,
     Record,
@@ -66,40 +64,28 @@ def _ends(records: Sequence[Record], number: int) -> bool:
     return isinstance(record, AnswerRecord | StoppedRecord)
 
 
-@dataclass(frozen=True, slots=True)
-class Forming:
-    """What forms in a run that a worker does, as that tells it."""
-
-    value: dict[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return self.value
-
-
 class Follower:
     """What somebody who follows a run in this process is still to be told: deltas, and between
     them up to which record."""
 
     def __init__(self) -> None:
-        self._waiting: deque[int | Event | Forming] = deque()
+        self._waiting: deque[int | dict[str, Any]] = deque()
         self._news = anyio.Event()
 
-    def tell(self, upto: int, event: Event | Forming | None = None) -> None:
+    def tell(self, upto: int, delta: dict[str, Any] | None = None) -> None:
         """There are so many records now; a delta comes after them."""
         waiting = self._waiting
-        if event is not None and isinstance(event, events.OF_RECORDS):
-            event = None
         if waiting and isinstance(waiting[-1], int):
             waiting[-1] = upto
         else:
             waiting.append(upto)
-        if event is not None:
-            waiting.append(event)
+        if delta is not None:
+            waiting.append(delta)
         while len(waiting) > _MOST:
             waiting.popleft()
         self._news.set()
 
-    def take(self) -> Iterator[int | Event | Forming]:
+    def take(self) -> Iterator[int | dict[str, Any]]:
         """What is to be told now, in order."""
         while self._waiting:
             yield self._waiting.popleft()

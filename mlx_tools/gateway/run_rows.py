@@ -46,6 +46,7 @@ RUNS: Final = FileFormat(
     {1: _SINCE_1, 2: _SINCE_2},
 )
 _SELECT: Final = "SELECT id, owner, body, cancelled, act, refused, model FROM runs "
+_UNDER: Final = "WHERE owner = ? AND key = ?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +79,6 @@ class Hook:
     tries: int = 0
 
 
-def _nobody(db: Statements, run: str, model: str) -> None:
-    """The gateway itself does what is asked of its runs."""
-
-
 class RunRows:
     """The runs that clients of gateways asked for, beside the sessions of ``store``.
 
@@ -94,17 +91,22 @@ class RunRows:
         self,
         store: SessionStore,
         forget: Callable[[str], bool] = lambda run: False,
-        queue: Callable[[Statements, str, str], None] = _nobody,
+        queue: Callable[[Statements, str, str], None] = lambda db, run, model: None,
         kept: int = KEPT,
     ) -> None:
         self._tables = store.tables(RUNS)
         self.forget, self._queue, self._kept = forget, queue, kept
 
+    def _select(self, which: str, *values: object) -> list[RunRow]:
+        with self._tables.transaction() as db:
+            return list(map(_row, db.execute(_SELECT + which, values).fetchall()))
+
     def add(self, row: RunRow, key: str | None) -> bool:
         """Keep a run; False where its client has asked for one under this key before. Raises
         `ApiError` where too many are kept that have not ended."""
         with self._tables.transaction(write=True) as db:
-            if key is not None and _under(db, row.owner, key):
+            mine = (row.owner, _digest(key))
+            if key is not None and db.execute(_SELECT + _UNDER, mine).fetchone():
                 return False
             (count,) = db.execute("SELECT count(*) FROM runs").fetchone()
             if count >= self._kept and not self._make_room(db):
@@ -136,43 +138,34 @@ class RunRows:
 
     def named(self, run: str) -> RunRow | None:
         """The run of this id, whosever it is."""
-        with self._tables.transaction() as db:
-            query = _SELECT + "WHERE id = ?"
-            found = db.execute(query, (run,)).fetchone()
-        return _row(found) if found else None
+        return next(iter(self._select("WHERE id = ?", run)), None)
 
     def under(self, owner: str, key: str) -> RunRow | None:
         """The run that a client has asked for under this key."""
-        with self._tables.transaction() as db:
-            found = _under(db, owner, key)
-        return _row(found) if found else None
+        return next(iter(self._select(_UNDER, owner, _digest(key))), None)
 
     def page(self, owner: str, limit: int, after: str | None) -> list[RunRow]:
         """A client's runs, the last first: those before the run ``after``. Raises `ApiError` where
         there is no such run."""
-        if after is not None:
-            self.get(owner, after)
-        before = "" if after is None else "AND number < (SELECT number FROM runs WHERE id = ?) "
-        query = f"{_SELECT}WHERE owner = ? {before}ORDER BY number DESC LIMIT ?"
-        values = (owner, limit) if after is None else (owner, after, limit)
-        with self._tables.transaction() as db:
-            return list(map(_row, db.execute(query, values).fetchall()))
+        last = "ORDER BY number DESC LIMIT ?"
+        if after is None:
+            return self._select(f"WHERE owner = ? {last}", owner, limit)
+        self.get(owner, after)
+        before = "AND number < (SELECT number FROM runs WHERE id = ?)"
+        return self._select(f"WHERE owner = ? {before} {last}", owner, after, limit)
 
     def open_runs(self) -> list[RunRow]:
         """The runs of which something is still to be done, the oldest first."""
         if not self._tables.made:
             return []
-        with self._tables.transaction() as db:
-            query = _SELECT + "WHERE act IS NOT NULL ORDER BY number"
-            return list(map(_row, db.execute(query).fetchall()))
+        return self._select("WHERE act IS NOT NULL ORDER BY number")
 
     def post(self, run: str, act: RunAct) -> bool:
         """Keep what is to be done about a run that rests; False where it does not."""
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = ?, refused = '', cancelled = 0 WHERE id = ?"
-            found = db.execute(
-                f"{query} AND act IS NULL RETURNING model", (_said(act), run)
-            ).fetchone()
+            query += " AND act IS NULL RETURNING model"
+            found = db.execute(query, (_said(act), run)).fetchone()
             if found is not None:
                 self._queue(db, run, found[0])
         return found is not None
@@ -183,8 +176,7 @@ class RunRows:
         with self._tables.transaction() as db:
             left = db.execute(query).fetchall()
         known = named() if left else set()
-        missing = [(run, model) for run, model in left if run not in known]
-        if missing:
+        if missing := [(run, model) for run, model in left if run not in known]:
             with self._tables.transaction(write=True) as db:
                 for run, model in missing:
                     self._queue(db, run, model)
@@ -243,20 +235,17 @@ class RunRows:
         return due
 
 
-def _under(db: Statements, owner: str, key: str) -> Any:
-    query = _SELECT + "WHERE owner = ? AND key = ?"
-    return db.execute(query, (owner, _digest(key))).fetchone()
-
-
 def _digest(key: str | None) -> str | None:
     return None if key is None else hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
 def _said(act: RunAct | None) -> str | None:
-    return None if act is None else json.dumps(act.to_json())
+    if act is None:
+        return None
+    return json.dumps({"type": act.type, "body": dict(act.body), "records": act.records})
 
 
 def _row(found: Any) -> RunRow:
     run, owner, body, cancelled, act, refused, model = found
-    done = RunAct.from_json(json.loads(act)) if act else None
+    done = RunAct(**json.loads(act)) if act else None
     return RunRow(run, owner, json.loads(body), bool(cancelled), done, refused, model)

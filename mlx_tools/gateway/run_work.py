@@ -287,6 +287,22 @@ def _ends(record: Record, call: str) -> bool:
     return isinstance(record, ObservationRecord) and record.call == call
 
 
+async def requests_of(
+    conversation: Conversation,
+    edited: Mapping[str, Mapping[str, Any]] | None = None,
+    own: frozenset[str] = frozenset(),
+) -> list[tuple[ApprovalRequest, bool]]:
+    """The calls that wait for a person, as they would run now, and whether each is still what was
+    asked about; of those that are ``edited`` only these, with the arguments there. None of the
+    tools ``own``, whose calls wait for their client. Raises `UsageError` where a call cannot have
+    such arguments."""
+    found = [pair for pair in await conversation.waiting() if pair[0].name not in own]
+    if edited is None:
+        return found
+    asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
+    return [(await one.edited(new), True) for one, new in asked if one.edited]
+
+
 def standing_of_run(row: RunRow, records: Sequence[Record]) -> str:
     """How a run stands that nobody is at."""
     if rests(records):

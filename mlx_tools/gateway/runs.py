@@ -3,8 +3,8 @@
 A run is a session of the store that `ask` uses, and where it stands is read from its transcript. It
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
 held here. One that broke off with its process is brought to rest when the next one starts, or when
-somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL nothing
-is done here: workers take it from a queue, and go on with what breaks off.
+somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL this is
+done elsewhere (`queued_runs`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
@@ -26,17 +26,16 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
-from mlx_tools.gateway.run_events import Follower, Forming, Numbered, closed, told_of
-from mlx_tools.gateway.run_queue import RunQueue
+from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
+from mlx_tools.gateway.run_queue import QueueState, RunQueue
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import Models, RunWork, standing_of_run, was_asked
+from mlx_tools.gateway.run_work import Models, RunWork, requests_of, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Policy
-from mlx_tools.store import SessionStore
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     DecisionRecord,
@@ -48,6 +47,7 @@ from mlx_tools.transcript import (
     Stopped,
     Unfinished,
     at_rest,
+    events,
     outcome_of,
     pending_calls,
     rests,
@@ -59,11 +59,10 @@ PATIENCE: Final = 10.0
 LOOK: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
 
-_SOON: Final = 0.1
-"""Seconds between two looks at whether a worker has taken something up."""
-
 JsonObject = dict[str, Any]
-T = TypeVar("T")
+
+in_thread = anyio.to_thread.run_sync
+"""Has what is read or written of the rows wait in a thread."""
 
 
 @dataclass(eq=False)
@@ -91,12 +90,12 @@ class _Live:
 
 
 class Runs:
-    """The runs of one gateway, under one configuration.
+    """The runs of one gateway, under one configuration, which does them itself.
 
     ``admission`` says how many are at work at once, ``most`` how many may be or wait for that.
     ``meters`` count what happens. ``make_registry`` makes the tools that exist, for a new session
     or one with this header.
-    ``note`` is told what went wrong that no client hears of. With a ``queue`` workers do the runs.
+    ``note`` is told what went wrong that no client hears of.
     """
 
     def __init__(
@@ -112,41 +111,27 @@ class Runs:
         make_registry: Callable[[Header | None], Registry] | None = None,
         queue: RunQueue | None = None,
     ) -> None:
-        self.admission, self._most, self.queue = admission, most, queue
+        self.configuration, self.admission, self._most = configuration, admission, most
         self._meters = meters or Meters()
         self._work = RunWork(
             configuration, models, note, webhooks or Webhooks(), make_registry, queue
         )
-        self._configuration = configuration
-        self._store, self._rows = self._work.store, self._work.rows
+        self.sessions, self._rows = self._work.store, self._work.rows
         self._rows.forget = self._forget
-        self._secret = self._store.secret
         self._live: dict[str, _Live] = {}
         self._followers: dict[str, set[Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._ending = False
-        self._listening: asyncio.Task[None] | None = None
-
-    @property
-    def sessions(self) -> SessionStore:
-        """The sessions of this user, runs and others."""
-        return self._store
-
-    @property
-    def configuration(self) -> Configuration:
-        """The settings of this gateway."""
-        return self._configuration
 
     def owner(self, key: str) -> str:
         """By what the runs of whoever bears this key are known."""
-        return hmac.new(self._secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+        secret = self.sessions.secret
+        return hmac.new(secret, key.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
     async def open(self) -> None:
         """Bring to rest what broke off with the process before, and go on telling what is owed."""
-        if self.queue is not None:
-            self._listening = asyncio.create_task(self.queue.listen(self._hear))
-        for row in await _kept(self._rows.open_runs) if self.queue is None else ():
+        for row in await in_thread(self._rows.open_runs):
             with suppress(MlxToolsError):  # it is told to whoever looks at the run
                 await self._records(row)
         self._work.webhooks.wake(self._rows)
@@ -157,12 +142,11 @@ class Runs:
         """A run that a client asks for, and whether it is new: under the same ``key`` there is
         one, however often it is asked for. Raises `ApiError`."""
         asked = read_run(body)
-        if asked.webhook is not None and self._configuration.settings.policy.local_only:
-            problem = "webhook: nothing leaves this machine (policy.local_only)"
-            raise ApiError(400, "invalid_value", problem, param="webhook")
+        if asked.webhook is not None and self.configuration.settings.policy.local_only:
+            raise invalid("webhook", "nothing leaves this machine (policy.local_only)")
         self._work.webhooks.check(asked.webhook)
         async with self._creating:
-            if key is not None and (there := await _kept(self._rows.under, owner, key)) is not None:
+            if key is not None and (there := await in_thread(self._rows.under, owner, key)):
                 return _same(there, body), False
             self._check_room()
             try:
@@ -173,20 +157,23 @@ class Runs:
                 raise as_api_error(error) from error
             act = RunAct("ask", {"question": asked.question})
             row = RunRow(conversation.session, owner, body, act=act, model=model)
-            added = False
-            if self.queue is not None:
-                conversation.close()  # a worker may be at it at once
-            try:
-                added = await _kept(self._rows.add, row, key)
-            finally:
-                if not added:
-                    conversation.close()
-                    self._forget(row.id)
-            if not added and (there := await _kept(self._rows.under, owner, key or "")) is not None:
+            added = await self._add(row, conversation, key)
+            if not added and (there := await in_thread(self._rows.under, owner, key or "")):
                 return _same(there, body), False  # another gateway was quicker
-            if self.queue is None:
-                self._begin(row, conversation, act)
         return row, True
+
+    async def _add(self, row: RunRow, conversation: Conversation, key: str | None) -> bool:
+        """Keep a run and begin with it; return False where there is one under this key."""
+        added = False
+        try:
+            added = await in_thread(self._rows.add, row, key)
+        finally:
+            if not added:
+                conversation.close()
+                self._forget(row.id)
+        if added:
+            self._begin(row, conversation)
+        return added
 
     def find(self, owner: str | None, run: str) -> RunRow:
         """A client's run; with None anybody's, for a person. Raises `ApiError` where there is none
@@ -241,12 +228,7 @@ class Runs:
     ) -> list[tuple[ApprovalRequest, bool]]:
         conversation = await self._reopen(row, records)
         try:
-            own = read_run(row.body).own_names
-            found = [pair for pair in await conversation.waiting() if pair[0].name not in own]
-            if edited is None:
-                return found
-            asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
-            return [(await one.edited(new), True) for one, new in asked if one.edited]
+            return await requests_of(conversation, edited, read_run(row.body).own_names)
         finally:
             conversation.close()
             await conversation.registry.aclose()
@@ -262,7 +244,7 @@ class Runs:
     ) -> None:
         """Take a decision about a call, a client's or a person's. Raises `ApiError`: 403 where that
         is a person's, 409 where it does not hold."""
-        if not by_person and self._configuration.settings.gateway.approvals != "client":
+        if not by_person and self.configuration.settings.gateway.approvals != "client":
             problem = (
                 "what asked for a run does not decide about its calls: a person does, at the "
                 f"gateway's page or with mlx-tools sessions resume {row.id} (or set "
@@ -272,18 +254,17 @@ class Runs:
         async with self._acting(row):
             name, records = await self._waiting(row, call)
             if answer.approved and name in read_run(row.body).own_names:
-                raise _conflict(f"{name} is a tool of the client's own: send its result", "call_id")
+                raise conflict(f"{name} is a tool of the client's own: send its result", "call_id")
             if answer.arguments is not None:
                 try:
                     await self._requests(row, records, {call: answer.arguments})
                 except UsageError as error:
-                    problem = f"arguments: {error}"
-                    raise ApiError(400, "invalid_value", problem, param="arguments") from None
+                    raise invalid("arguments", str(error)) from None
             await self._go_on(row, RunAct("decide", {"call": call, **asdict(answer)}), records)
 
     def tools(self) -> tuple[Registry, Policy]:
         """The tools that there are, which the caller closes, and what may be called of them."""
-        return self._work.make_registry(None), self._configuration.policy()
+        return self._work.make_registry(None), self.configuration.policy()
 
     async def give(self, row: RunRow, given: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
@@ -291,7 +272,7 @@ class Runs:
         async with self._acting(row):
             name, records = await self._waiting(row, given.call_id)
             if name not in read_run(row.body).own_names:
-                raise _conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
+                raise conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
             await self._go_on(row, RunAct("give", given.model_dump(exclude_unset=True)), records)
 
     async def ask(self, row: RunRow, question: str) -> None:
@@ -299,7 +280,7 @@ class Runs:
         async with self._acting(row):
             records = await self._rested(row)
             if standing_of_run(row, records) == "paused":
-                raise _conflict("the run waits: decide about its calls first, or cancel it")
+                raise conflict("the run waits: decide about its calls first, or cancel it")
             await self._go_on(row, RunAct("ask", {"question": question}), records)
 
     async def cancel(self, row: RunRow) -> None:
@@ -311,14 +292,13 @@ class Runs:
                 live.task.cancel()
             await live.rested.wait()
         async with self._acting(row):
-            if self.queue is not None:
-                row = await self._leave_it(row)
+            row = await self._left(row)
             records = await self._records(row)
             status = self._status(row, records)
             if status in ("queued", "running"):
-                raise _conflict("another process is at the run")
+                raise conflict("another process is at the run")
             if not was_asked(records):
-                await _kept(self._rows.cancel, row.id)
+                await in_thread(self._rows.cancel, row.id)
             if status == "paused":
                 conversation = await self._reopen(row, records)
                 try:
@@ -329,7 +309,7 @@ class Runs:
                 records = conversation.files.transcript
             if status == "paused" or live is not None:
                 await self._work.put_to_rest(replace(row, cancelled=True), records)
-        self._tell(row, len(records))
+        self._tell(row.id, len(records))
 
     async def follow(
         self, row: RunRow, after: int, *, ends: bool
@@ -344,7 +324,7 @@ class Runs:
                 if live is not None:
                     records, upto = live.records, closed(live.records, rest=False)
                     ended = False
-                elif size != (size := self._size(row)):
+                elif size != (size := self.sessions.size(row.id)):
                     try:
                         records = await self._records(row)
                     except ApiError:  # its session was removed
@@ -363,7 +343,7 @@ class Runs:
                     return
                 for item in follower.take():
                     if not isinstance(item, int):
-                        yield None, item.to_json()
+                        yield None, item
                         continue
                     upto = min(item, closed(records, rest=False))
                     for one in told_of(records, told, upto):
@@ -377,23 +357,22 @@ class Runs:
             if not followers:
                 del self._followers[row.id]
 
-    def _hear(self, run: str, upto: int, event: JsonObject) -> None:
-        """What forms in a run that a worker does."""
+    def _tell(self, run: str, upto: int, forms: JsonObject | None = None) -> None:
+        """Have whoever follows a run hear that it has so many records, and what forms behind
+        them."""
         for follower in self._followers.get(run, ()):
-            follower.tell(upto, Forming(event))
+            follower.tell(upto, forms)
 
     def leave(self) -> None:
         """Tell everybody who follows a run that this process ends."""
         self._ending = True
-        for run, followers in self._followers.items():
-            for follower in followers:
-                follower.tell(len(self._live[run].records) if run in self._live else 0)
+        for run in self._followers:
+            self._tell(run, len(self._live[run].records) if run in self._live else 0)
 
     async def aclose(self) -> None:
         """Break off what is at work: it is found as interrupted."""
         self.leave()
         tasks = [live.task for live in self._live.values() if live.task is not None]
-        tasks += [] if self._listening is None else [self._listening]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -410,12 +389,17 @@ class Runs:
             message = f"{len(self._live)} runs are at work or wait for that: try again later"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
 
-    def _begin(self, row: RunRow, conversation: Conversation, act: RunAct) -> _Live:
+    async def line(self) -> Admission | QueueState:
+        """How many are at work, and wait for that."""
+        return self.admission
+
+    def _begin(self, row: RunRow, conversation: Conversation) -> _Live:
+        assert row.act is not None
         tools = {name: name for name in conversation.folded.specs}
         tools |= dict.fromkeys(read_run(row.body).own_names, CLIENTS)
         live = _Live(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
-        live.task = asyncio.create_task(self._do(row, live, act))
+        live.task = asyncio.create_task(self._do(row, live, row.act))
         live.task.add_done_callback(lambda _: self._rest(row, live))  # also of one never begun
         return live
 
@@ -434,7 +418,7 @@ class Runs:
         live.conversation.close()
         live.taken.set()
         live.rested.set()
-        self._tell(row, len(live.records))
+        self._tell(row.id, len(live.records))
         if len(live.records) > live.began:
             self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
 
@@ -442,58 +426,31 @@ class Runs:
         if not live.taken.is_set() and is_taken(live.records[live.began :]):
             live.taken.set()
         self._meters.happened(event, live.model, live.tools)
-        self._tell(row, len(live.records), event)
-
-    def _tell(self, row: RunRow, upto: int, event: Event | None = None) -> None:
-        for follower in self._followers.get(row.id, ()):
-            follower.tell(upto, event)
+        forms = None if isinstance(event, events.OF_RECORDS) else event.to_json()
+        self._tell(row.id, len(live.records), forms)
 
     async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
         """Have a run that rests go on, and wait until what it goes on with is written down. Raises
         `ApiError` where that is refused."""
-        act = replace(act, records=len(records))
-        if self.queue is not None:
-            await self._leave_to_workers(row, act)
-            return
         self._check_room()
+        act = replace(act, records=len(records))
         conversation = await self._reopen(row, records)
         posted = False
         try:
-            posted = await _kept(self._rows.post, row.id, act)
+            posted = await in_thread(self._rows.post, row.id, act)
         finally:
             if not posted:
                 conversation.close()
         if not posted:
-            raise _conflict("the run is at work")
-        live = self._begin(replace(row, act=act, cancelled=False), conversation, act)
+            raise conflict("the run is at work")
+        live = self._begin(replace(row, act=act, cancelled=False), conversation)
         with anyio.move_on_after(PATIENCE):
             await live.taken.wait()
         if live.refused:
-            raise _conflict(live.refused)
+            raise conflict(live.refused)
 
-    async def _leave_to_workers(self, row: RunRow, act: RunAct) -> None:
-        """As `_go_on`; where no worker is free it is done later."""
-        if not await _kept(self._rows.post, row.id, act):
-            raise _conflict("the run is at work")
-        with anyio.move_on_after(PATIENCE):
-            while (now := self.find(None, row.id)).act is not None:
-                records = await self._work.read(row)
-                if is_taken(records[act.records :]) and not rests(records):
-                    break
-                await anyio.sleep(_SOON)
-        if now.act is None and now.refused:
-            raise _conflict(now.refused)
-
-    async def _leave_it(self, row: RunRow) -> RunRow:
-        """Have the worker that is at a run leave it, and see to it that none takes it up; the run
-        as it is then."""
-        if row.act is not None:
-            await _kept(self._rows.cancel, row.id)
-        with anyio.move_on_after(PATIENCE):
-            while (row := self.find(None, row.id)).act is not None:
-                with suppress(ApiError):  # a worker is at it
-                    await self._settle(row, await self._work.read(row), cancelled=True)
-                await anyio.sleep(_SOON)
+    async def _left(self, row: RunRow) -> RunRow:
+        """The run, once nobody elsewhere is at it or takes it up."""
         return row
 
     async def _waiting(self, row: RunRow, call: str) -> tuple[str, Sequence[Record]]:
@@ -506,7 +463,7 @@ class Runs:
             if one.call_id == call:
                 return one.name, records
         waits = ", ".join(one.call_id for one in pending) or "none"
-        raise _conflict(f"{call[:100]} is not a call that waits (waiting: {waits})", "call_id")
+        raise conflict(f"{call[:100]} is not a call that waits (waiting: {waits})", "call_id")
 
     async def _rested(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that rests, for which a client waits a little. Raises `ApiError`."""
@@ -516,14 +473,14 @@ class Runs:
         records = await self._records(row)
         begun = was_asked(records) or self.find(row.owner, row.id).act is not None
         if row.id in self._live or (begun and not rests(records)):
-            raise _conflict("the run is at work, or waits for that")
+            raise conflict("the run is at work, or waits for that")
         return records
 
     async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         try:
             return await self._work.open(row, records)
         except TranscriptError as error:
-            raise _conflict(str(error)) from error
+            raise conflict(str(error)) from error
         except MlxToolsError as error:
             raise as_api_error(error) from error
 
@@ -535,7 +492,7 @@ class Runs:
         if self._is_at_rest(row, records):
             return records
         async with self._settling:
-            now = await _kept(self._rows.named, row.id)
+            now = await in_thread(self._rows.named, row.id)
             records = await self._work.read(row)
             if row.id in self._live or now is None or self._is_at_rest(now, records):
                 return records
@@ -545,7 +502,7 @@ class Runs:
 
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
         """Whether there is nothing to be done about it here."""
-        return rests(records) if row.act is None else self.queue is not None
+        return row.act is None and rests(records)
 
     async def _settle(
         self, row: RunRow, records: Sequence[Record], *, cancelled: bool = False
@@ -553,7 +510,7 @@ class Runs:
         """Bring a run to rest that broke off, or is ``cancelled``. Raises `ApiError` where another
         process is at it."""
         if not was_asked(records):
-            with suppress(TranscriptError), self._store.held(row.id):
+            with suppress(TranscriptError), self.sessions.held(row.id):
                 await self._work.put_to_rest(row, records)
             return records
         conversation = await self._reopen(row, records)
@@ -572,34 +529,23 @@ class Runs:
 
     def _status(self, row: RunRow, records: Sequence[Record]) -> str:
         """How a run stands that is not at work here."""
-        waits = self.queue is not None and row.act is not None  # for a worker, or one is at it
-        if row.cancelled or (rests(records) and not waits):
+        if row.cancelled or rests(records):
             return standing_of_run(row, records)
-        if waits:
-            return "running" if self._store.in_use(row.id) else "queued"
-        if not self._store.in_use(row.id):
+        if not self.sessions.in_use(row.id):
             return "stopped"  # it broke off, before it was begun or its model is not served
         return "running" if was_asked(records) else "queued"
-
-    def _size(self, row: RunRow) -> int:
-        return self._store.size(row.id)
 
     def _forget(self, run: str) -> bool:
         if run in self._live:
             return False
-        if self._store.size(run) < 0:
+        if self.sessions.size(run) < 0:
             return True
         with suppress(TranscriptError):
-            return self._store.remove(run)
+            return self.sessions.remove(run)
         return False
 
 
 _ENDED: Final = ("answered", "stopped", "cancelled")
-
-
-async def _kept(does: Callable[..., T], *arguments: Any) -> T:
-    """What is read or written of the rows, in a thread: it may have to wait."""
-    return await anyio.to_thread.run_sync(does, *arguments)
 
 
 def is_taken(new: Sequence[Record]) -> bool:
@@ -614,7 +560,8 @@ def _same(there: RunRow, body: JsonObject) -> RunRow:
     raise ApiError(422, "idempotency_key_reused", problem, param="Idempotency-Key")
 
 
-def _conflict(problem: str, param: str | None = None) -> ApiError:
+def conflict(problem: str, param: str | None = None) -> ApiError:
+    """The error for what cannot be done of a run as it stands."""
     return ApiError(409, "conflict", problem, param=param)
 
 

@@ -52,6 +52,7 @@ from mlx_tools.gateway.exchange import (
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
+from mlx_tools.gateway.queued_runs import QueuedRuns
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.run_queue import QueueState, RunQueue
@@ -312,9 +313,8 @@ async def _metrics(request: Request) -> Response:
     lines: dict[str, Admission | QueueState] = {"turns": gateway.admission}
     gauges: dict[str, dict[str, int]] = {}
     if gateway.runs is not None:
-        lines["runs"] = gateway.runs.admission
-        if (queue := gateway.runs.queue) is not None:
-            lines["runs"] = state = await anyio.to_thread.run_sync(queue.state)
+        lines["runs"] = state = await gateway.runs.line()
+        if isinstance(state, QueueState):
             gauges["workers"] = {"runs": state.workers}
     gauges["active"] = {what: one.active for what, one in lines.items()}
     gauges["waiting"] = {what: one.waiting for what, one in lines.items()}
@@ -367,7 +367,8 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     models = ServedModels(options, note)
     meters = Meters()
     store = session_store(options.configuration)
-    runs = Runs(
+    make = Runs if store.dsn is None else partial(QueuedRuns, queue=RunQueue(store))
+    runs = make(
         options.configuration,
         models,
         Admission(own.concurrency, own.concurrency + WAITING, time.monotonic),
@@ -375,7 +376,6 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
         note,
         webhooks=Webhooks.of(options.configuration),
         meters=meters,
-        queue=RunQueue(store) if store.dsn else None,
     )
     person = Person(store.secret, time.time)
     gateway = Gateway(

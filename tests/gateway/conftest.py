@@ -166,7 +166,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             meters=meters,
             make_registry=lambda header: tools.registry(),
         )
-        person = Person(runs._secret, lambda: 1_700_000_000.0)
+        person = Person(runs.sessions.secret, lambda: 1_700_000_000.0)
         page = Page(runs, models, person, partial(keep_session, loaded))
         gateway = Gateway(models, Admission(4, 8, lambda: 0.0), meters=meters, runs=runs, page=page)
         app = application(gateway, Door(key=key, page=PATH))
@@ -212,8 +212,8 @@ def deciding(begin: Any, *scripts: Any) -> Any:
 
 def transcript_of(one: Any, run: str) -> Path:
     """The file of a run's transcript."""
-    assert isinstance(one.runs._store, TranscriptStore)
-    return one.runs._store.path(run)
+    assert isinstance(one.runs.sessions, TranscriptStore)
+    return one.runs.sessions.path(run)
 
 
 def waiting(event: anyio.Event, text: str) -> Any:

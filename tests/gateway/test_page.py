@@ -62,7 +62,7 @@ def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
         other, late = Person(b"x", lambda: 1_700_000_000.0), [0.0]
         seals = {
             "forged": _cookie_of(other),
-            "old": _cookie_of(Person(one.runs._secret, lambda: late[0])),
+            "old": _cookie_of(Person(one.runs.sessions.secret, lambda: late[0])),
             "key": one.person.key,
         }
         one.client.cookies.set(COOKIE, seals.get(cookie, cookie))

@@ -21,6 +21,7 @@ from mlx_tools.controller import (
 )
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_work import requests_of
 from mlx_tools.gateway.runs import PATIENCE, Runs, is_taken
 from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.policy import restriction
@@ -44,11 +45,7 @@ class OtherSessions:
             try:
                 kept = await self._kept(session)
                 async with kept.looked_at() as conversation:
-                    found = await conversation.waiting()
-                    if edited is None:
-                        return found
-                    asked = [(one, edited[one.call]) for one, _ in found if one.call in edited]
-                    return [(await one.edited(new), True) for one, new in asked if one.edited]
+                    return await requests_of(conversation, edited)
             except UsageError:
                 raise
             except MlxToolsError as error:
