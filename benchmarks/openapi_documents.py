@@ -39,7 +39,7 @@ from mcp_start import cost  # noqa: E402
 from mlx_tools.schema import fits  # noqa: E402
 from mlx_tools.testing import ScriptedServer, answer  # noqa: E402
 from mlx_tools.tools import BoundSource, BoundSources, BoundTool, execute  # noqa: E402
-from mlx_tools.tools.openapi.request import HttpOperations  # noqa: E402
+from mlx_tools.tools.openapi.request import bound_operation  # noqa: E402
 from scripts.mcp_table import write_page  # noqa: E402
 
 RESULTS = HERE / "openapi_documents.json"
@@ -147,7 +147,7 @@ def judged(source: BoundSource, rows: Iterator[dict[str, Any]]) -> dict[str, Any
     """Which of the values are let through, and which calls of the valid ones are answered."""
     tools = {(tool.at["method"], tool.at["path"]): tool for tool in source.tools}
     stand_in = StandIn(source)
-    made = HttpOperations(transport=httpx.MockTransport(stand_in))
+    network = httpx.MockTransport(stand_in)
     counts, wrong = Counter[str](), []
     for row in rows:
         tool = tools.get((row["method"], row["path"]))
@@ -175,7 +175,8 @@ def judged(source: BoundSource, rows: Iterator[dict[str, Any]]) -> dict[str, Any
                 plain = BoundTool(
                     tool.name, "", tool.parameters, tool.effects, {**tool.at, "security": []}
                 )
-                result = asyncio.run(execute(made.tool(source, plain), given, timeout=60))
+                made = bound_operation(source, plain, transport=network)
+                result = asyncio.run(execute(made, given, timeout=60))
                 counts["called"] += 1
                 counts["answered"] += result.error is None
                 if result.error is not None:

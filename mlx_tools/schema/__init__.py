@@ -2,6 +2,7 @@
 
 from mlx_tools.schema.compilable import COMPACT, compilable
 from mlx_tools.schema.resolve import (
+    LIST,
     MAP,
     ONE,
     anchors,

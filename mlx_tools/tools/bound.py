@@ -30,10 +30,8 @@ MAX_SOURCE_BYTES: Final = 64_000_000
 SEPARATOR: Final = "__"
 """Between a source's name and its tool's, which is why no source has it in its name."""
 
-CHANGED: Final[Mapping[SourceKind, str]] = {
-    "mcp": "it is not what was agreed to (mlx-tools mcp test {name} shows the difference)",
-    "openapi": "it is not what was agreed to (mlx-tools tools bind {name} shows the difference)",
-}
+_SHOWN_BY: Final[Mapping[SourceKind, str]] = {"mcp": "mcp test", "openapi": "tools bind"}
+"""The command that shows what a source says otherwise."""
 
 MakeTool = Callable[["BoundSource", "BoundTool"], Tool]
 """Makes what calls a bound tool. Raises ToolDefinitionError."""
@@ -98,18 +96,6 @@ class BoundSource:
         """The name by which a policy means all of its tools."""
         return f"{self.kind}:{self.name}"
 
-    def spec(self, tool: BoundTool) -> ToolSpec:
-        """The spec under which one of its tools is called here. Raises ToolDefinitionError."""
-        return ToolSpec(
-            name=self.tool_name(tool.name),
-            description=tool.description,
-            parameters=tool.parameters,
-            effects=frozenset(tool.effects),
-            plugin=self.plugin,
-            private=True,
-            cache=False,
-        )
-
     def tool_name(self, name: str) -> str:
         """The name here of the tool that has this name there: with the source's before it, so that
         it can take no other's place. Characters that no tool's name has here are ``_``; a long name
@@ -128,12 +114,22 @@ class BoundSource:
         """One of its tools, which ``run`` calls; off where it is not what was agreed to. Raises
         ToolDefinitionError where it can be none."""
         off = self.changed if any(one.name == tool.name for one in self.said) else None
-        return Tool(self.spec(tool), run, preview=preview, unusable=lambda: off, pinned=tool.pin)
+        spec = ToolSpec(
+            name=self.tool_name(tool.name),
+            description=tool.description,
+            parameters=tool.parameters,
+            effects=frozenset(tool.effects),
+            plugin=self.plugin,
+            private=True,
+            cache=False,
+        )
+        return Tool(spec, run, preview=preview, unusable=lambda: off, pinned=tool.pin)
 
     @property
     def changed(self) -> str:
         """Why a tool is off that the source describes otherwise by now."""
-        return CHANGED[self.kind].format(name=self.name)
+        command = f"mlx-tools {_SHOWN_BY[self.kind]} {self.name}"
+        return f"it is not what was agreed to ({command} shows the difference)"
 
     @property
     def new(self) -> list[BoundTool]:

@@ -106,7 +106,11 @@ async def execute(
             context.report = reports.take if reports is not None else None
             context.loop = asyncio.get_running_loop()
             outcome = await _attempt(tool, _copied(arguments), context)
-            if outcome is None or outcome[1] is None or not _may_pass(outcome[1]):
+            error = outcome[1] if outcome is not None else None
+            final = (InvalidArguments, ResultError, TooManyThreads)
+            if not isinstance(error, Exception) or isinstance(error, final):
+                break
+            if isinstance(error, ToolError) and not error.passing:
                 break
     except BaseException:
         if reports is not None:
@@ -224,14 +228,6 @@ def _copied(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     return [*map(_copied, value)] if isinstance(value, list) else value
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Return whether the same call might succeed a moment later."""
-    if isinstance(error, ToolError):
-        return error.passing
-    final = (InvalidArguments, ResultError, TooManyThreads)
-    return isinstance(error, Exception) and not isinstance(error, final)
 
 
 def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import MUTATING, ToolSpec
-from mlx_tools.schema import MAP, ONE, anchors, pointer, resolve
+from mlx_tools.schema import LIST, MAP, ONE, anchors, pointer, resolve
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -82,24 +82,19 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     for spec in _sorted(specs):
         definitions[spec.name] = rebased(spec.parameters, ("$defs", spec.name))
-        arguments = {"$ref": "#" + pointer(("$defs", spec.name))}
-        lines.append(
-            _closed(
-                {
-                    "type": {"const": "tool_call"},
-                    "name": {"const": spec.name},
-                    "arguments": arguments,
-                    "id": {"type": "string"},
-                },
-                optional=("id",),
-            )
-        )
+        call = {
+            "type": {"const": "tool_call"},
+            "name": {"const": spec.name},
+            "arguments": {"$ref": "#" + pointer(("$defs", spec.name))},
+            "id": {"type": "string"},
+        }
+        lines.append(_closed(call, optional="id"))
     answer = {
         "type": {"const": "final_answer"},
         "content": {"type": "string"},
         "sources": {"type": "array"},
     }
-    lines.append(_closed(answer, optional=("sources",)))
+    lines.append(_closed(answer, optional="sources"))
     return {"$schema": DIALECT, "anyOf": lines, "$defs": definitions}
 
 
@@ -149,7 +144,7 @@ def rebased(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> Any:
                 copy[key] = moved(value)
             elif key in MAP and isinstance(value, Mapping):
                 copy[key] = {name: moved(item) for name, item in value.items()}
-            elif isinstance(value, list) and key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            elif key in LIST and isinstance(value, list):
                 copy[key] = [moved(item) for item in value]
             else:
                 copy[key] = value
@@ -184,11 +179,11 @@ def _without_choices(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     return plain
 
 
-def _closed(properties: dict[str, Any], *, optional: tuple[str, ...]) -> dict[str, Any]:
+def _closed(properties: dict[str, Any], *, optional: str) -> dict[str, Any]:
     return {
         "type": "object",
         "properties": properties,
-        "required": [key for key in properties if key not in optional],
+        "required": [key for key in properties if key != optional],
         "additionalProperties": False,
     }
 

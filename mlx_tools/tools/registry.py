@@ -49,9 +49,8 @@ class Registry:
         self, tools: Iterable[Callee] | None = (), *, switched_off: Mapping[str, str] | None = None
     ) -> None:
         self._tools: dict[str, Callee] = {}
-        self._refused: dict[
-            str, str
-        ] = {}  # what was offered and is no tool, as plugin:PACKAGE/NAME
+        # what was offered and is no tool, as plugin:PACKAGE/NAME
+        self._refused: dict[str, str] = {}
         self._switched_off = dict(switched_off or {})
         self._pending: Callable[[], Iterable[Offer]] | None = None
         self.sources: list[BoundSource] = []
@@ -199,16 +198,13 @@ class Registry:
         if name not in self._tools:
             self.all_specs()
         tool = self._tools.get(tool_named(name, self._tools))
+        reason = self._why_refused(name) if tool is None else self._reason(tool.spec)
+        if reason is not None:
+            raise UsageError(f"{name} is disabled: {reason}")
         if tool is None:
-            reason = self._why_refused(name)
-            if reason is not None:
-                raise UsageError(f"{name} is disabled: {reason}")
             close = difflib.get_close_matches(name, self._tools, n=1)
             hint = f"did you mean {close[0]}?" if close else None
             raise UsageError(f"there is no tool {name[:100]!r}", hint=hint)
-        reason = self._reason(tool.spec)
-        if reason is not None:
-            raise UsageError(f"{name} is disabled: {reason}")
         return tool
 
     def specs(self) -> dict[str, ToolSpec]:
@@ -243,12 +239,11 @@ class Registry:
         """Return why a run under ``policy`` can call no tool of this name: there is none, it is
         disabled (with the reason), or the policy does not permit it. None where it may."""
         spec = self.all_specs().get(self.named(name))
-        if spec is None:
-            reason = self._why_refused(name)
-            return NO_SUCH if reason is None else f"it is disabled: {reason}"
-        reason = self._reason(spec)
+        reason = self._why_refused(name) if spec is None else self._reason(spec)
         if reason is not None:
             return f"it is disabled: {reason}"
+        if spec is None:
+            return NO_SUCH
         denied = denial(policy, spec)
         return None if denied is None else f"{NOT_PERMITTED}: {denied.reason}"
 
@@ -271,17 +266,14 @@ class Registry:
         Disabled tools, and offers that could not be added, come along.
         """
         rows = [self._row(spec, policy) for spec in self.all_specs().values()]
+        said: dict[str, Any] = {"description": "", "effects": [], "pinned": None}
+        denied = {"permitted": False, "denied_reason": None}
+        off = {"enabled": False, "disabled_reason": "", "needs_approval": False}
         for key, why in self._refused.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")
-            nothing: dict[str, Any] = {
-                "description": "",
-                "effects": [],
-                "pinned": None,
-                "permitted": False,
-                "denied_reason": None,
-            }
-            off = {"enabled": False, "disabled_reason": why, "needs_approval": False}
-            rows.append({"name": name, "plugin": plugin, **nothing, **off})
+            rows.append(
+                {"name": name, "plugin": plugin, **said, **denied, **off, "disabled_reason": why}
+            )
         return rows
 
     def _reason(self, spec: ToolSpec) -> str | None:

@@ -75,7 +75,11 @@ class Arguments:
             return
         parameters = parameters_of(function, name)
         hints = _annotations_of(function, parameters, name)
-        contexts = [key for key in parameters if _is_context(hints[key])]
+        contexts = [
+            key
+            for key in parameters
+            if hints[key] is ToolContext or ToolContext in typing.get_args(hints[key])
+        ]
         if len(contexts) > 1:
             raise ToolDefinitionError(
                 f"{name}: the parameters {' and '.join(contexts)} are both a ToolContext",
@@ -88,7 +92,11 @@ class Arguments:
             if key != self.context
         }
         self._keys = tuple(fields)
-        self._model, schema = _built(fields, name)
+        try:
+            self._model, schema = _build(fields)
+        except Exception as error:  # a type may be somebody else's code
+            why = f"a parameter has no JSON Schema: {_said(error)}"
+            raise ToolDefinitionError(f"{name}: {why}") from None
         for key, text in parse_docstring(inspect.getdoc(function)).parameters.items():
             if key in schema["properties"]:
                 schema["properties"][key].setdefault("description", text)
@@ -103,7 +111,11 @@ class Arguments:
         try:
             made = self._model.model_validate(dict(arguments))
         except ValidationError as error:
-            raise InvalidArguments(_faults(error)) from None
+            parts = []
+            for one in error.errors(include_url=False, include_context=False, include_input=False):
+                path = ".".join(map(str, one["loc"]))
+                parts.append(f"{path}: {one['msg']}" if path else one["msg"])
+            raise InvalidArguments("; ".join(parts)) from None
         return {key: getattr(made, _field(at)) for at, key in enumerate(self._keys)}
 
 
@@ -146,10 +158,6 @@ def _is_shown(default: Any) -> bool:
         return False
 
 
-def _is_context(hint: Any) -> bool:
-    return hint is ToolContext or ToolContext in typing.get_args(hint)
-
-
 # --- pydantic's part ------------------------------------------------------------------------------
 
 
@@ -158,17 +166,8 @@ def _field(at: int) -> str:
     return f"p{at}"
 
 
-def _built(fields: Mapping[str, tuple[Any, Any]], name: str) -> tuple[Any, dict[str, Any]]:
-    """Return what turns JSON into values of these types, each with its default, and its schema."""
-    try:
-        return _build(fields)
-    except Exception as error:  # a type may be somebody else's code
-        raise ToolDefinitionError(
-            f"{name}: a parameter has no JSON Schema: {_said(error)}"
-        ) from None
-
-
 def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
+    """What turns JSON into values of these types, each with its default, and its schema."""
     from pydantic import ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
 
@@ -195,7 +194,7 @@ def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
 
 
 def _said(error: Exception) -> str:
-    """Return what an error says of a type; of one that is not pydantic's own, with its kind."""
+    """What an error says of a type; of one that is not pydantic's own, with its kind."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError
 
@@ -208,15 +207,6 @@ def _first_line(error: BaseException) -> str:
     building, the last."""
     lines = str(error).strip().split("\n")
     return lines[-1 if lines[0].startswith("Error building") else 0].strip()[:200]
-
-
-def _faults(error: Any) -> str:
-    """Every fault of a pydantic ValidationError as ``path: what is wrong``."""
-    parts = []
-    for fault in error.errors(include_url=False, include_context=False, include_input=False):
-        path = ".".join(str(step) for step in fault["loc"])
-        parts.append(f"{path}: {fault['msg']}" if path else fault["msg"])
-    return "; ".join(parts)
 
 
 # --- annotations as types -------------------------------------------------------------------------

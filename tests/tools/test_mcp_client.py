@@ -215,7 +215,7 @@ def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     offer = stranger.offers()
     assert "readOnlyHint True" in offer.hints["echo"]
     assert len(offer.hints["echo"]) <= 200
-    specs = [stranger.source.spec(tool) for tool in offer.tools]
+    specs = [stranger.source.tool(tool, print).spec for tool in offer.tools]
     assert {spec.possible_effects for spec in specs} == {
         frozenset(("read", "write", "execute", "network"))
     }

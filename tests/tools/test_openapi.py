@@ -13,7 +13,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.schema import fits
 from mlx_tools.tools import BoundSource, BoundTool, execute
 from mlx_tools.tools.openapi.document import OperationRefused, read_document, with_effects
-from mlx_tools.tools.openapi.request import HttpOperations, parse_secret
+from mlx_tools.tools.openapi.request import bound_operation, parse_secret
 
 SECRET = "s3cr3t-of-mine"
 
@@ -47,8 +47,8 @@ def _sent(
 
     where = {"server": "https://zoo.test/v1", "secrets": {}, **at}
     source = BoundSource(name="zoo", kind="openapi", at=where, tools=(tool,))
-    operations = HttpOperations(environ or {}, httpx.MockTransport(respond))
-    result = asyncio.run(execute(operations.tool(source, tool), arguments, timeout=10))
+    made = bound_operation(source, tool, environ or {}, httpx.MockTransport(respond))
+    result = asyncio.run(execute(made, arguments, timeout=10))
     return seen, result
 
 
@@ -326,7 +326,7 @@ def test_an_approval_is_shown_what_would_be_sent_without_secrets() -> None:
     )
     at = {"server": "https://zoo.test", "secrets": {"key": "env:ZOO"}}
     source = BoundSource(name="zoo", kind="openapi", at=at, tools=(tool,))
-    made = HttpOperations({"ZOO": SECRET}).tool(source, tool)
+    made = bound_operation(source, tool, {"ZOO": SECRET})
     assert made.preview is not None
     shown = made.preview({"body": {"a": 1}})
     assert shown is not None

@@ -10,8 +10,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -74,20 +74,8 @@ class ToolCollection:
         ConfigError where the folder, or what the user said, cannot be read."""
         making = self.said().making  # also where there is no folder
         added = [one for one in self._added() if one.name not in making]
-        return added + [self._in_place(name, Path(path)) for name, path in making.items()]
-
-    def _in_place(self, name: str, path: Path) -> CollectedTool:
-        try:
-            found = read_folder(path)
-        except ToolDefinitionError as error:
-            return CollectedTool(name, None, str(error))
-        if found.spec.name != name:
-            return CollectedTool(name, None, f"{path} holds the tool {found.spec.name}, not {name}")
-        on = self.said().switched.get(name, found.enabled)
-        packages = ", ".join(found.missing)
-        lacks = MISSING.format(packages=packages) if packages else None
-        reason = lacks if on else OFF.format(name=name)
-        return CollectedTool(name, found, reason, self.log_of(name))
+        said = self.said()
+        return added + [self._collected(name, said, Path(path)) for name, path in making.items()]
 
     def log_of(self, name: str) -> Path:
         """Return where what the last call of a tool that is being made printed is kept."""
@@ -96,7 +84,7 @@ class ToolCollection:
     def make(self, name: str, path: Path | None) -> None:
         """Use a tool in the folder where somebody makes it, whatever is in it; with None no
         more."""
-        self._change(lambda said: said.making_in(name, path))
+        self._change("making", name, None if path is None else str(path))
         if path is None:
             self.log_of(name).unlink(missing_ok=True)
 
@@ -124,23 +112,26 @@ class ToolCollection:
                 hint="free its name or its permissions",
             ) from None
 
-    def _collected(self, name: str, said: FolderRecord) -> CollectedTool:
+    def _collected(
+        self, name: str, said: FolderRecord, making: Path | None = None
+    ) -> CollectedTool:
+        """A tool in the folder, or of the folder in which it is being made."""
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
         try:
-            found = self.read(name)
+            found = self.read(name) if making is None else _read_named(making, name)
         except UsageError as error:
             return CollectedTool(name, None, str(error))
-        trusted = said.trusted.get(str(found.path))
-        if trusted is None:
-            return CollectedTool(name, None, UNKNOWN.format(name=name))
-        if found.digest not in trusted.split():
-            return CollectedTool(name, None, CHANGED.format(name=name))
+        if making is None:
+            trusted = said.trusted.get(str(found.path))
+            if trusted is None:
+                return CollectedTool(name, None, UNKNOWN.format(name=name))
+            if found.digest not in trusted.split():
+                return CollectedTool(name, None, CHANGED.format(name=name))
+        reason = MISSING.format(packages=", ".join(found.missing)) if found.missing else None
         if not said.switched.get(name, found.enabled):
-            return CollectedTool(name, found, OFF.format(name=name))
-        if found.missing:
-            return CollectedTool(name, found, MISSING.format(packages=", ".join(found.missing)))
-        return CollectedTool(name, found)
+            reason = OFF.format(name=name)
+        return CollectedTool(name, found, reason, None if making is None else self.log_of(name))
 
     def read(self, name: str) -> ToolFolder:
         """The tool of this name in the folder, trusted or not. Raises UsageError where there is
@@ -150,10 +141,7 @@ class ToolCollection:
             raise ToolDefinitionError(f"{path} is a symbolic link", hint="mlx-tools tools add DIR")
         if not path.is_dir():
             raise UsageError(f"there is no tool {name[:80]!r} in {self.folder}")
-        found = read_folder(path)
-        if found.spec.name != name:
-            raise ToolDefinitionError(f"{path} holds the tool {found.spec.name}, not {name}")
-        return found
+        return _read_named(path, name)
 
     def must_have(self, name: str) -> Path:
         """Return where the folder of this tool is, whatever is in it. Raises UsageError where there
@@ -182,7 +170,7 @@ class ToolCollection:
                 before = self.said()
                 was = before.trusted.get(str(path), "")
                 # either is trusted until the new one is in its place: whoever is killed leaves both
-                self._write(before.trusting(path, f"{was} {added.digest}"))
+                self._write(before.saying("trusted", str(path), f"{was} {added.digest}"))
                 try:
                     if os.path.lexists(path):
                         path.rename(self._beside(name, "old"))
@@ -190,18 +178,19 @@ class ToolCollection:
                 except OSError:
                     self._write(before)
                     raise
-                self._write(before.trusting(path, added.digest).making_in(name, None))
+                trusted = before.saying("trusted", str(path), added.digest)
+                self._write(trusted.saying("making", name, None))
         except OSError as error:
             raise UsageError(f"{path} cannot be made: {error.strerror}") from None
         return added
 
     def trust(self, found: ToolFolder) -> None:
         """Let a tool's files run as they were read, and as long as they stay so."""
-        self._change(lambda said: said.trusting(found.path, found.digest))
+        self._change("trusted", str(found.path), found.digest)
 
     def switch(self, name: str, on: bool | None) -> None:
         """Has the tool of this name on or off, or with None as it is by itself."""
-        self._change(lambda said: said.switching(name, on))
+        self._change("switched", name, on)
 
     def remove(self, name: str) -> None:
         """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
@@ -211,7 +200,8 @@ class ToolCollection:
             with self._changing():
                 path.rename(gone)
                 try:
-                    self._write(self.said().trusting(path, None).switching(name, None))
+                    unsaid = self.said().saying("trusted", str(path), None)
+                    self._write(unsaid.saying("switched", name, None))
                 except MlxToolsError:  # nothing was forgotten: it is back
                     gone.rename(path)
                     raise
@@ -287,19 +277,15 @@ class ToolCollection:
                     else:
                         path.unlink()
 
-    def _change(self, change: Callable[[FolderRecord], FolderRecord]) -> None:
+    def _change(self, what: SaidOf, key: str, value: str | bool | None) -> None:
         """Changes what the user said. Raises ConfigError where it cannot be read or written."""
         with self._changing():
-            self._write(change(self.said()))
+            self._write(self.said().saying(what, key, value))
 
     def _write(self, said: FolderRecord) -> None:
         """Writes what the user said, whole or not at all. Raises ConfigError."""
-        value = {
-            "version": _VERSION,
-            "trusted": dict(sorted(said.trusted.items())),
-            "switched": dict(sorted(said.switched.items())),
-            **({"making": dict(sorted(said.making.items()))} if said.making else {}),
-        }
+        known = {what: dict(sorted(named.items())) for what, named in asdict(said).items()}
+        value = {"version": _VERSION} | {w: n for w, n in known.items() if n or w != "making"}
         try:
             write_whole(self.record, json.dumps(value, indent=1).encode() + b"\n")
         except OSError as error:
@@ -339,11 +325,18 @@ def check_folder_name(name: str) -> None:
 
 
 def _may_be_tool(entry: os.DirEntry[str]) -> bool:
-    """Return whether it is a folder, or what cannot be looked at."""
+    """Whether it is a folder, or what cannot be looked at."""
     try:
         return not entry.name.startswith(".") and entry.is_dir()
     except OSError:
         return True
+
+
+def _read_named(path: Path, name: str) -> ToolFolder:
+    found = read_folder(path)
+    if found.spec.name != name:
+        raise ToolDefinitionError(f"{path} holds the tool {found.spec.name}, not {name}")
+    return found
 
 
 # --- what the user said of tools ------------------------------------------------------------------
@@ -353,6 +346,8 @@ def _may_be_tool(entry: os.DirEntry[str]) -> bool:
 MAX_RECORD_BYTES: Final = 4_000_000
 _VERSION: Final = 1
 _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool is switched off"
+
+SaidOf = Literal["trusted", "switched", "making"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,20 +360,10 @@ class FolderRecord:
     switched: Mapping[str, bool] = field(default_factory=dict)
     making: Mapping[str, str] = field(default_factory=dict)
 
-    def trusting(self, folder: Path, digest: str | None) -> FolderRecord:
-        """The same with this folder trusted as it is, or with None no longer."""
-        others = {path: was for path, was in self.trusted.items() if path != str(folder)}
-        return replace(self, trusted=others | ({str(folder): digest} if digest else {}))
-
-    def switching(self, name: str, on: bool | None) -> FolderRecord:
-        """The same with this tool on or off, or with None as it is by itself."""
-        others = {other: was for other, was in self.switched.items() if other != name}
-        return replace(self, switched=others | ({name: on} if on is not None else {}))
-
-    def making_in(self, name: str, path: Path | None) -> FolderRecord:
-        """The same with this tool used in the folder where it is made, or with None no more."""
-        others = {other: was for other, was in self.making.items() if other != name}
-        return replace(self, making=others | ({name: str(path)} if path is not None else {}))
+    def saying(self, what: SaidOf, key: str, value: str | bool | None) -> FolderRecord:
+        """The same with this said of a folder or a tool, or with None nothing of the kind."""
+        others = {other: was for other, was in getattr(self, what).items() if other != key}
+        return replace(self, **{what: others if value is None else others | {key: value}})
 
 
 def read_record(path: Path) -> FolderRecord:

@@ -78,7 +78,8 @@ def read_folder(path: Path) -> ToolFolder:
         return contents[name].data if name in contents else otherwise
 
     name, description, parameters = _definition(data(DEFINITION), path / DEFINITION)
-    config = _configuration(data(CONFIG, b"{}"), path / CONFIG, name)
+    given = _json(data(CONFIG, b"{}"), path / CONFIG)
+    config = _configuration(given, path / CONFIG, name)
     tree = _check_code(data(EXECUTE), path / EXECUTE)
     whitelist = tuple(config.get("whitelist", ()))
     paths = _path_arguments(parameters)
@@ -106,7 +107,7 @@ def read_folder(path: Path) -> ToolFolder:
         missing=_missing_packages(tree, contents),
         contents=contents,
         digest=digest_of(contents),
-        older=_METADATA in _json(data(CONFIG, b"{}"), path / CONFIG),
+        older=_METADATA in given,
     )
 
 
@@ -264,11 +265,14 @@ _PATHS: Final = frozenset(
     }
 )
 """The last words of the names of parameters that are paths; the format ``path`` says so of any."""
+
+
+def _at_most(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) in (int, float) and 0 < value <= most
+
+
 _YES_OR_NO: Final = (lambda value: isinstance(value, bool), "true or false")
-_TIME: Final = (
-    lambda value: _is_number(value) and 0 < value <= 86_400,
-    "seconds, more than 0 and at most 86400",
-)
+_TIME: Final = (_at_most(86_400), "seconds, more than 0 and at most 86400")
 _KEYS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "name": (lambda value: isinstance(value, str), f"the name in {DEFINITION}"),
     "enabled": _YES_OR_NO,
@@ -278,10 +282,7 @@ _KEYS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     ),
     "timeout": _TIME,
     "timeout_seconds": _TIME,
-    "timeout_ms": (
-        lambda value: _is_number(value) and 0 < value <= 86_400_000,
-        "milliseconds, more than 0 and at most 86400000",
-    ),
+    "timeout_ms": (_at_most(86_400_000), "milliseconds, more than 0 and at most 86400000"),
     "needs_approval": _YES_OR_NO,
     "requires_approval": _YES_OR_NO,
     "retry": (lambda value: value in ("never", "read_only"), "never or read_only"),
@@ -309,18 +310,14 @@ _KEYS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 """The keys of a configuration: whether a value is one, and in words what is."""
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def _is_whitelist(value: Any) -> bool:
-    if not isinstance(value, list) or not value:
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
         return False
     try:
-        check_patterns([str(one) for one in value])
+        check_patterns(value)
     except ValueError:
         return False
-    return all(isinstance(one, str) for one in value)
+    return True
 
 
 def names_path(name: str) -> bool:
@@ -372,13 +369,12 @@ _SCHEMAS: Final = ("input_schema", "inputSchema")
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
 
 
-def _configuration(data: bytes, path: Path, name: str) -> dict[str, Any]:
+def _configuration(given: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
     """The keys of ``config.json`` under their own names; an older layout has some of them within
     ``metadata``. ``name`` is the tool's. Raises ToolDefinitionError, naming the key and what is
     allowed."""
-    given = _json(data, path)
     _check_keys(given, (*_KEYS, _METADATA), path, "")
-    older: Any = given.pop(_METADATA, {})
+    older: Any = given.get(_METADATA, {})
     if not isinstance(older, dict):
         raise ToolDefinitionError(f"{path}: {_METADATA}: expected an object")
     _check_keys(older, tuple(_KEYS), path, f"{_METADATA}.")
@@ -444,26 +440,25 @@ def _json(data: bytes, path: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ToolDefinitionError(f"{path} is not UTF-8 text") from None
     except strict.Unreadable as error:
-        raise ToolDefinitionError(f"{path} is not JSON: {_fault(text, error)}") from None
+        said = str(error)
+        try:
+            json.loads(text)
+        except json.JSONDecodeError as found:  # it knows where: a person mends it
+            said = f"{found.msg} (line {found.lineno}, column {found.colno})"
+        except (ValueError, RecursionError):
+            pass
+        raise ToolDefinitionError(f"{path} is not JSON: {said}") from None
     if not isinstance(value, dict):
         raise ToolDefinitionError(f"{path}: expected an object")
     return value
 
 
-def _fault(text: str, error: Exception) -> str:
-    """Return what is wrong with a text, by line and column where that is known: a person mends
-    it."""
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as found:
-        return f"{found.msg} (line {found.lineno}, column {found.colno})"
-    except (ValueError, RecursionError):
-        pass
-    return str(error)
-
-
 def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, place: str) -> None:
-    unknown = sorted(key for key in value if key not in known and not _only_tells(key))
+    unknown = sorted(
+        key
+        for key in value
+        if not (key in known or key in TELLING or key.startswith(("_", "$", "x-")))
+    )
     if unknown:
         hint = did_you_mean(unknown[0], known, f"known are {', '.join(known)}")
         if known is _AROUND and unknown[0] in _FUNCTION:
@@ -473,10 +468,6 @@ def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, pl
         elif unknown[0] in _KEYS:
             hint = f"it belongs in {CONFIG}"
         raise ToolDefinitionError(f"{path}: {place}{unknown[0][:80]}: unknown key", hint=hint)
-
-
-def _only_tells(key: str) -> bool:
-    return key in TELLING or key.startswith(("_", "$", "x-"))
 
 
 # --- execute.py, as it looks to somebody who does not run it --------------------------------------
@@ -508,16 +499,15 @@ def _missing_packages(tree: ast.Module, files: Iterable[str]) -> tuple[str, ...]
     """
     if any(_moves_path(node) for node in ast.walk(tree)):
         return ()
-    own = {name.partition("/")[0].partition(".")[0] for name in files}
-    return tuple(sorted({name for name in _imported(tree) if name not in own and _absent(name)}))
-
-
-def _imported(tree: ast.Module) -> Iterator[str]:
+    names: list[str] = []
     for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
+            names += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
+            names.append(node.module)
+    own = {name.partition("/")[0].partition(".")[0] for name in files}
+    wanted = {name.partition(".")[0] for name in names} - own
+    return tuple(sorted(name for name in wanted if _absent(name)))
 
 
 @functools.lru_cache(maxsize=1024)

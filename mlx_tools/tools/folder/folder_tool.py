@@ -94,9 +94,7 @@ def folder_tool(
     def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         context = current_context()
         seconds = _SECONDS if context.timeout is None else context.timeout
-        if log is None:
-            _check_unchanged(found)
-        now = found if log is None else _as_it_is(found)
+        now = _as_it_is(found, making=log is not None)
         if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
@@ -109,10 +107,13 @@ def folder_tool(
             raise ToolError(f"no process can be started: {error.strerror}") from None
         finally:
             if log is not None:
-                _keep(log, talk.said())
+                with contextlib.suppress(OSError, UsageError):  # the call is what counts
+                    private_dir(log.parent)
+                    said = Redactor().text(talk.said()).text
+                    write_whole(log, said.encode("utf-8", "replace"))
 
     def preview(_: Mapping[str, Any]) -> Preview:
-        return Preview("", (found if log is None else _as_it_is(found)).digest)
+        return Preview("", (found if log is None else _as_it_is(found, making=True)).digest)
 
     return Tool(found.spec, run, preview=preview, unusable=lambda: unusable)
 
@@ -158,30 +159,19 @@ def _resolved(path: str, roots: Sequence[Root], patterns: PathPatterns, *, writi
     raise ToolError(f"{path[:200]} is not in the tool's whitelist", code="not_allowed")
 
 
-def _as_it_is(found: ToolFolder) -> ToolFolder:
-    """The folder as it is now. Raises ToolError where the tool is not what the model was shown."""
+def _as_it_is(found: ToolFolder, *, making: bool) -> ToolFolder:
+    """The folder as it is now: the same, or one that somebody is making. Raises ToolError where the
+    tool is not what the model was shown."""
     try:
-        now = read_folder(found.path)
+        same = not making and digest_of(read_files(found.path)) == found.digest
+        now = read_folder(found.path) if making else found
     except ToolDefinitionError as error:
         raise ToolError(str(error), code="disabled") from None
+    if not (same or making):
+        raise ToolError(CHANGED, code="disabled")
     if now.spec != found.spec:
         raise ToolError("what it says of itself was changed: begin anew", code="disabled")
     return now
-
-
-def _keep(log: Path, text: str) -> None:
-    with contextlib.suppress(OSError, UsageError):  # the call is what counts
-        private_dir(log.parent)
-        write_whole(log, Redactor().text(text).text.encode("utf-8", "replace"))
-
-
-def _check_unchanged(found: ToolFolder) -> None:
-    try:
-        same = digest_of(read_files(found.path)) == found.digest
-    except ToolDefinitionError as error:
-        raise ToolError(str(error), code="disabled") from None
-    if not same:
-        raise ToolError(CHANGED, code="disabled")
 
 
 @contextlib.contextmanager

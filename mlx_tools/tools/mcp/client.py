@@ -165,7 +165,8 @@ class _McpServer:
 
     def hold(self, tool: BoundTool) -> None:
         """Raises ToolError where the server says otherwise of a tool than was agreed to."""
-        now = next((one for one in self._offered.tools if one.name == tool.name), None)
+        offered = self.offer.tools if self.offer is not None else ()
+        now = next((one for one in offered if one.name == tool.name), None)
         if now is None or now.pin != tool.pin:
             raise ToolError(self.source.changed, code="disabled")
 
@@ -177,11 +178,6 @@ class _McpServer:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 async with asyncio.timeout(END_SECONDS):
                     await task
-
-    @property
-    def _offered(self) -> ServerOffer:
-        assert self.offer is not None
-        return self.offer
 
     async def _connected(self) -> mcp.Client:
         async with self._lock:
@@ -247,7 +243,6 @@ class _McpServer:
 
     def _client_of(self) -> mcp.Client:
         from mcp import Client, StdioServerParameters
-        from mcp.client.stdio import stdio_client
         from mcp.types import Implementation
 
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it logs is no user's
@@ -268,7 +263,7 @@ class _McpServer:
                 cwd=at.get("cwd") or str(private_dir(state_dir())),
                 encoding_error_handler="replace",
             )
-            transport = _logged(stdio_client, parameters, log_file(self.source.name))
+            transport = _logged(parameters, log_file(self.source.name))
         return Client(
             transport,
             client_info=Implementation(name="mlx-tools", version=version("mlx-tools")),
@@ -317,21 +312,19 @@ class _McpServer:
 
     def _may_ask(self, what: str, most: int) -> ToolContext | types.ErrorData:
         """The call on whose behalf the server asks, or why it may not."""
-        from mcp.types import INVALID_REQUEST, ErrorData
-
         self._asked[what] = self._asked.get(what, 0) + 1
         if not self._contexts:
-            return ErrorData(code=INVALID_REQUEST, message="no call of yours runs")
+            return _refused("no call of yours runs")
         if len({context.session for context in self._contexts}) > 1:  # whose would it be?
-            return ErrorData(code=INVALID_REQUEST, message="calls of several sessions run")
+            return _refused("calls of several sessions run")
         if self._asked[what] > most:
-            return ErrorData(code=INVALID_REQUEST, message=f"a call may ask {most} times")
+            return _refused(f"a call may ask {most} times")
         return self._contexts[-1]
 
     async def _sample(
         self, context: Any, params: types.CreateMessageRequestParams
     ) -> types.CreateMessageResult | types.ErrorData:
-        from mcp.types import INVALID_REQUEST, CreateMessageResult, ErrorData, TextContent
+        from mcp.types import CreateMessageResult, TextContent
 
         own = self._may_ask("the model", MAX_SAMPLES)
         if not isinstance(own, ToolContext):
@@ -341,11 +334,11 @@ class _McpServer:
         name = f"{self.source.name} asks the model"
         agreed = await own.confirm(name, {"question": question}, "a server wants to ask the model")
         if agreed is None:
-            return ErrorData(code=INVALID_REQUEST, message="the person did not agree")
+            return _refused("the person did not agree")
         try:
             answer = await own.ask(str(agreed.get("question", question)), ())
         except ToolError as error:
-            return ErrorData(code=INVALID_REQUEST, message=str(error))
+            return _refused(str(error))
         content = TextContent(type="text", text=answer)
         return CreateMessageResult(role="assistant", content=content, model="local")
 
@@ -372,6 +365,12 @@ async def _unchecked(name: str, result: Any) -> None:
     stranger wrote: one can keep the whole loop busy for ever. Nobody relies on that schema."""
 
 
+def _refused(message: str) -> types.ErrorData:
+    from mcp.types import INVALID_REQUEST, ErrorData
+
+    return ErrorData(code=INVALID_REQUEST, message=message)
+
+
 def _blank(schema: Any) -> Any:
     """A value to begin with, for a person to change."""
     known = schema if isinstance(schema, Mapping) else {}
@@ -380,9 +379,8 @@ def _blank(schema: Any) -> Any:
             return known[key]
     if known.get("enum"):
         return known["enum"][0]
-    return {"boolean": False, "integer": 0, "number": 0, "array": []}.get(
-        str(known.get("type")), ""
-    )
+    blanks = {"boolean": False, "integer": 0, "number": 0, "array": []}
+    return blanks.get(str(known.get("type")), "")
 
 
 async def _report(
@@ -447,11 +445,13 @@ def log_file(name: str) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _logged(client: Callable[..., Any], parameters: Any, log: Path) -> AsyncIterator[Any]:
+async def _logged(parameters: mcp.StdioServerParameters, log: Path) -> AsyncIterator[Any]:
+    from mcp.client.stdio import stdio_client
+
     private_dir(log.parent)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     with os.fdopen(os.open(log, flags, 0o600), "w") as errors:
-        async with client(parameters, errlog=errors) as streams:
+        async with stdio_client(parameters, errlog=errors) as streams:
             yield streams
 
 
@@ -563,7 +563,8 @@ async def look(clients: McpClients, source: BoundSource) -> ServerOffer:
     """What a server offers now. Raises ToolError where it cannot be reached."""
     server = clients.server(source)
     async with server.calling(ToolContext()):
-        return server._offered
+        assert server.offer is not None
+        return server.offer
 
 
 # --- what a server returns ------------------------------------------------------------------------
@@ -580,7 +581,7 @@ def text_of(blocks: Iterable[Any]) -> str:
         if kind == "text":
             parts.append(block.text)
         elif kind in ("image", "audio"):
-            parts.append(f"[{kind}: {block.mime_type}, {_size(block.data)} bytes]")
+            parts.append(f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4} bytes]")
         elif kind == "resource":
             parts.append(resource_text(block.resource))
         elif kind == "resource_link":
@@ -595,7 +596,7 @@ def resource_text(resource: Any) -> str:
     text = getattr(resource, "text", None)
     if isinstance(text, str):
         return text
-    size = _size(getattr(resource, "blob", ""))
+    size = len(getattr(resource, "blob", "")) * 3 // 4
     return f"[{resource.uri}: {resource.mime_type or 'bytes'}, {size} bytes]"
 
 
@@ -619,7 +620,3 @@ def answer_of(result: Any) -> Any:
         return text
     bounded(json.dumps(structured, ensure_ascii=False))
     return structured
-
-
-def _size(data: str) -> int:
-    return len(data) * 3 // 4

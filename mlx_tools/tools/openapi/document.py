@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from urllib.parse import urljoin, urlsplit
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect
-from mlx_tools.schema import check_parameters, matchable, resolve
+from mlx_tools.schema import LIST, MAP, ONE, check_parameters, matchable, resolve
 from mlx_tools.tools.bound import BoundTool
 
 READING: Final = frozenset(("get", "head"))
@@ -32,12 +32,8 @@ MAX_DEFINITIONS: Final = 500
 _NOT_SENT: Final = frozenset(("accept", "content-type", "authorization"))
 """Header parameters that OpenAPI says are to be passed over."""
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
-_ONE: Final = frozenset(
-    ("additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then")
-) | {"unevaluatedItems", "unevaluatedProperties"}
-_PARTS: Final = ("allOf", "anyOf", "oneOf")
-_LIST: Final = frozenset((*_PARTS, "prefixItems"))
-_MAP: Final = frozenset(("$defs", "dependentSchemas", "patternProperties", "properties"))
+_ONE: Final = ONE - {"contentSchema"}
+_MAP: Final = MAP - {"definitions"}
 _NO_SCHEMA: Final = frozenset(("discriminator", "example", "externalDocs", "xml", "nullable"))
 """Keywords of OpenAPI alone."""
 
@@ -66,20 +62,17 @@ class OpenApiDocument:
     @property
     def version(self) -> str:
         """The version that the interface calls itself."""
-        info = self.value.get("info")
-        return str(info.get("version", "")) if isinstance(info, Mapping) else ""
+        return str(self._at("info").get("version", ""))
 
     @property
     def title(self) -> str:
-        info = self.value.get("info")
-        return str(info.get("title", "")) if isinstance(info, Mapping) else ""
+        return str(self._at("info").get("title", ""))
 
     def operations(self) -> Iterator[tuple[str, BoundTool | OperationRefused]]:
         """Each operation's name, and it as a tool, or why it cannot be one. The name is its
         ``operationId``, or method and path."""
         taken: set[str] = set()
-        paths = self.value.get("paths")
-        for path, item in paths.items() if isinstance(paths, Mapping) else ():
+        for path, item in self._at("paths").items():
             item = self._followed(item) if isinstance(item, Mapping) else {}
             for method in METHODS:
                 operation = item.get(method)
@@ -94,13 +87,7 @@ class OpenApiDocument:
                     yield name, self._tool(name, method, str(path), item, operation)
                 except OperationRefused as error:
                     yield name, error
-                except (
-                    ToolDefinitionError,
-                    LookupError,
-                    ValueError,
-                    TypeError,
-                    AttributeError,
-                ) as error:
+                except (ToolDefinitionError, *_WRONG) as error:
                     yield name, OperationRefused(f"it is described wrongly: {error}"[:300])
 
     @property
@@ -110,10 +97,10 @@ class OpenApiDocument:
 
     def secrets(self) -> Mapping[str, Mapping[str, Any]]:
         """The security schemes by their names."""
-        found = self._at(("components", "securitySchemes"))
+        found = self._at("components", "securitySchemes")
         return {name: self._followed(scheme) for name, scheme in found.items()}
 
-    def _at(self, keys: Sequence[str]) -> Mapping[str, Any]:
+    def _at(self, *keys: str) -> Mapping[str, Any]:
         value: Any = self.value
         for key in keys:
             value = value.get(key) if isinstance(value, Mapping) else None
@@ -213,17 +200,12 @@ class OpenApiDocument:
 
     def _body(self, body: Mapping[str, Any]) -> tuple[str, Any]:
         """The media type and the schema of a request's body: JSON before a form."""
-        content = {
-            media: value
-            for media, value in body.get("content", {}).items()
-            if isinstance(value, Mapping)
-        }
-        for media, value in content.items():
-            if JSON.fullmatch(media.partition(";")[0].strip()):
-                return media, value.get("schema", {})
-        for media, value in content.items():
-            if media.partition(";")[0].strip().lower() == FORM:
-                return media, value.get("schema", {})
+        given = body.get("content", {}).items()
+        content = {media: value for media, value in given if isinstance(value, Mapping)}
+        for fits in (JSON, re.compile(re.escape(FORM), re.IGNORECASE)):
+            for media, value in content.items():
+                if fits.fullmatch(media.partition(";")[0].strip()):
+                    return media, value.get("schema", {})
         raise OperationRefused(f"its body is {', '.join(content) or 'nothing known'}, not JSON")
 
     def _servers(self, given: Any) -> list[str]:
@@ -280,7 +262,7 @@ class _Schemas:
                 made["$ref"] = f"#/$defs/{self._definition(value, depth)}"
             elif key in _ONE:
                 made[key] = self.local(value, depth + 1)
-            elif key in _LIST and isinstance(value, list):
+            elif key in LIST and isinstance(value, list):
                 made[key] = [self.local(one, depth + 1) for one in value]
             elif key in _MAP and isinstance(value, Mapping):
                 made[key] = {name: self.local(one, depth + 1) for name, one in value.items()}
@@ -297,17 +279,16 @@ class _Schemas:
         properties = schema.get("properties")
         if not isinstance(properties, Mapping):
             return made
-        gone = {
+        gone = [
             name
             for name, one in properties.items()
             if isinstance(one, Mapping) and one.get("readOnly") is True
-        }
+        ]
         if gone:
             made["properties"] = {k: v for k, v in made["properties"].items() if k not in gone}
-            left = [name for name in made.get("required") or () if name not in gone]
-            made.pop("required", None)
-            if left:
-                made["required"] = left
+            made["required"] = [name for name in made.get("required") or () if name not in gone]
+            if not made["required"]:
+                del made["required"]
         return made
 
     def _definition(self, reference: str, depth: int) -> str:
@@ -335,7 +316,8 @@ def _modernise(schema: dict[str, Any], *, nullable: bool) -> None:
         schema["type"] = [schema["type"], "null"]
         if isinstance(schema.get("enum"), list) and None not in schema["enum"]:
             schema["enum"] = [*schema["enum"], None]
-    parts = {key: schema.pop(key) for key in _PARTS if nullable and key in schema}
+    choices = ("allOf", "anyOf", "oneOf")
+    parts = {key: schema.pop(key) for key in choices if nullable and key in schema}
     if parts:  # strictly it says nothing there; whoever writes it means it
         schema["anyOf"] = [parts, {"type": "null"}]
 
@@ -352,11 +334,8 @@ def read_document(data: bytes, place: str) -> OpenApiDocument:
         old = isinstance(value, Mapping) and "swagger" in value
         said = "Swagger 2.0" if old else "no OpenAPI document of version 3.0 or 3.1"
         raise UsageError(f"{place}: it is {said}", hint="convert it to OpenAPI 3")
-    return OpenApiDocument(place, cast("Mapping[str, Any]", value), _digest(data))
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(data).hexdigest()
+    return OpenApiDocument(place, cast("Mapping[str, Any]", value), digest)
 
 
 _NOT_JSON: Final = frozenset(("timestamp", "bool"))

@@ -46,38 +46,20 @@ def parse_secret(text: str) -> tuple[str, str]:
     return scheme, place
 
 
-def bound_operation(source: BoundSource, tool: BoundTool) -> Tool:
-    """What calls an operation over the network, with this process's variables."""
-    return HttpOperations().tool(source, tool)
+def bound_operation(
+    source: BoundSource,
+    tool: BoundTool,
+    environ: Mapping[str, str] = os.environ,
+    transport: httpx.AsyncBaseTransport | None = None,
+) -> Tool:
+    """What calls one operation (`mlx_tools.tools.bound.MakeTool`). ``environ`` has the named
+    variables, ``transport`` is what sends requests, None for the network."""
 
-
-class HttpOperations:
-    """Makes the tools that call operations. ``environ`` has the named variables, ``transport`` is
-    what sends requests, None for the network."""
-
-    def __init__(
-        self,
-        environ: Mapping[str, str] = os.environ,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self._environ = environ
-        self._transport = transport
-
-    def tool(self, source: BoundSource, tool: BoundTool) -> Tool:
-        """What calls one operation (`mlx_tools.tools.bound.MakeTool`)."""
-        return source.tool(
-            tool,
-            functools.partial(self._call, source, tool),
-            preview=functools.partial(_preview, source, tool),
-        )
-
-    async def _call(
-        self, source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    async def run(arguments: Mapping[str, Any]) -> dict[str, Any]:
         import httpx
 
         request = _Request(source, tool, arguments)
-        secrets = await self._secrets(source, tool)
+        secrets = await _secrets(source, tool, environ)
         if secrets and not request.is_private:
             raise ToolError("its secret would go over the network in clear: name an https server")
         for scheme, secret in secrets:
@@ -85,7 +67,7 @@ class HttpOperations:
         try:
             async with (
                 httpx.AsyncClient(
-                    transport=self._transport, trust_env=False, follow_redirects=False
+                    transport=transport, trust_env=False, follow_redirects=False
                 ) as client,
                 client.stream(
                     request.method,
@@ -105,40 +87,49 @@ class HttpOperations:
             ) from None
         return _answer(response, data, secrets)
 
-    async def _secrets(
-        self, source: BoundSource, tool: BoundTool
-    ) -> list[tuple[Mapping[str, Any], str]]:
-        """The schemes by which this call says who it is for, with their secrets: the first way that
-        the operation takes and whose secrets were named. Raises ToolError where there is none."""
-        named, ways = source.at.get("secrets", {}), tool.at.get("security", ())
-        for way in sorted(ways, key=len, reverse=True):
-            if all(scheme in named for scheme in way):
-                return [(way[name], await self._secret(named[name])) for name in way]
-        if ways:
-            lacking = next(iter(ways[0]), "")
-            raise ToolError(
-                f"it needs a secret for {lacking}, and none was named (mlx-tools tools bind "
-                f"{source.name} --secret {lacking}=env:VARIABLE)"
-            )
-        return []
+    def preview(arguments: Mapping[str, Any]) -> Preview:
+        request = _Request(source, tool, arguments)
+        sent = f"{request.method} {request.url}"
+        if request.content is not None:
+            sent += f"\n\n{request.content.decode()}"
+        return Preview(sent, "")  # what a call would send, without secrets
 
-    async def _secret(self, place: str) -> str:
-        kind, _, name = place.partition(":")
-        if kind == "env":
-            found = self._environ.get(name, "")
-            missing = f"the environment's variable {name} is not set"
-        else:
-            service, _, user = name.rpartition("/")
-            value, error = await submit(functools.partial(_in_keychain, service, user)) or (
-                "",
-                None,
-            )
-            if error is not None:
-                raise ToolError(str(error)) from None
-            found, missing = value or "", f"the keychain has no secret {name}"
-        if not found.strip():
-            raise ToolError(f"its secret is missing: {missing}")
-        return found.strip()
+    return source.tool(tool, run, preview=preview)
+
+
+async def _secrets(
+    source: BoundSource, tool: BoundTool, environ: Mapping[str, str]
+) -> list[tuple[Mapping[str, Any], str]]:
+    """The schemes by which this call says who it is for, with their secrets: the first way that
+    the operation takes and whose secrets were named. Raises ToolError where there is none."""
+    named, ways = source.at.get("secrets", {}), tool.at.get("security", ())
+    for way in sorted(ways, key=len, reverse=True):
+        if all(scheme in named for scheme in way):
+            return [(way[name], await _secret(named[name], environ)) for name in way]
+    if ways:
+        lacking = next(iter(ways[0]), "")
+        raise ToolError(
+            f"it needs a secret for {lacking}, and none was named (mlx-tools tools bind "
+            f"{source.name} --secret {lacking}=env:VARIABLE)"
+        )
+    return []
+
+
+async def _secret(place: str, environ: Mapping[str, str]) -> str:
+    kind, _, name = place.partition(":")
+    if kind == "env":
+        found = environ.get(name, "")
+        missing = f"the environment's variable {name} is not set"
+    else:
+        service, _, user = name.rpartition("/")
+        asked = submit(functools.partial(_in_keychain, service, user))
+        value, error = await asked or ("", None)
+        if error is not None:
+            raise ToolError(str(error)) from None
+        found, missing = value or "", f"the keychain has no secret {name}"
+    if not found.strip():
+        raise ToolError(f"its secret is missing: {missing}")
+    return found.strip()
 
 
 def _in_keychain(service: str, user: str) -> str:
@@ -151,15 +142,6 @@ def _in_keychain(service: str, user: str) -> str:
         return keyring.get_password(service, user) or ""
     except KeyringError as error:
         raise ToolError(f"the keychain cannot be read: {error}") from None
-
-
-def _preview(source: BoundSource, tool: BoundTool, arguments: Mapping[str, Any]) -> Preview:
-    """What a call would send, without secrets."""
-    request = _Request(source, tool, arguments)
-    sent = f"{request.method} {request.url}"
-    if request.content is not None:
-        sent += f"\n\n{request.content.decode()}"
-    return Preview(sent, "")
 
 
 class _Request:
