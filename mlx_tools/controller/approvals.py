@@ -22,7 +22,6 @@ from mlx_tools.controller.turn import arguments_size, decision_on, recorded, ref
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import Effects, ToolCall, ToolSpec
 from mlx_tools.policy import (
-    TEMPLATE,
     ApprovalTemplate,
     CallNow,
     Decision,
@@ -44,6 +43,7 @@ from mlx_tools.transcript import (
     PauseRecord,
     PendingCall,
     Record,
+    State,
     UserRecord,
 )
 
@@ -149,7 +149,7 @@ class Templates(Protocol):
         ...
 
 
-def template_of(
+def by_template(
     templates: Templates,
     call: CallRecord,
     tool: Callee,
@@ -158,23 +158,24 @@ def template_of(
     roots: Sequence[str],
     nested: bool,
     now: datetime,
-) -> ApprovalTemplate | None:
-    """The template that covers a call as it would run now. None covers one that was repaired,
-    mended, copied or edited, or that can only fail."""
+) -> Decision | None:
+    """The decision of a template that covers a call as it would run now. None covers one that was
+    repaired, mended, copied or edited, or that can only fail."""
     if call.runs != "freely" or call.echoed or preview.fails:
         return None
     pinned = getattr(tool, "pinned", None)
-    return templates.covering(
-        CallNow(
-            spec=tool.spec,
-            pinned=pinned if isinstance(pinned, str) else None,
-            arguments=call.arguments,
-            paths=preview.paths,
-            roots=[RootName.parse(root).path for root in roots],
-            nested=nested,
-            at=now,
-        )
+    now_called = CallNow(
+        spec=tool.spec,
+        pinned=pinned if isinstance(pinned, str) else None,
+        arguments=call.arguments,
+        paths=preview.paths,
+        roots=[RootName.parse(root).path for root in roots],
+        nested=nested,
+        at=now,
     )
+    if (found := templates.covering(now_called)) is None:
+        return None
+    return covered(found, tool.spec, tool.spec.effects_of(call.arguments))
 
 
 class NobodyThere:
@@ -251,31 +252,20 @@ class CallApprovals:
         none. Raises `Changed` where that does not cover it any more, which is written down."""
         decision, state = await self._by_template(call)
         if decision is None or decision.rule != rule:
-            why = f"{rule} no longer covers {call.name}"
-            asks = Decision("ask", CHANGED, why, "requires_confirmation")
-            self._conversation.append(recorded(call.call, asks))
-            raise Changed
+            raise self._ask_again(call, f"{rule} no longer covers {call.name}")
         return state or None
 
     async def _by_template(self, call: CallRecord) -> tuple[Decision | None, str]:
         """The decision of a template on a call as it would run now, and the state of what it would
         act on."""
-        templates, header = self._conversation.templates, self._session.header
-        spec = self._session.specs.get(call.name)
-        if templates is None or spec is None:
+        conversation, header = self._conversation, self._session.header
+        if conversation.templates is None or call.name not in self._session.specs:
             return None, ""
-        preview, tool = await self.preview(call), self._conversation.registry.get(call.name)
-        found = template_of(
-            templates,
-            call,
-            tool,
-            preview,
-            roots=header.roots,
-            nested=bool(header.parent),
-            now=self._conversation.now(),
-        )
-        decision = found and covered(found, spec, spec.effects_of(call.arguments))
-        return decision or None, preview.state
+        preview, tool = await self.preview(call), conversation.registry.get(call.name)
+        run: dict[str, Any] = {"roots": header.roots, "nested": bool(header.parent)}
+        now = conversation.now()
+        decision = by_template(conversation.templates, call, tool, preview, now=now, **run)
+        return decision, preview.state
 
     # --- asking in place ---
 
@@ -330,7 +320,12 @@ class CallApprovals:
         if not self._session.current.waits(one.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
-            one = await self._edited(one, answer.arguments, digest)
+            one, call, decision = await self._with(one, answer.arguments)
+            if digest and not same(digest, one.digest):
+                raise UsageError(f"what {one.name} would do has changed since it was shown")
+            at = self._conversation.timestamp()
+            self._conversation.append(EditRecord(call=call.call, arguments=call.arguments, at=at))
+            self._conversation.append(decision)
         spec = self._session.specs.get(one.name)
         record = ApprovalRecord(
             call=one.call,
@@ -342,35 +337,19 @@ class CallApprovals:
             state=one.state,
             expires_at=one.expires_at,
             tool=spec.digest() if spec is not None else "",
-            effects=tuple(sorted(spec.effects_of(one.arguments))) if spec else (),
+            effects=tuple(sorted(one.effects)),
         )
         self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 
-    async def _edited(
-        self, one: ApprovalRequest, arguments: Mapping[str, Any], digest: str
-    ) -> ApprovalRequest:
-        """The call with other arguments: validated, decided about and written down."""
-        call, decision = self._with(one, arguments)
-        seen = await self._seen(call, one.expires_at, decision)
-        if digest and not same(digest, seen.digest):
-            raise UsageError(f"what {one.name} would do has changed since it was shown")
-        record = EditRecord(
-            call=call.call, arguments=call.arguments, at=self._conversation.timestamp()
-        )
-        self._conversation.append(record)
-        self._conversation.append(decision)
-        return seen
-
     async def _look(self, one: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
         """The request as it would be with other arguments; nothing is written down."""
-        call, decision = self._with(one, arguments)
-        return await self._seen(call, one.expires_at, decision)
+        return (await self._with(one, arguments))[0]
 
-    def _with(
+    async def _with(
         self, one: ApprovalRequest, arguments: Mapping[str, Any]
-    ) -> tuple[CallRecord, DecisionRecord]:
-        """The call with other arguments, and what is decided about it: that somebody must approve
-        it, whatever policy says."""
+    ) -> tuple[ApprovalRequest, CallRecord, DecisionRecord]:
+        """The request, and the call, with other arguments: validated, and decided about again, so
+        that somebody must approve it, whatever policy says."""
         session, name = self._session, one.name
         if session.current.calls[one.call].in_doubt:
             raise UsageError(
@@ -392,8 +371,11 @@ class CallApprovals:
         decision = decision_on(edited, session)
         if decision.decision == "deny":
             raise UsageError(f"with these arguments policy denies the call: {decision.reason}")
-        asks = replace(decision, decision="ask", rule="edited", code="requires_confirmation")
-        return edited, decision if decision.decision == "ask" else asks
+        if decision.decision == "allow":
+            decision = replace(
+                decision, decision="ask", rule="edited", code="requires_confirmation"
+            )
+        return await self._seen(edited, one.expires_at, decision), edited, decision
 
     # --- answers to what an earlier process asked ---
 
@@ -414,9 +396,10 @@ class CallApprovals:
                     hint="deny it, or resume without deciding",
                 )
 
-    def check_within(self, answers: Answers, pause: PauseRecord | None) -> None:
+    def check_within(self, answers: Answers) -> None:
         """Raises `UsageError` where an answer is about a call in a run within that nobody asks
         about, or what was shown of it was changed since."""
+        pause = self._session.pause if self._session.state is State.PAUSED else None
         known = {waiting.call_id for waiting in pause.within} if pause is not None else set()
         if unknown := answers.keys() - known:
             raise UsageError(f"{min(unknown)} is not a call that waits (any more)")
@@ -437,60 +420,60 @@ class CallApprovals:
             elif approval is None and (last is None or last.decision != decision.decision):
                 self._conversation.append(decision)
 
-    async def take(self, answers: Answers, pause: PauseRecord | None) -> None:
-        """Write down answers to what was asked in ``pause``.
+    async def take(self, answers: Answers) -> None:
+        """Write down answers to what was asked last.
 
         An approval holds for what was shown then. Where that has changed, or expired, it is asked
         anew and `UsageError` raised; a denial always holds.
         """
+        pause = self._session.pause
         for key, answer in answers.items():
             if not self._session.current.waits(key):
                 continue  # a consent for the session covered it
             call = self._session.current.call(key)
             one = await self._seen(call, pause.expires_at if pause is not None else "")
             edited = ""
-            if answer.arguments is not None and not same(answer.digest, _asked(pause, key)):
-                answer, edited = (
-                    replace(answer, digest=""),
-                    answer.digest,
-                )  # that of the edited call
-            if answer.approved:
-                await self._hold(one, answer, pause)
+            if answer.arguments is not None and not same(answer.digest, self._asked(key)):
+                edited = answer.digest  # that of the edited call
+                answer = replace(answer, digest="")
+            if answer.approved and (fault := self._fault(one, answer)):
+                await self.pause(self._session.current.asked())
+                raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
             await self._take(one, answer, digest=edited)
 
-    async def _hold(
-        self, one: ApprovalRequest, answer: ApprovalAnswer, pause: PauseRecord | None
-    ) -> None:
-        """Raises `UsageError` where an approval is of something else than what would run now."""
-        key = one.call
-        digest = _asked(pause, key)
+    def _fault(self, one: ApprovalRequest, answer: ApprovalAnswer) -> str:
+        """Why an approval does not hold for what would run now, empty where it does. Raises
+        `UsageError` where it carries another digest than that of what was shown."""
+        pause, digest = self._session.pause, self._asked(one.call)
         if digest and answer.digest and not same(answer.digest, digest):
             raise UsageError(
-                f"{key}: this is not the digest of what was shown",
+                f"{one.call}: this is not the digest of what was shown",
                 hint="look at the call again, and approve what you see",
             )
         if pause is None or not digest:
-            fault = "was not shown to anybody yet"
-        elif not self._in_time(pause.at, pause.expires_at):
-            fault = "was shown too long ago, or the clock was changed"
-        elif not same(one.digest, digest):
-            fault = "has changed since it was shown: what it acts on, its tool, or the policy"
-        else:
-            return
-        await self.pause(self._session.current.asked())
-        raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
+            return "was not shown to anybody yet"
+        if not self._in_time(pause.at, pause.expires_at):
+            return "was shown too long ago, or the clock was changed"
+        if not same(one.digest, digest):
+            return "has changed since it was shown: what it acts on, its tool, or the policy"
+        return ""
 
-    async def waiting(self, pause: PauseRecord) -> list[tuple[ApprovalRequest, bool]]:
-        """The calls that wait, as they would run now, and whether each is still what was asked in
-        ``pause``. Nothing is written down."""
+    async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
+        """The calls that wait while the session is paused, as they would run now, and whether each
+        is still what was asked. Nothing is written down."""
+        pause = self._session.pause
+        if pause is None or self._session.state is not State.PAUSED:
+            return []
         seen = [await self._seen(call, pause.expires_at) for call in self._session.current.asked()]
         return [
-            (
-                replace(one, edited=partial(self._look, one)),
-                same(one.digest, _asked(pause, one.call)),
-            )
+            (replace(one, edited=partial(self._look, one)), same(one.digest, self._asked(one.call)))
             for one in seen
         ]
+
+    def _asked(self, call: str) -> str:
+        """The digest of what was shown of a call, empty where nothing was."""
+        pause = self._session.pause
+        return dict(zip(pause.calls, pause.digests, strict=True)).get(call, "") if pause else ""
 
     # --- before a call starts ---
 
@@ -512,9 +495,13 @@ class CallApprovals:
             why = "the approval was used before"
         else:
             return one.state or None
+        raise self._ask_again(call, why)
+
+    def _ask_again(self, call: CallRecord, why: str) -> Changed:
+        """Write down that somebody must decide about a call again; return what to raise."""
         asks = Decision("ask", CHANGED, why, "requires_confirmation")
         self._conversation.append(recorded(call.call, asks))
-        raise Changed
+        return Changed()
 
     # --- what is shown ---
 
@@ -594,21 +581,9 @@ def approval_request(
     )
 
 
-def _asked(pause: PauseRecord | None, call: str) -> str:
-    """The digest of what was shown of a call, empty where nothing was."""
-    shown = dict(zip(pause.calls, pause.digests, strict=True)) if pause is not None else {}
-    return shown.get(call, "")
-
-
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:
     """The seal that shows that a person said what the record says."""
     return seal(secret, "approval", to_json(record))
-
-
-def by_template(decision: DecisionRecord | None) -> str:
-    """The rule of a decision that a template made, empty for any other."""
-    rule = decision.rule if decision is not None and decision.decision == "allow" else ""
-    return rule if rule.startswith(TEMPLATE) else ""
 
 
 class NoQuestion(UsageError):

@@ -6,20 +6,17 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
 
 from mlx_tools.controller.approvals import (
-    ApprovalAnswer,
-    ApprovalRequest,
     Approver,
     NobodyThere,
     Templates,
     approval_request,
+    by_template,
     confirmed,
-    template_of,
 )
 from mlx_tools.controller.outputs import cleaner, shorten
 from mlx_tools.controller.turn import arguments_size, recorded
@@ -29,15 +26,13 @@ from mlx_tools.policy import (
     Facts,
     Limits,
     Policy,
-    covered,
     decide,
     facts_of,
     may_stand,
 )
-from mlx_tools.protocol import JudgedCall, Reading, judge, strict
+from mlx_tools.protocol import Reading, judge, strict
 from mlx_tools.store import UndoStore
 from mlx_tools.tools import (
-    Callee,
     OnProgress,
     Preview,
     Registry,
@@ -109,38 +104,91 @@ async def call_tool(
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
     limits = limits or Limits()
-    end = partial(_ended, policy=policy, limits=limits, record=record)
-    arguments, fault = _as_json(arguments)
-    if fault is not None:
+    approver = approver or NobodyThere()
+    clean = cleaner(policy)
+
+    def ended(done: DirectCall, status: Status, error: ErrorInfo | None) -> DirectCall:
+        """Record how the call ended, and say so."""
+        result, content = done.result, None
+        if result is not None and result.content is not None:
+            result = replace(result, content=clean(result.content))
+            limit = limits.max_observation_chars
+            content = shorten(result.content or "", limit, lambda cut, _: f"\n… {cut} …\n")
+        record(
+            ObservationRecord(
+                call=_CALL,
+                name=done.name,
+                content=content,
+                error=error,
+                duration_ms=result.duration_ms if result is not None else None,
+                output_size_chars=result.output_size_chars if result is not None else None,
+            )
+        )
+        return replace(done, result=result, status=status, error=error)
+
+    try:
+        arguments = dict(strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
+    except (TypeError, ValueError, RecursionError) as fault:
         record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
-        return end(DirectCall(name, {}, status="error", error=fault))
-    judged, call = _read(registry, name, arguments, record)
-    done = DirectCall(call.name, call.arguments, judged.call.repairs)
+        message = f"the arguments are no JSON: {fault}"[:500]
+        return ended(DirectCall(name, {}), "error", ErrorInfo("invalid_arguments", message))
+    reading = Reading(messages=(ToolCall(name, arguments),), clean=True)
+    (judged,) = judge(reading, registry.specs())
+    read = judged.call
+    call = CallRecord(
+        turn=0, call=_CALL, name=read.name, arguments=read.arguments, runs=judged.runs
+    )
+    record(call)
+    for repair in read.repairs:
+        record(RepairRecord(turn=0, name=repair, call=_CALL))
+    done = DirectCall(call.name, call.arguments, read.repairs)
     if judged.error is not None and call.name not in registry.disabled:
-        return end(replace(done, status="error", error=judged.error))
+        return ended(done, "error", judged.error)
     decision, preview = _decided(call, registry, policy, limits), Preview("", "")
     record(recorded(_CALL, decision))
-    done = replace(done, decision=decision)
     if decision.decision == "ask" or decision.code == "dry_run":
         asked = registry.get(call.name)
         preview = await anyio.to_thread.run_sync(preview_of, asked, call.arguments, policy)
     if decision.decision == "deny":
+        done = replace(done, decision=decision, preview=clean(preview.text))
         denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
-        done = replace(done, error=denial, preview=cleaner(policy)(preview.text))
-        return end(replace(done, status="dry_run" if denial.code == "dry_run" else "denied"))
+        return ended(done, "dry_run" if denial.code == "dry_run" else "denied", denial)
     tool = registry.get(call.name)
     if templates is not None and may_stand(decision.rule):
-        decision = _by_template(decision, templates, call, tool, preview, roots, now(), record)
-        done = replace(done, decision=decision)
+        at = datetime.fromisoformat(now())
+        made = by_template(templates, call, tool, preview, roots=roots, nested=False, now=at)
+        if made is not None:
+            decision = made
+            record(recorded(_CALL, decision))
+    done = replace(done, decision=decision)
     if decision.decision == "ask":
-        binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
-        binds |= {"tool": tool.spec, "reason": decision.reason}
-        request = approval_request(call, preview, **binds)
-        answer = await _answer(request, approver, record, now)
+        request = approval_request(
+            call,
+            preview,
+            tool=tool.spec,
+            policy=policy,
+            session=session,
+            secret=secret,
+            reason=decision.reason,
+        )
+        (answer,) = await approver.decide([request])
         if answer.approved is None:
-            return replace(done, status="pending", preview=preview.text)
+            return replace(done, preview=preview.text)
+        if answer.arguments is not None:
+            other = "other arguments are another call: make that one"
+            return ended(done, "denied", ErrorInfo("denied", other))
+        record(
+            ApprovalRecord(
+                call=_CALL,
+                approved=answer.approved,
+                digest=request.digest,
+                reason=answer.reason,
+                at=now(),
+                state=request.state,
+            )
+        )
         if not answer.approved:
-            return end(replace(done, status="denied", error=ErrorInfo("denied", answer.reason)))
+            return ended(done, "denied", ErrorInfo("denied", answer.reason or "denied"))
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
     context = ToolContext(
         policy=policy,
@@ -148,83 +196,12 @@ async def call_tool(
         session=session,
         undo=undo,
         report=on_progress,
-        confirms=lambda context, *asked: confirmed(approver or NobodyThere(), _CALL, *asked),
+        confirms=lambda context, *asked: confirmed(approver, _CALL, *asked),
     )
-    seconds, clean = limits.tool_timeout, cleaner(policy)
+    seconds = limits.tool_timeout
     result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)
-    done = replace(done, result=result, error=result.error)
-    return end(replace(done, status="ok" if result.error is None else "error"))
-
-
-def _as_json(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], ErrorInfo | None]:
-    """The arguments as JSON has them, or what is wrong with them."""
-    try:
-        text = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
-        return dict(strict.loads(text)), None
-    except (TypeError, ValueError, RecursionError) as error:
-        return {}, ErrorInfo("invalid_arguments", f"the arguments are no JSON: {error}"[:500])
-
-
-def _read(
-    registry: Registry,
-    name: str,
-    arguments: Mapping[str, Any],
-    record: Callable[[Record], None],
-) -> tuple[JudgedCall, CallRecord]:
-    """The call, its name and arguments held to the tool's spec."""
-    reading = Reading(messages=(ToolCall(name, dict(arguments)),), clean=True)
-    (judged,) = judge(reading, registry.specs())
-    name, arguments = judged.call.name, judged.call.arguments
-    call = CallRecord(turn=0, call=_CALL, name=name, arguments=arguments, runs=judged.runs)
-    record(call)
-    for repair in judged.call.repairs:
-        record(RepairRecord(turn=0, name=repair, call=_CALL))
-    return judged, call
-
-
-def _by_template(
-    decision: Decision,
-    templates: Templates,
-    call: CallRecord,
-    tool: Callee,
-    preview: Preview,
-    roots: Sequence[str],
-    now: str,
-    record: Callable[[Record], None],
-) -> Decision:
-    """The decision of a template that covers the call, else the one before."""
-    at = datetime.fromisoformat(now)
-    found = template_of(templates, call, tool, preview, roots=roots, nested=False, now=at)
-    if found is None:
-        return decision
-    made = covered(found, tool.spec, tool.spec.effects_of(call.arguments))
-    record(recorded(_CALL, made))
-    return made
-
-
-async def _answer(
-    request: ApprovalRequest,
-    approver: Approver | None,
-    record: Callable[[Record], None],
-    now: Callable[[], str],
-) -> ApprovalAnswer:
-    """The answer of a person to the call; other arguments are no."""
-    (answer,) = await (approver or NobodyThere()).decide([request])
-    if answer.approved is None:
-        return answer
-    if answer.arguments is not None:
-        return ApprovalAnswer(False, "other arguments are another call: make that one")
-    record(
-        ApprovalRecord(
-            call=_CALL,
-            approved=answer.approved,
-            digest=request.digest,
-            reason=answer.reason,
-            at=now(),
-            state=request.state,
-        )
-    )
-    return answer if answer.reason else replace(answer, reason="denied")
+    status: Status = "ok" if result.error is None else "error"
+    return ended(replace(done, result=result), status, result.error)
 
 
 def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:
@@ -242,28 +219,3 @@ def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limit
         disabled_reason=registry.disabled.get(call.name),
         facts=facts_of(spec, call.arguments) if spec is not None else Facts(),
     )
-
-
-def _ended(
-    done: DirectCall, policy: Policy, limits: Limits, record: Callable[[Record], None]
-) -> DirectCall:
-    """Record how the call ended, and say so."""
-    result, content = done.result, None
-    if result is not None:
-        clean = cleaner(policy)
-        content = None if result.content is None else clean(result.content)
-        done = replace(done, result=replace(result, content=content))
-    if content is not None:
-        limit = limits.max_observation_chars
-        content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
-    record(
-        ObservationRecord(
-            call=_CALL,
-            name=done.name,
-            content=content,
-            error=done.error,
-            duration_ms=result.duration_ms if result is not None else None,
-            output_size_chars=result.output_size_chars if result is not None else None,
-        )
-    )
-    return done

@@ -15,8 +15,7 @@ from datetime import datetime
 from functools import cached_property, partial
 from itertools import islice
 from time import monotonic
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Final, Literal, Self
 
 import anyio
 
@@ -29,7 +28,6 @@ from mlx_tools.controller.approvals import (
     Changed,
     Templates,
     answers_of,
-    by_template,
     confirmed,
 )
 from mlx_tools.controller.completer import Completer, Emit
@@ -50,7 +48,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.messages import tool_named
-from mlx_tools.policy import Policy, permitted
+from mlx_tools.policy import TEMPLATE, Policy, permitted
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles
@@ -194,7 +192,7 @@ class Conversation:
         something else than what would run now.
         """
         session = self.folded
-        state, pause, open_calls = session.state, session.pause, session.current.open_calls
+        state, open_calls = session.state, session.current.open_calls
         if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
             ended = "has its answer" if state is State.IDLE else "has stopped"
             raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
@@ -202,14 +200,13 @@ class Conversation:
         sure = [call.call for call in asked if not open_calls[call.call].in_doubt]
         if strangers := results.keys() - set(sure):
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
-        pause_within = pause if state is State.PAUSED else None
-        if pause_within is not None:
-            sure += [call.call_id for call in pause_within.within if not call.in_doubt]
+        if state is State.PAUSED and session.pause is not None:
+            sure += [call.call_id for call in session.pause.within if not call.in_doubt]
         answers = answers_of(approvals, sure)
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
         with observed(self.files.transcript, emit) as self._emit:
             self.outputs.begin()
-            self._approvals.check_within(within, pause_within)
+            self._approvals.check_within(within)
             self._approvals.check_answers(answers, self.policy)
             self._nested_runs().answers = within
             with self._resumable():
@@ -217,7 +214,7 @@ class Conversation:
                 self._write_read()
                 if session.state is State.CALLING:
                     self._approvals.decide_again()
-                    await self._approvals.take(answers, pause)
+                    await self._approvals.take(answers)
                     for call in [one for one in session.current.asked() if one.call in results]:
                         await self._observe(call, results[call.call], mutates=False)
                 await self._drive()
@@ -226,8 +223,7 @@ class Conversation:
     async def waiting(self) -> list[tuple[ApprovalRequest, bool]]:
         """The calls that wait while the session is paused, as they would run now, and whether each
         is still what was asked about. Nothing is written down."""
-        pause = self.folded.pause if self.folded.state is State.PAUSED else None
-        return [] if pause is None else await self._approvals.waiting(pause)
+        return await self._approvals.waiting()
 
     async def settle(self) -> Outcome:
         """Bring a question that broke off to rest, and run nothing for that.
@@ -373,12 +369,7 @@ class Conversation:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *failure: object) -> None:
         self.close()
 
     # --- the loop ---
@@ -423,8 +414,7 @@ class Conversation:
         while True:
             match self.folded.next_step():
                 case Write(records):
-                    for record in records:
-                        self.append(record, records)
+                    self._write(records)
                     for record in records:
                         if isinstance(record, DecisionRecord) and record.code == "dry_run":
                             await self._tell_dry_run(record)
@@ -534,8 +524,7 @@ class Conversation:
         step = fitted.step
         if fitted.filling:
             self._tell(events.ContextFilling(size=size or 0, used=fitted.used or 0))
-        if self._emit is not None:
-            self._emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
+        self._tell(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
         began = monotonic()
         written = await self._completer.complete(step, self._emit)
         duration = round((monotonic() - began) * 1000)
@@ -585,8 +574,8 @@ class Conversation:
         try:
             if state.approval is not None:
                 expected = await self._approvals.binding(call, state.approval)
-            elif rule := by_template(state.decision):
-                expected = await self._approvals.still_covered(call, rule)
+            elif state.decision is not None and state.decision.rule.startswith(TEMPLATE):
+                expected = await self._approvals.still_covered(call, state.decision.rule)
         except Changed:
             return
         denied = self.files.access.check(tool.spec)
@@ -603,8 +592,8 @@ class Conversation:
             expected=expected,
             artifacts=self.files.artifacts,
             undo=self.files.undo,
-            asks=partial(self._ask_model, call),
-            confirms=partial(self._confirm, call),
+            asks=lambda *asked: self._nested_runs().ask(call, *asked),
+            confirms=lambda _, *asked: confirmed(self.approver, call.call, *asked),
             shown_chars=session.limits.max_observation_chars,
             session=session.header.session,
             report=None if self._emit is None else partial(self._tell_progress, call),
@@ -647,21 +636,6 @@ class Conversation:
     def _nested_runs(self) -> NestedRuns:
         self._nested = self._nested or self.make_nested(self)
         return self._nested
-
-    async def _ask_model(
-        self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
-    ) -> str:
-        return await self._nested_runs().ask(call, context, question, tools)
-
-    async def _confirm(
-        self,
-        call: CallRecord,
-        context: ToolContext,
-        what: str,
-        details: Mapping[str, Any],
-        reason: str,
-    ) -> Mapping[str, Any] | None:
-        return await confirmed(self.approver, call.call, what, details, reason)
 
     async def _summarise(self, call: CallRecord, result: ToolResult) -> None:
         """Have the model summarise an output that is too long to be shown."""
