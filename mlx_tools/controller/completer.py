@@ -6,14 +6,12 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Collection,
-    Container,
     Iterable,
     Iterator,
     Sequence,
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -62,9 +60,6 @@ WARM: Final = 0.7
 """The least temperature of what is drawn again."""
 
 Emit = Callable[[events.Event], None]
-
-_Show = Callable[[Iterable[Delta], str], None]
-"""Tells what has formed of a turn; the tool whose call is held."""
 
 
 @dataclass(slots=True)
@@ -197,15 +192,14 @@ class Completer:
             prompt = await self._think(step, step.thought, written, emit)
         turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
         self._turn = turn
-        show = None if emit is None else self._teller(step, emit)
-        speech = self._speech(step)
+        teller = None if emit is None else Teller(self._session, step, turn, emit)
         while (ask := turn.due) is not None:
             if isinstance(ask, Score):
                 deltas = turn.scored(*await self._likeliest(prompt + ask.text, written))
-                if show is not None:
-                    show(deltas, turn.tool)
+                if teller is not None:
+                    teller.tell(deltas)
             else:
-                await self._draw(prompt, ask, step, turn, written, show, speech)
+                await self._draw(prompt, ask, step, turn, written, teller)
         self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
@@ -215,30 +209,9 @@ class Completer:
             text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
             written.reading = Reading(error=replace(error, message=text))
         written.reading = self._session.settled(written.reading, written)
-        if isinstance(show, _ResultTeller):
-            show.end(written.reading)
-        if speech is not None and show is not None and (rest := speech.rest(written.reading)):
-            show([AnswerDelta(rest)], "")
+        if teller is not None:
+            teller.end(written.reading)
         return written
-
-    def _speech(self, step: Complete) -> Speech | None:
-        """What tells of an answer in plain text; None where none can be."""
-        plain = step.messages is not None and self._session.result is None
-        return Speech(step.tools) if plain else None
-
-    def _prose(self, turn: HeldTurn) -> Sequence[str] | None:
-        """What of the turn is prose, and no thought: a model whose thought its template opens may
-        have a server that leaves it in the text, or one that told of it first."""
-        opens = self._session.chat_format.opens_thought
-        parted = not opens or turn.text.startswith(DEFAULT_REASONING_MARKERS[0][0])
-        return turn.prose if parted else None
-
-    def _teller(self, step: Complete, emit: Emit) -> _Show:
-        result = self._session.result
-        tell = partial(_show, step.turn, emit)
-        if result is None:
-            return tell
-        return _ResultTeller(result, self._session.specs, step.turn, emit)
 
     async def _draw(
         self,
@@ -247,8 +220,7 @@ class Completer:
         step: Complete,
         turn: HeldTurn,
         written: Written,
-        show: _Show | None,
-        speech: Speech | None,
+        teller: Teller | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
         put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
@@ -272,10 +244,8 @@ class Completer:
                 if chunk.text:
                     deltas = turn.feed(chunk.text.removeprefix(again))
                     again = ""
-                    if speech is not None and (more := speech.more(self._prose(turn))):
-                        deltas = [AnswerDelta(more), *deltas]
-                    if show is not None:
-                        show(deltas, turn.tool)
+                    if teller is not None:
+                        teller.wrote(deltas)
                 if turn.due is not ask:
                     break
                 if chunk.finish_reason is not None:
@@ -283,8 +253,8 @@ class Completer:
                     kept = request.messages is not None and chunk.finish_reason == "tool_calls"
                     if kept and step.strategy == "free":  # no other way to ask for it
                         ending = turn.end("stop")
-                        break
-                    ending = turn.end(chunk.finish_reason, cut_out=chunk.edited)
+                    else:
+                        ending = turn.end(chunk.finish_reason, cut_out=chunk.edited)
                     break
                 if turn.closing:
                     end = await self._see_end(chunks)
@@ -299,8 +269,8 @@ class Completer:
                     break
             else:
                 ending = turn.end("stop")
-            if ending and show is not None:
-                show(ending, turn.tool)
+            if ending and teller is not None:
+                teller.tell(ending)
         said = usage.completion_tokens if usage is not None else None
         written.tokens += said or max(written.pieces - pieces, size // CHARS_OF_TOKEN)
         written.usages.append(usage or Usage())
@@ -417,65 +387,77 @@ def natively(
     )
 
 
-def _show(turn: int, emit: Emit, deltas: Iterable[Delta], _held: str = "") -> None:
-    """Tell what has formed of the turn."""
-    for delta in deltas:
-        if isinstance(delta, AnswerDelta):
-            emit(events.AnswerPiece(turn=turn, text=delta.text))
-        elif isinstance(delta, ThoughtDelta):
-            emit(events.ThoughtPiece(turn=turn, text=delta.text))
-        elif isinstance(delta, CallStarted):
-            emit(events.CallOpened(turn=turn, index=delta.index, name=delta.name))
-        else:
-            emit(events.ArgumentsPiece(turn=turn, index=delta.index, text=delta.text))
+class Teller:
+    """Tells what has formed of a turn.
 
-
-@dataclass(slots=True)
-class _ResultTeller:
-    """Tells what has formed of a turn whose answer is a call: that call as the answer's text.
-
-    What is held to the whole schema is told as it comes; any other answer once it is known to fit.
+    Where its answer is a call, that is told as the answer's text: what is held to the whole schema
+    as it comes, any other answer once it is known to fit.
     """
 
-    result: ResultTool
-    others: Container[str]
-    turn: int
-    emit: Emit
-    _told: str = ""
-    _at: int | None = None  # which call of the turn is the answer's: nothing is told behind it
-    _text: ResultText | None = None  # None: nothing more is told before the end
+    def __init__(self, session: Session, step: Complete, turn: HeldTurn, emit: Emit) -> None:
+        self._session, self._turn, self._emit = session, turn, emit
+        self._number = step.turn
+        plain = step.messages is not None and session.result is None
+        self._speech = Speech(step.tools) if plain else None
+        self._told = ""
+        self._at: int | None = None  # the answer's call in the turn: nothing is told behind it
+        self._text: ResultText | None = None  # None: nothing more is told before the end
 
-    def __call__(self, deltas: Iterable[Delta], held: str) -> None:
-        """Take in what has formed; ``held`` is the tool whose call is held."""
-        own = self.result.spec.name
+    def wrote(self, deltas: Iterable[Delta]) -> None:
+        """Tell what came of a piece of text."""
+        if self._speech is not None:
+            # A model whose thought its template opens may have a server that leaves it in the
+            # text, or one that told of it first: only then is it prose, and no thought.
+            opens = self._session.chat_format.opens_thought
+            parted = not opens or self._turn.text.startswith(DEFAULT_REASONING_MARKERS[0][0])
+            self._answer(self._speech.more(self._turn.prose if parted else None))
+        self.tell(deltas)
+
+    def tell(self, deltas: Iterable[Delta]) -> None:
+        """Tell what has formed."""
+        result = self._session.result
         for delta in deltas:
-            if isinstance(delta, CallStarted) and (self._at is None or delta.index <= self._at):
-                self._at, self._text = None, None
-                if self.result.is_called(delta.name, self.others):
-                    self._at = delta.index
-                    if delta.index == 0 and held == own and not self._told and self._holds_all:
-                        self._text = ResultText(self.result.wrapped)
-            if isinstance(delta, AnswerDelta):
-                continue
-            if self._at is None:
-                _show(self.turn, self.emit, (delta,))
-            elif isinstance(delta, ArgumentsDelta) and delta.index == 0 and self._text is not None:
-                self._tell(self._text.feed(delta.text))
+            if result is not None:
+                if isinstance(delta, CallStarted) and (self._at is None or delta.index <= self._at):
+                    self._begin(delta, result)
+                if isinstance(delta, AnswerDelta):
+                    continue
+                if self._at is not None:
+                    if isinstance(delta, ArgumentsDelta) and delta.index == 0 and self._text:
+                        self._answer(self._text.feed(delta.text))
+                    continue
+            match delta:
+                case AnswerDelta(text=text):
+                    self._emit(events.AnswerPiece(turn=self._number, text=text))
+                case ThoughtDelta(text=text):
+                    self._emit(events.ThoughtPiece(turn=self._number, text=text))
+                case CallStarted(index=index, name=name):
+                    self._emit(events.CallOpened(turn=self._number, index=index, name=name))
+                case ArgumentsDelta(index=index, text=text):
+                    self._emit(events.ArgumentsPiece(turn=self._number, index=index, text=text))
 
-    @property
-    def _holds_all(self) -> bool:
-        return not compilable(self.result.spec.parameters).left_to_validation
+    def _begin(self, call: CallStarted, result: ResultTool) -> None:
+        self._at, self._text = None, None
+        if not result.is_called(call.name, self._session.specs):
+            return
+        self._at = call.index
+        first = call.index == 0 and not self._told
+        held = first and self._turn.tool == result.spec.name
+        if held and not compilable(result.spec.parameters).left_to_validation:
+            self._text = ResultText(result.wrapped)
 
     def end(self, reading: Reading) -> None:
         """Tell what is left of the answer, where there is one."""
-        for message in reading.messages:
+        if self._speech is not None:
+            self._answer(self._speech.rest(reading))
+        for message in reading.messages if self._session.result is not None else ():
             if isinstance(message, FinalAnswer) and message.content.startswith(self._told):
-                self._tell(message.content[len(self._told) :])
+                self._answer(message.content[len(self._told) :])
 
-    def _tell(self, text: str) -> None:
+    def _answer(self, text: str) -> None:
         self._told += text
         if text:
-            self.emit(events.AnswerPiece(turn=self.turn, text=text))
+            self._emit(events.AnswerPiece(turn=self._number, text=text))
 
 
 def _token(score: TokenScore) -> str:

@@ -263,18 +263,10 @@ class Controller:
         self._decided: tuple[RunSettings, Decided] | None = None
         self._context: tuple[int | None] | None = None
         self._kept: tuple[Any, Openings] | None = None
-        self._store = require_method(
-            "store",
-            MemoryStore() if store is None else store,
-            "create",
-            "write TranscriptStore(folder)",
-        )
-        self._approver = require_method(
-            "approver",
-            NobodyThere() if approver is None else approver,
-            "decide",
-            "give an Approver",
-        )
+        store = MemoryStore() if store is None else store
+        approver = NobodyThere() if approver is None else approver
+        self._store = require_method("store", store, "create", "write TranscriptStore(folder)")
+        self._approver = require_method("approver", approver, "decide", "give an Approver")
 
     @property
     def context(self) -> int | None:
@@ -563,10 +555,9 @@ class Controller:
         specs = self.registry.specs()
         key = (words, settings, style, chat_format, persona, self.policy)
         if self._kept is None or self._kept[0] != (*key, specs):
-            offered = (s for s in specs.values() if permitted(self.policy, s))
             frame = Frame(
                 words=words,
-                tools=tuple(s for s in offered if not is_on_demand(s)),
+                tools=tuple(s for s in self._permitted() if not is_on_demand(s)),
                 neutraliser=Neutraliser(chat_format.control_tokens),
                 style=style,
                 native=chat_format.tools,

@@ -326,6 +326,7 @@ class Session:
         if header.output_schema is not None:
             names = {str(tool.get("name")) for tool in header.tools}
             self.result = result_tool(header.output_schema, names, self.words)
+        self._result_name = "" if self.result is None else self.result.spec.name
         self.observations: list[str] = []  # those in which calls stand, which might be echoed
         self.current = Turn(())
         self.known = KnownTools(
@@ -470,21 +471,29 @@ class Session:
         if self.iterations > limits.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
         style, choice, tools = self.header.style, self.choice, self._offered
-        if self._asks_natively(choice):
-            return self._native_step()
-        if self.header.strategy == "guided" and choice == "auto":
+        native, strategy = self._asks_natively(choice), self.header.strategy
+        messages, prefix, thought = None, "", None
+        if native:
+            # What it writes is mended as what was prompted is, where the server completes text.
+            strategy = "auto" if self.header.route.get("completes", True) else "free"
+            messages = native_messages(
+                self.prompt, self.header, self.words, self.neutraliser, self._result_name
+            )
+        elif strategy == "guided" and choice == "auto":
             prefix = opening(style) if tools else forcing_prefix(style, "none")
         else:
             prefix = forcing_prefix(style, choice, self._call)
-        thought = None if self.header.reasoning == "off" else self._thought(prefix)
+        if not native and self.header.reasoning != "off":
+            thought = self._thought(prefix)
         return Complete(
             turn=self.turn + 1,
             prompt=self.prompt.render("" if thought else prefix),
             rules=self._rules(prefix),
             max_tokens=limits.max_tokens,
             thought=thought,
-            strategy=self.header.strategy,
+            strategy=strategy,
             tools=tools,
+            messages=messages,
         )
 
     def _asks_natively(self, choice: str) -> bool:
@@ -499,21 +508,6 @@ class Session:
         forced = choice not in ("auto", "none") and not route.get("obeys", True)
         return not (route.get("completes", True) and (self.format_errors or forced))
 
-    def _native_step(self) -> Complete:
-        """The next completion, by the server's own chat interface; what it writes is mended, where
-        the server completes text, as what was prompted is."""
-        return Complete(
-            turn=self.turn + 1,
-            prompt=self.prompt.render(),
-            rules=self._rules(""),
-            max_tokens=self.limits.max_tokens,
-            strategy="auto" if self.header.route.get("completes", True) else "free",
-            tools=self._offered,
-            messages=native_messages(
-                self.prompt, self.header, self.words, self.neutraliser, self._result_name
-            ),
-        )
-
     @property
     def choice(self) -> str:
         """``required`` and a named tool hold until one call has run that was no mere search for
@@ -527,7 +521,7 @@ class Session:
         if self.result is None or choice not in ("auto", "none"):
             return choice
         answers = choice == "none" or self.run_history.reminded or not self.known.tools
-        return self.result.spec.name if answers else "required"
+        return self._result_name if answers else "required"
 
     @property
     def _must_act(self) -> bool:
@@ -542,10 +536,6 @@ class Session:
         if self.result is not None and not self._must_act:
             tools[self.result.spec.name] = self.result.spec
         return tools
-
-    @property
-    def _result_name(self) -> str:
-        return "" if self.result is None else self.result.spec.name
 
     def _said_of_result(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self._result_name)

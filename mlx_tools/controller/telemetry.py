@@ -89,15 +89,20 @@ class _Spans:
         self._start = len(records)
         self._tracer = api.get_tracer("mlx_tools")
         self._header = next(record for record in records if isinstance(record, Header))
+        self._of_agent = {
+            "gen_ai.provider.name": NAME,
+            "gen_ai.request.model": self._header.model,
+        }
         self._completion: Any = None
         self._calls: dict[str, Any] = {}
         self._within: Any = None
-        values = self._of_agent | {"gen_ai.agent.name": NAME}
-        self._run = self._begin("invoke_agent", NAME, api.SpanKind.INTERNAL, values)
+        self._run = self._begin("invoke_agent", NAME, self._of_agent | {"gen_ai.agent.name": NAME})
         self._within = api.set_span_in_context(self._run)
         self.recording = self._run.is_recording()
 
-    def _begin(self, operation: str, name: str | None, kind: Any, values: dict[str, Any]) -> Any:
+    def _begin(
+        self, operation: str, name: str | None, values: dict[str, Any], kind: str = "INTERNAL"
+    ) -> Any:
         common = {
             "gen_ai.operation.name": operation,
             "gen_ai.conversation.id": self._header.session,
@@ -105,25 +110,34 @@ class _Spans:
         return self._tracer.start_span(
             f"{operation} {name}" if name else operation,
             context=self._within,
-            kind=kind,
+            kind=getattr(self._api.SpanKind, kind),
             attributes=_known(common | values),
         )
-
-    @property
-    def _of_agent(self) -> dict[str, Any]:
-        return {"gen_ai.provider.name": NAME, "gen_ai.request.model": self._header.model}
 
     def tell(self, event: events.Event) -> None:
         """Opens and closes spans as things happen."""
         match event:
             case events.TurnStarted():
-                self._completion = self._begin_completion(event)
+                header = self._header
+                values = self._of_agent | {
+                    "gen_ai.request.temperature": header.sampling.get("temperature"),
+                    "gen_ai.request.seed": header.sampling.get("seed"),
+                    "gen_ai.request.max_tokens": header.limits.get("max_tokens"),
+                    "mlx_tools.controller.turn": event.turn,
+                    "mlx_tools.prompt_chars": event.prompt_chars,
+                }
+                self._completion = self._begin("text_completion", header.model, values, "CLIENT")
             case events.TurnEnded():
                 self._end_completion(event)
             case events.FormatBroken():
                 self._run.add_event("mlx_tools.correction", {"error.type": event.error.code})
             case events.ToolStarted():
-                self._calls[event.call] = self._begin_call(event)
+                values = {
+                    "gen_ai.tool.name": event.name,
+                    "gen_ai.tool.type": "function",
+                    "gen_ai.tool.call.id": event.call,
+                }
+                self._calls[event.call] = self._begin("execute_tool", event.name, values)
             case events.ToolEnded():
                 self._end_call(event)
 
@@ -136,26 +150,12 @@ class _Spans:
         for span in (self._completion, *self._calls.values()):
             if span is not None:
                 self._close(span, code or "interrupted")
+        asked = (CompletionRecord, SummaryRecord, CompactedRecord)
         run = self._records[self._start :]
-        asked = (
-            r for r in run if isinstance(r, CompletionRecord | SummaryRecord | CompactedRecord)
-        )
-        usage = total_usage([r.usage for r in asked])
+        usage = total_usage([record.usage for record in run if isinstance(record, asked)])
         outcome = _OUTCOMES.get(last.type, "unfinished")
         self._run.set_attributes(_usage(usage) | {"mlx_tools.transcript.outcome": outcome})
         self._close(self._run, code)
-
-    def _begin_completion(self, event: events.TurnStarted) -> Any:
-        header = self._header
-        values = {
-            "gen_ai.request.temperature": header.sampling.get("temperature"),
-            "gen_ai.request.seed": header.sampling.get("seed"),
-            "gen_ai.request.max_tokens": header.limits.get("max_tokens"),
-            "mlx_tools.controller.turn": event.turn,
-            "mlx_tools.prompt_chars": event.prompt_chars,
-        }
-        kind = self._api.SpanKind.CLIENT
-        return self._begin("text_completion", header.model, kind, self._of_agent | values)
 
     def _end_completion(self, event: events.TurnEnded) -> None:
         span, self._completion = self._completion, None
@@ -167,14 +167,6 @@ class _Spans:
             span.set_attribute("mlx_tools.strategy", record.strategy)
             span.set_attribute("mlx_tools.requests", record.requests)
         self._close(span, None)
-
-    def _begin_call(self, event: events.ToolStarted) -> Any:
-        values = {
-            "gen_ai.tool.name": event.name,
-            "gen_ai.tool.type": "function",
-            "gen_ai.tool.call.id": event.call,
-        }
-        return self._begin("execute_tool", event.name, self._api.SpanKind.INTERNAL, values)
 
     def _end_call(self, event: events.ToolEnded) -> None:
         span = self._calls.pop(event.call, None)

@@ -15,7 +15,14 @@ from collections.abc import Sequence
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any, Final, NamedTuple, Protocol
 
-from mlx_tools.protocol.strict import MAX_DEPTH, MAX_DIGITS, Unreadable, decode, loads
+from mlx_tools.protocol.strict import (
+    MAX_DEPTH,
+    MAX_DIGITS,
+    Unreadable,
+    decode,
+    loads,
+    raw_arguments,
+)
 
 MORE: Final = 0
 CLOSED: Final = 1
@@ -37,8 +44,6 @@ _ENVELOPE: Final = HEADS | {"arguments", "parameters", "content", "id", "sources
 _PROTOCOL_TYPES: Final = frozenset(("tool_call", "final_answer", "tool_observation"))
 
 _WHITE: Final = re.compile(r"[ \t\r\n]++")
-_ARGUMENTS_KEY: Final = '"arguments"'
-_ARGUMENTS: Final = re.compile(rf"{_ARGUMENTS_KEY}[ \t\r\n]*+:[ \t\r\n]*+")
 _WORD: Final = re.compile(r"[A-Za-z0-9_$+\-.]*+")
 _KEY_START: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_$")
 _WORD_START: Final = _KEY_START | frozenset("0123456789-+.")
@@ -91,15 +96,6 @@ class OpenToken(NamedTuple):
     def text(self) -> str:
         """The text of it so far, decoded."""
         return "".join(self.pieces)
-
-
-def raw_arguments(text: str) -> str | None:
-    """The arguments as they are written in a sound object; None where that takes more than a
-    look."""
-    key = _ARGUMENTS.search(text)
-    if key is None or text.count(_ARGUMENTS_KEY) > 1 or "\\u" in text:
-        return None
-    return text[key.end() : decode(text, key.end())[1]]
 
 
 class ObjectScanner:

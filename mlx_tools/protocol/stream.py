@@ -32,8 +32,8 @@ from mlx_tools.protocol.reading import (
     writable,
 )
 from mlx_tools.protocol.runs import Run
-from mlx_tools.protocol.scan import ObjectScanner, raw_arguments
-from mlx_tools.protocol.strict import Unreadable, compact, decode
+from mlx_tools.protocol.scan import ObjectScanner
+from mlx_tools.protocol.strict import Unreadable, compact, decode, raw_arguments
 
 _DEFAULT: Final = ReadingRules()
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}

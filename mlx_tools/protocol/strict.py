@@ -20,6 +20,8 @@ MAX_DIGITS: Final = 4300
 
 _TOO_DEEP: Final = f"brackets nest deeper than {MAX_DEPTH}"
 _WHITE: Final = " \t\r\n"
+_ARGUMENTS_KEY: Final = '"arguments"'
+_ARGUMENTS: Final = re.compile(rf"{_ARGUMENTS_KEY}[ \t\r\n]*+:[ \t\r\n]*+")
 _NOT_BRACKETS: Final = re.compile(r"[^{}\[\]]++")
 
 
@@ -94,6 +96,15 @@ def decode(text: str, begin: int = 0) -> tuple[Any, int]:
     if "\\ud" in body or "\\uD" in body or not encodable(body):
         _refuse_surrogates(value)
     return value, end
+
+
+def raw_arguments(text: str) -> str | None:
+    """The arguments as they are written in a sound object; None where that takes more than a
+    look."""
+    key = _ARGUMENTS.search(text)
+    if key is None or text.count(_ARGUMENTS_KEY) > 1 or "\\u" in text:
+        return None
+    return text[key.end() : decode(text, key.end())[1]]
 
 
 def _is_deep(text: str) -> bool:

@@ -136,8 +136,9 @@ def _told(found: FoundTools, notices: Mapping[str, str]) -> str:
 DEFAULT_LENGTH: Final = 3000
 
 
+@functools.cache
 def read_artifact() -> Tool:
-    """The tool. It reads the artifacts of the session that calls it, and of no other.
+    """The tool, one for all. It reads the artifacts of the session that calls it, and of no other.
 
     An id that is wrong, guessed, of another session or expired gives one and the same error. A page
     is never longer than what the model will see of it: its end says where the next one begins.

@@ -552,6 +552,10 @@ def context_used(run: Sequence[Record]) -> int | None:
     return None
 
 
+_NO_END: Final = ObservationRecord(call="", name="")
+"""What a call that has not ended tells."""
+
+
 def _reports(
     run: Sequence[Record],
     last: Record,
@@ -564,7 +568,7 @@ def _reports(
     repeated = [*calls][-1] if stopped and calls else None
     reports = []
     for key, call in calls.items():
-        end, error = call.end, call.error
+        end, error = call.end or _NO_END, call.error
         code = error.code if error is not None else None
         preview = error.message[:PREVIEW_CHARS] if error is not None else None
         if key == repeated and error is None:  # it has no observation to say so
@@ -576,13 +580,13 @@ def _reports(
                 arguments=call.arguments,
                 status=_status(call, isinstance(last, PauseRecord)),
                 repairs=tuple(call.repairs),
-                duration_ms=end.duration_ms if end is not None else None,
-                output_size_chars=end.output_size_chars if end is not None else None,
-                output=outputs.get(key, end.content if end is not None else None),
-                artifact=(end.artifact if end is not None else None) or artifacts.get(key),
+                duration_ms=end.duration_ms,
+                output_size_chars=end.output_size_chars,
+                output=outputs.get(key, end.content),
+                artifact=end.artifact or artifacts.get(key),
                 error_code=code,
                 error_preview=preview,
-                cached=end is not None and end.cached,
+                cached=end.cached,
             )
         )
     return tuple(reports)
