@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
 
 from mlx_tools.controller.approvals import (
+    ApprovalAnswer,
+    ApprovalRequest,
     Approver,
     NobodyThere,
     Templates,
@@ -103,92 +106,38 @@ async def call_tool(
     ``session`` and ``secret``; ``undo`` keeps what the call replaces; ``templates`` answer first,
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
-    limits = limits or Limits()
-    approver = approver or NobodyThere()
-    clean = cleaner(policy)
-
-    def ended(done: DirectCall, status: Status, error: ErrorInfo | None) -> DirectCall:
-        """Record how the call ended, and say so."""
-        result, content = done.result, None
-        if result is not None and result.content is not None:
-            result = replace(result, content=clean(result.content))
-            limit = limits.max_observation_chars
-            content = shorten(result.content or "", limit, lambda cut, _: f"\n… {cut} …\n")
-        record(
-            ObservationRecord(
-                call=_CALL,
-                name=done.name,
-                content=content,
-                error=error,
-                duration_ms=result.duration_ms if result is not None else None,
-                output_size_chars=result.output_size_chars if result is not None else None,
-            )
-        )
-        return replace(done, result=result, status=status, error=error)
-
-    try:
-        arguments = dict(strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
-    except (TypeError, ValueError, RecursionError) as fault:
-        record(CallRecord(turn=0, call=_CALL, name=name, arguments={}))
-        message = f"the arguments are no JSON: {fault}"[:500]
-        return ended(DirectCall(name, {}), "error", ErrorInfo("invalid_arguments", message))
-    reading = Reading(messages=(ToolCall(name, arguments),), clean=True)
-    (judged,) = judge(reading, registry.specs())
-    read = judged.call
-    call = CallRecord(
-        turn=0, call=_CALL, name=read.name, arguments=read.arguments, runs=judged.runs
-    )
+    limits, approver, clean = limits or Limits(), approver or NobodyThere(), cleaner(policy)
+    end = partial(_ended, limit=limits.max_observation_chars, clean=clean, record=record)
+    call, done, fault = _read(registry, name, arguments)
     record(call)
-    for repair in read.repairs:
+    for repair in done.repairs:
         record(RepairRecord(turn=0, name=repair, call=_CALL))
-    done = DirectCall(call.name, call.arguments, read.repairs)
-    if judged.error is not None and call.name not in registry.disabled:
-        return ended(done, "error", judged.error)
+    if fault is not None:
+        return end(done, "error", fault)
     decision, preview = _decided(call, registry, policy, limits), Preview("", "")
     record(recorded(_CALL, decision))
     if decision.decision == "ask" or decision.code == "dry_run":
-        asked = registry.get(call.name)
-        preview = await anyio.to_thread.run_sync(preview_of, asked, call.arguments, policy)
+        look = partial(preview_of, registry.get(call.name), call.arguments, policy)
+        preview = await anyio.to_thread.run_sync(look)
     if decision.decision == "deny":
         done = replace(done, decision=decision, preview=clean(preview.text))
         denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
-        return ended(done, "dry_run" if denial.code == "dry_run" else "denied", denial)
+        return end(done, "dry_run" if denial.code == "dry_run" else "denied", denial)
     tool = registry.get(call.name)
     if templates is not None and may_stand(decision.rule):
-        at = datetime.fromisoformat(now())
-        made = by_template(templates, call, tool, preview, roots=roots, nested=False, now=at)
-        if made is not None:
+        run: dict[str, Any] = {"roots": roots, "now": datetime.fromisoformat(now())}
+        if made := by_template(templates, call, tool, preview, nested=False, **run):
             decision = made
             record(recorded(_CALL, decision))
     done = replace(done, decision=decision)
     if decision.decision == "ask":
-        request = approval_request(
-            call,
-            preview,
-            tool=tool.spec,
-            policy=policy,
-            session=session,
-            secret=secret,
-            reason=decision.reason,
-        )
-        (answer,) = await approver.decide([request])
+        binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
+        binds |= {"tool": tool.spec, "reason": decision.reason}
+        answer = await _answer(approval_request(call, preview, **binds), approver, record, now)
         if answer.approved is None:
             return replace(done, preview=preview.text)
-        if answer.arguments is not None:
-            other = "other arguments are another call: make that one"
-            return ended(done, "denied", ErrorInfo("denied", other))
-        record(
-            ApprovalRecord(
-                call=_CALL,
-                approved=answer.approved,
-                digest=request.digest,
-                reason=answer.reason,
-                at=now(),
-                state=request.state,
-            )
-        )
         if not answer.approved:
-            return ended(done, "denied", ErrorInfo("denied", answer.reason or "denied"))
+            return end(done, "denied", ErrorInfo("denied", answer.reason))
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
     context = ToolContext(
         policy=policy,
@@ -201,7 +150,79 @@ async def call_tool(
     seconds = limits.tool_timeout
     result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)
     status: Status = "ok" if result.error is None else "error"
-    return ended(replace(done, result=result), status, result.error)
+    return end(replace(done, result=result), status, result.error)
+
+
+def _read(
+    registry: Registry, name: str, arguments: Mapping[str, Any]
+) -> tuple[CallRecord, DirectCall, ErrorInfo | None]:
+    """The call held to the tool's spec, its report so far, and what is wrong with it."""
+    try:
+        given = dict(strict.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False)))
+    except (TypeError, ValueError, RecursionError) as fault:
+        message = f"the arguments are no JSON: {fault}"[:500]
+        call = CallRecord(turn=0, call=_CALL, name=name, arguments={})
+        return call, DirectCall(name, {}), ErrorInfo("invalid_arguments", message)
+    (judged,) = judge(Reading(messages=(ToolCall(name, given),), clean=True), registry.specs())
+    read = judged.call
+    call = CallRecord(
+        turn=0, call=_CALL, name=read.name, arguments=read.arguments, runs=judged.runs
+    )
+    error = None if call.name in registry.disabled else judged.error
+    return call, DirectCall(call.name, call.arguments, read.repairs), error
+
+
+async def _answer(
+    request: ApprovalRequest,
+    approver: Approver,
+    record: Callable[[Record], None],
+    now: Callable[[], str],
+) -> ApprovalAnswer:
+    """The answer of a person to the call; other arguments are no."""
+    (answer,) = await approver.decide([request])
+    if answer.approved is None:
+        return answer
+    if answer.arguments is not None:
+        return ApprovalAnswer(False, "other arguments are another call: make that one")
+    record(
+        ApprovalRecord(
+            call=_CALL,
+            approved=answer.approved,
+            digest=request.digest,
+            reason=answer.reason,
+            at=now(),
+            state=request.state,
+        )
+    )
+    return answer if answer.reason else replace(answer, reason="denied")
+
+
+def _ended(
+    done: DirectCall,
+    status: Status,
+    error: ErrorInfo | None,
+    *,
+    limit: int,
+    clean: Callable[[str], str],
+    record: Callable[[Record], None],
+) -> DirectCall:
+    """Record how the call ended, and say so."""
+    result, content = done.result, None
+    if result is not None and result.content is not None:
+        content = clean(result.content)
+        result = replace(result, content=content)
+        content = shorten(content, limit, lambda omitted, _: f"\n… {omitted} …\n")
+    record(
+        ObservationRecord(
+            call=_CALL,
+            name=done.name,
+            content=content,
+            error=error,
+            duration_ms=result.duration_ms if result is not None else None,
+            output_size_chars=result.output_size_chars if result is not None else None,
+        )
+    )
+    return replace(done, result=result, status=status, error=error)
 
 
 def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:
