@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -14,10 +13,10 @@ import typer
 
 from mlx_tools.app import approval_templates, registry_of, roots_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, in_words, on_one_line, show, wrapped
-from mlx_tools.cli.inputs import agreed, parse_json
+from mlx_tools.cli.call_text import ShownLine, as_name, in_words, on_one_line, show_all
+from mlx_tools.cli.inputs import confirmed, parse_json
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import columns_of, complain, counted, note, print_json, print_text
+from mlx_tools.cli.output import complain, counted, note, print_json, print_text
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.policy import ApprovalTemplate, pin_of
@@ -93,11 +92,9 @@ def add(
             hint="name those in which this holds: --root DIR",
         )
     if not yes:
-        lines = map(ShownLine, _lines(template))
-        show(wrapped(lines, columns_of(sys.stderr) if sys.stderr.isatty() else None), sys.stderr)
-        if not agreed("Add this standing yes?", "", "say so with --yes"):
-            note("nothing was added")
-            return EXIT_STOPPED
+        show_all(map(ShownLine, _lines(template)))
+    if not confirmed("Add this standing yes?", yes, undone="nothing was added"):
+        return EXIT_STOPPED
     made = approval_templates(kept_sessions()).add(template)
     if as_json:
         print_json(_as_json(made))

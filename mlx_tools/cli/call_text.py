@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from mlx_tools.cli.output import COLOURS, cell, cells, colourful, cut, folded
+from mlx_tools.cli.output import COLOURS, cell, cells, colourful, columns_of, cut, folded
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -359,8 +359,7 @@ def wrapped(lines: Iterable[ShownLine], columns: int | None) -> Iterator[ShownLi
 
 def show_all(lines: Iterable[ShownLine]) -> None:
     """Print lines on standard error, as rows of its terminal where that is one."""
-    columns = size_of(sys.stderr).columns if sys.stderr.isatty() else None
-    show(wrapped(lines, columns), sys.stderr)
+    show(wrapped(lines, columns_of(sys.stderr)), sys.stderr)
 
 
 def show(rows: Iterable[ShownLine], screen: TextIO) -> None:

@@ -54,6 +54,9 @@ _ROOM: Final = 32
 """Columns that what stands beside a command, or a tool, needs; else it goes below."""
 
 
+_SWITCH: Final = ("on", "off")
+
+
 class Leave(Exception):
     """The user wants to leave."""
 
@@ -61,12 +64,12 @@ class Leave(Exception):
 @dataclass(frozen=True, slots=True)
 class ChatCommand:
     """A command. ``takes`` is what stands behind its name, in brackets where it may be left out;
-    ``complete`` gives what that may be."""
+    ``does`` may return a text to be told, ``complete`` gives what may stand behind the name."""
 
     name: str
     takes: str
     help: str
-    does: Callable[[Talk, str], None]
+    does: Callable[[Talk, str], object]
     complete: Callable[[Talk, str], Iterable[str]] = lambda talk, beginning: ()
 
     @property
@@ -84,15 +87,16 @@ def obey(talk: Talk, line: str) -> None:
         prompt(rest)
         return
     if command is None:
-        said = did_you_mean(word.casefold(), COMMANDS, "/help lists what is one;")
+        meant = did_you_mean(word.casefold(), COMMANDS, "/help lists what is one;")
         raise UsageError(
             f"{cut(in_words(word), 40)} is no command, and was not asked",
-            hint=f"{said} a blank before the / asks it",
+            hint=f"{meant} a blank before the / asks it",
         )
     if bool(rest) > bool(command.takes) or (command.takes and not rest and command.takes[0] != "["):
         wanted = f"as in {command.usage}" if command.takes else "it takes nothing behind it"
         raise UsageError(f"{word}: nothing was done", hint=wanted)
-    command.does(talk, rest)
+    if isinstance(said := command.does(talk, rest), str):
+        print_prose(said)
 
 
 def helps() -> Mapping[str, str]:
@@ -149,16 +153,16 @@ def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:
             yield beginning[:start] + one
 
 
-def _help(_: Talk, __: str) -> None:
+def _help(_: Talk, __: str) -> str:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
         _row(command.usage, command.help, width)
-    print_prose("Ctrl-C stops an answer. A line with a blank before its / is asked.")
+    return "Ctrl-C stops an answer. A line with a blank before its / is asked."
 
 
 def _row(head: str, text: str, width: int = 0) -> None:
     """Print a row of a list, in columns where there is room for two."""
-    columns = columns_of(ours()) if ours().isatty() else None
+    columns = columns_of(ours())
     narrow = columns is not None and columns < width + _ROOM
     print_text(beside(f"{head if narrow else head.ljust(width)} ", text, columns))
 
@@ -326,7 +330,7 @@ def _from_home(path: str) -> str:
     return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
-def _root(talk: Talk, rest: str) -> None:
+def _root(talk: Talk, rest: str) -> str:
     if rest:
         given, seen = RootName.parse(rest.removeprefix("-")), folders(talk.configuration)
         where = RootName(given.path).absolute()
@@ -335,9 +339,7 @@ def _root(talk: Talk, rest: str) -> None:
         elif seen.pop(where, None) is None:
             raise UsageError(f"{in_words(given.path)} is no folder that tools see")
         talk.go_on_under(talk.configuration.over({"tools.roots": list(seen.values())}))
-    print_prose(
-        "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
-    )
+    return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -374,35 +376,27 @@ def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:
     yield "on this machine", [name for name in here if name not in served]
 
 
-def _system(talk: Talk, rest: str) -> None:
+def _system(talk: Talk, rest: str) -> str:
     built_in = load_words().persona
     if rest:
         text = built_in if rest == "-" else rest
         talk.go_on_under(talk.configuration.over({"prompt.system": text}))
-    print_prose(talk.configuration.settings.prompt.system or built_in)
+    return talk.configuration.settings.prompt.system or built_in
 
 
 # --- what was said --------------------------------------------------------------------------------
 
 
-def _retry(talk: Talk, _: str) -> None:
-    talk.retry()
-
-
-def _clear(talk: Talk, _: str) -> None:
+def _clear(talk: Talk, _: str) -> str:
     talk.begin_anew()
-    print_prose("a new conversation begins")
+    return "a new conversation begins"
 
 
-def _compact(talk: Talk, _: str) -> None:
-    print_prose(talk.compact())
+def _where(talk: Talk, _: str) -> str:
+    return talk.conversation.transcript or f"session {talk.conversation.session}"
 
 
-def _transcript(talk: Talk, _: str) -> None:
-    print_prose(talk.conversation.transcript or f"session {talk.conversation.session}")
-
-
-def _save(talk: Talk, rest: str) -> None:
+def _save(talk: Talk, rest: str) -> str:
     path = Path(rest).expanduser()
     text = "\n\n".join(as_markdown(talk.said))
     if not text:
@@ -412,7 +406,7 @@ def _save(talk: Talk, rest: str) -> None:
             file.write(f"{text}\n")
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    print_prose(f"saved in {path}")
+    return f"saved in {path}"
 
 
 def as_markdown(records: Iterable[Record]) -> Iterator[str]:
@@ -454,11 +448,11 @@ _CLIPBOARDS: Final = (
 """
 
 
-def _copy(talk: Talk, _: str) -> None:
+def _copy(talk: Talk, _: str) -> str:
     answers = [record.content for record in talk.said if isinstance(record, AnswerRecord)]
     if not answers:
         raise UsageError("there is no answer yet")
-    print_prose(f"copied {copy(answers[-1], os.environ)}")
+    return f"copied {copy(answers[-1], os.environ)}"
 
 
 def copy(text: str, environ: Mapping[str, str]) -> str:
@@ -494,10 +488,10 @@ def _undo(talk: Talk, _: str) -> None:
     note("nothing that this talk changed can be undone")
 
 
-def _steps(talk: Talk, rest: str) -> None:
+def _steps(talk: Talk, rest: str) -> str:
     if rest:
-        talk.steps = one_of("/steps", rest, ("on", "off")) == "on"
-    print_prose("every step is shown" if talk.steps else "a call is shown in a line")
+        talk.steps = one_of("/steps", rest, _SWITCH) == "on"
+    return "every step is shown" if talk.steps else "a call is shown in a line"
 
 
 def _quit(_: Talk, __: str) -> None:
@@ -525,8 +519,8 @@ def _folders(talk: Talk, beginning: str) -> list[str]:
     return [path for path in _paths(talk, beginning) if path.endswith("/")] + away
 
 
-def _on_off(_: Talk, __: str) -> tuple[str, str]:
-    return "on", "off"
+def _on_off(_: Talk, __: str) -> Sequence[str]:
+    return _SWITCH
 
 
 def _model_names(talk: Talk, __: str) -> list[str]:
@@ -542,14 +536,16 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/root", "[DIR[:rw]|-DIR]", "let tools see a folder", _root, _folders),
         ChatCommand("/model", "[NAME]", "list models, or change it", _model, _model_names),
         ChatCommand("/system", "[TEXT|-]", "say who the model is (- the usual)", _system),
-        ChatCommand("/retry", "", "ask the last question again", _retry),
+        ChatCommand("/retry", "", "ask the last question again", lambda talk, _: talk.retry()),
         ChatCommand("/undo", "", "bring back what the last question's calls changed", _undo),
         ChatCommand("/save", "FILE", "write this as Markdown", _save, _paths),
         ChatCommand("/copy", "", "the last answer to the clipboard", _copy),
-        ChatCommand("/compact", "", "have it summed up, for room", _compact),
-        ChatCommand("/steps", "[on|off]", "every step, or a line a call", _steps, _on_off),
+        ChatCommand("/compact", "", "have it summed up, for room", lambda talk, _: talk.compact()),
+        ChatCommand(
+            "/steps", "[on|off]", "every step, or a line a call", _steps, lambda *_: _SWITCH
+        ),
         ChatCommand("/clear", "", "begin a new conversation", _clear),
-        ChatCommand("/transcript", "", "where this is kept", _transcript),
+        ChatCommand("/transcript", "", "where this is kept", _where),
         ChatCommand("/help", "", "this list", _help),
         ChatCommand("/quit", "", "leave (or Ctrl-D)", _quit),
     )

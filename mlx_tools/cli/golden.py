@@ -201,13 +201,13 @@ def accept(
         note("nothing to accept")
     elif dry_run:
         complain(f"{len(found)} would be written", kind="dry run")
-    elif not yes and not inputs.agreed(
+    elif inputs.confirmed(
         f"Write {len(found)} of them?",
-        f"{len(found)} would be written, and ",
-        "--yes writes them, --dry-run shows them",
+        yes,
+        undone="nothing was written",
+        alone=f"{len(found)} would be written, and ",
+        hint="--yes writes them, --dry-run shows them",
     ):
-        note("nothing was written")
-    else:
         for now, path in found:
             write_golden(now, path)
         complain(f"{len(found)} written", kind="done")

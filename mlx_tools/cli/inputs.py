@@ -290,20 +290,26 @@ def agreed(question: str, alone: str, hint: str) -> bool:
     """
     if not at_terminal():
         raise UsageError(f"{alone}nobody is here to be asked", hint=hint)
-    columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
-    asked = folded(f"{in_words(question)} [y/N]", columns, "  ")
+    asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
     ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask)
     print(key or "", file=sys.stderr)
     return (key or "").lower() == "y"
 
 
-def confirmed(question: str, yes: bool) -> bool:
-    """Return whether it is to be done: that was said with ``--yes``, or is at the terminal. Raises
-    `UsageError` where nobody can be asked."""
-    if yes or agreed(question, "", "say so with --yes"):
+def confirmed(
+    question: str,
+    yes: bool,
+    *,
+    undone: str = "nothing was changed",
+    alone: str = "",
+    hint: str = "say so with --yes",
+) -> bool:
+    """Return whether it is to be done: that was said with ``--yes``, or is at the terminal; else a
+    note says what was left ``undone``. Raises `UsageError` as `agreed` does."""
+    if yes or agreed(question, alone, hint):
         return True
-    note("nothing was changed")
+    note(undone)
     return False
 
 

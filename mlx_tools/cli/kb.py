@@ -153,10 +153,8 @@ def forget(
 
 
 def _agreed(what: str, yes: bool) -> bool:
-    if yes or inputs.agreed(f"Remove {what} from the knowledge base?", "", "say so with --yes"):
-        return True
-    note("nothing was removed")
-    return False
+    question = f"Remove {what} from the knowledge base?"
+    return inputs.confirmed(question, yes, undone="nothing was removed")
 
 
 def _as_json(hit: Hit, number: int) -> dict[str, object]:

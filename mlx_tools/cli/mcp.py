@@ -34,16 +34,14 @@ from mlx_tools.cli.output import (
     print_json,
     print_row,
 )
-from mlx_tools.cli.serve import refuse_without_key
+from mlx_tools.cli.serve import needing, refuse_without_key
 from mlx_tools.errors import (
     EXIT_OK,
     EXIT_STOPPED,
-    MissingDependency,
     MlxToolsError,
     UsageError,
     did_you_mean,
 )
-from mlx_tools.paths import to_install
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
@@ -218,11 +216,8 @@ def serve(
     key = settings.gateway.api_key or ""
     if transport == "http":
         refuse_without_key(host, key)
-    try:
+    with needing("mcp", "the server"):
         from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http, serve_stdio
-    except ImportError as error:
-        hint = to_install("mcp")
-        raise MissingDependency(f"the server needs {error.name}", hint=hint) from error
 
     def load(profile: str) -> Configuration:
         over = {"policy.local_only": True} if settings.policy.local_only else {}

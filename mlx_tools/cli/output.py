@@ -203,8 +203,7 @@ def complain(message: str, *, kind: str = "error") -> None:
     A terminal gets it folded between words.
     """
     try:
-        columns = columns_of(sys.stderr) if sys.stderr.isatty() else None
-        line = folded(f"mlx-tools: {kind}: {shown(message)}", columns, "  ")
+        line = folded(f"mlx-tools: {kind}: {shown(message)}", columns_of(sys.stderr), "  ")
         print(line, file=sys.stderr, flush=True)
     except OSError:  # nobody is there to read it
         return

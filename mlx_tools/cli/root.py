@@ -355,8 +355,8 @@ def give_help(command: Any, context: Any) -> None:
 def _printer(*, everything: bool) -> Any:
     def printed(context: Any, _: Any, wanted: bool) -> None:
         if wanted and not context.resilient_parsing:
-            columns = columns_of(ours()) if ours().isatty() else None
-            print_text(help_of(context, columns or _COLUMNS, everything=everything))
+            columns = columns_of(ours()) or _COLUMNS
+            print_text(help_of(context, columns, everything=everything))
             context.exit()
 
     return printed

@@ -198,8 +198,8 @@ def install(yes: options.Yes = False) -> int:
         print_text(text)
     if unseen := sorted(name for name in os.environ if name.startswith("MLX_TOOLS_")):
         note(f"what starts them has none of these variables of your shell: {', '.join(unseen)}")
-    if not yes and not inputs.agreed("Write this?", "nothing is written: ", "--yes writes it"):
-        note("nothing was written")
+    told = {"undone": "nothing was written", "alone": "nothing is written: "}
+    if not inputs.confirmed("Write this?", yes, hint="--yes writes it", **told):
         return EXIT_STOPPED
     left = autostart.install(command)
     if not left:

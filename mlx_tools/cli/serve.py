@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,11 +38,8 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
     run, key = _checked(options_given)
     import anyio
 
-    try:
+    with needing("gateway", "the gateway"):
         from mlx_tools.gateway import serve
-    except ImportError as error:
-        needs = f"the gateway needs {error.name}"
-        raise MissingDependency(needs, hint=to_install("gateway")) from error
     from mlx_tools.cli.golden import keep_session
 
     # A command ends before its garbage counts (`mlx_tools.cli.root.run`); clients of a server that
@@ -125,6 +124,16 @@ def _checked(given: options.Options) -> tuple[RunOptions, str]:
     gateway = run.configuration.settings.gateway
     refuse_without_key(gateway.host, gateway.api_key)
     return run, gateway.api_key or ""
+
+
+@contextmanager
+def needing(extra: str, who: str) -> Iterator[None]:
+    """Inside, something is imported that an extra brings. Raises `MissingDependency`."""
+    try:
+        yield
+    except ImportError as error:
+        said = f"{who} needs {error.name}"
+        raise MissingDependency(said, hint=to_install(extra)) from error
 
 
 def refuse_without_key(host: str, key: str | None) -> None:

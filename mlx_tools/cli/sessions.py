@@ -66,7 +66,7 @@ def list_sessions(
         if as_lines:
             print_json(_as_json(listed))
         else:
-            print_text(row(listed, now, _columns(ours())))
+            print_text(row(listed, now, columns_of(ours())))
     if not ids:
         note("there are no sessions yet")
     if len(ids) > limit:
@@ -197,9 +197,15 @@ def _remove(
     store: SessionStore, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool, hint: str
 ) -> int:
     """Remove these, where that is agreed to."""
-    if chosen and not yes and not _remove_agreed(chosen, hint):
-        note("nothing was removed")
-        return EXIT_OK
+    if chosen:
+        for listed in chosen if inputs.at_terminal() and not yes else ():
+            print(row(listed, _now(), columns_of(sys.stderr)), file=sys.stderr)
+        alone = f"{_sum(chosen)} would be removed, and "
+        undone = "nothing was removed"
+        if not inputs.confirmed(
+            f"Remove {_sum(chosen)}?", yes, undone=undone, alone=alone, hint=hint
+        ):
+            return EXIT_OK
     store.sweep()
     removed = []
     for listed in chosen:
@@ -209,17 +215,6 @@ def _remove(
             note(f"{listed.session} is in use, and stays")
     _tell(removed, "removed")
     return EXIT_OK
-
-
-def _remove_agreed(chosen: Sequence[ListedSession], hint: str) -> bool:
-    if inputs.at_terminal():
-        for listed in chosen:
-            print(row(listed, _now(), _columns(sys.stderr)), file=sys.stderr)
-    return inputs.agreed(
-        f"Remove {_sum(chosen)}?",
-        f"{_sum(chosen)} would be removed, and ",
-        hint,
-    )
 
 
 def _tell(sessions: Iterable[ListedSession], word: str) -> None:
@@ -238,10 +233,6 @@ def _sum(sessions: Sequence[ListedSession]) -> str:
 def _now() -> datetime:
     """The time here, in the zone of this machine."""
     return datetime.now().astimezone()
-
-
-def _columns(stream: Any) -> int | None:
-    return columns_of(stream) if stream.isatty() else None
 
 
 # --- undo ---------------------------------------------------------------------------------------
@@ -289,8 +280,8 @@ def undo_steps(
     if not yes and any(step.status == "due" for step in steps):
         for step in steps:
             print(_change(step), file=sys.stderr)
-        if not inputs.agreed(f"Undo {due}?", f"{due} would be undone, and ", hint):
-            note("nothing was undone")
+        alone, undone = f"{due} would be undone, and ", "nothing was undone"
+        if not inputs.confirmed(f"Undo {due}?", yes, undone=undone, alone=alone, hint=hint):
             return None
     return [undoing.undo(step) if step.status == "due" else step for step in steps]
 

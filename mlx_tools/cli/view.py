@@ -366,8 +366,7 @@ def show_change(
     if not preview:
         head = ShownLine(f"{as_name(name)} would be called with:", "bold")
         lines = (ShownLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
-    columns = columns_of(screen) if screen.isatty() else None
-    show(wrapped([head, *lines], columns), screen)
+    show(wrapped([head, *lines], columns_of(screen)), screen)
 
 
 def _ending(outcome: Outcome) -> str | None:

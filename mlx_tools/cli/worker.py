@@ -7,8 +7,8 @@ import typer
 
 from mlx_tools.cli import options
 from mlx_tools.cli.output import note
-from mlx_tools.errors import EXIT_OK, MissingDependency
-from mlx_tools.paths import to_install
+from mlx_tools.cli.serve import needing
+from mlx_tools.errors import EXIT_OK
 
 app = typer.Typer(add_completion=False)
 
@@ -21,11 +21,8 @@ def worker(*, options_given: options.Options) -> int:
     The jobs of the schedule that are due are run, too.
     """
     run = options.run_options(options_given)
-    try:
+    with needing("gateway", "a worker"):
         from mlx_tools.gateway import work
-    except ImportError as error:
-        needs = f"a worker needs {error.name}"
-        raise MissingDependency(needs, hint=to_install("gateway")) from error
     from mlx_tools.cli.schedule import run_due
 
     anyio.run(work, run, note, run_due)
