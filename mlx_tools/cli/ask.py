@@ -11,26 +11,23 @@ import errno
 import os
 import stat
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import aclosing, nullcontext
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from mlx_tools.app import Configuration, RunOptions, opened
+from mlx_tools.app import Configuration
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.background import answer
+from mlx_tools.cli.background import NewSession, answer
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, note, print_json
+from mlx_tools.cli.output import complain, print_json
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import (
-    Approver,
-    Controller,
-    Conversation,
     check_output_schema,
     cleaner,
 )
@@ -95,7 +92,6 @@ def ask(
     view = LiveView.here(steps=steps, answer=plain)
     clean = trace_cleaner(begun.run.configuration)
     with FullTrace(full_trace, clean=clean) if full_trace else nullcontext() as trace:
-        traced = trace.traced if trace is not None else lambda backend: backend
 
         def seen(event: Event) -> None:
             if trace is not None:
@@ -104,32 +100,16 @@ def ask(
                 print_json(_event(event, include_outputs))
 
         outcome = answer(
-            begun.run,
-            lambda approver: begun.opened(approver, traced),
-            begun.begin,
+            begun,
             lambda conversation: conversation.stream(text, tool_choice=choice, piped=piped),
             view,
-            seen,
+            seen=seen,
+            wrap=(lambda backend: backend) if trace is None else trace.traced,
         )
     if trace is not None and trace.problem is not None:
         complain(trace.problem, kind="warning")
     tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
     return outcome.exit_code
-
-
-@dataclass(frozen=True, slots=True)
-class _NewSession:
-    """A session of its own, as `KeptSession` is one to go on with."""
-
-    run: RunOptions
-
-    def opened(
-        self, approver: Approver, wrap: Callable[[Backend], Backend]
-    ) -> AbstractAsyncContextManager[Controller]:
-        return opened(self.run, approver=approver, note=note, wrap=wrap)
-
-    async def begin(self, controller: Controller) -> Conversation:
-        return await controller.conversation()
 
 
 def _begun(
@@ -139,7 +119,7 @@ def _begun(
     tool_choice: str,
     require_tools: str,
     schema: Path | None,
-) -> tuple[KeptSession | _NewSession, str | None]:
+) -> tuple[KeptSession | NewSession, str | None]:
     """The session that a question is asked in, and the tool choice of this question alone."""
     if go_on or session is not None:
         from mlx_tools.cli.resume import going_on, refuse_beside
@@ -150,7 +130,7 @@ def _begun(
     if schema is not None:
         fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=fits)
-    return _NewSession(run), None
+    return NewSession(run), None
 
 
 def _question(given: str | None) -> tuple[str, int]:

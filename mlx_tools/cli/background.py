@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import (
     AbstractAsyncContextManager,
@@ -19,19 +19,23 @@ from contextlib import (
     suppress,
 )
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from mlx_tools.app import RunOptions
+from mlx_tools.app import RunOptions, opened
+from mlx_tools.backends import Backend
 from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.inputs import handled
-from mlx_tools.cli.output import begin_line, complain
+from mlx_tools.cli.output import begin_line, complain, note
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Controller, Conversation
 from mlx_tools.transcript import Event, Finished, Outcome
+
+if TYPE_CHECKING:
+    from mlx_tools.app import KeptSession
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
@@ -40,23 +44,43 @@ _TICK: Final = 0.1
 """Seconds between two looks of a view at the clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A session of its own, as `KeptSession` is one to go on with."""
+
+    run: RunOptions
+
+    def opened(
+        self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
+    ) -> AbstractAsyncContextManager[Controller]:
+        """See `KeptSession.opened`."""
+        return opened(self.run, approver=approver, note=note, wrap=wrap)
+
+    async def begin(self, controller: Controller) -> Conversation:
+        """The session, open."""
+        return await controller.conversation()
+
+
 def answer(
-    run: RunOptions,
-    opened: Callable[[Approver], AbstractAsyncContextManager[Controller]],
-    begin: Callable[[Controller], Awaitable[Conversation]],
+    session: NewSession | KeptSession,
     stream: Callable[[Conversation], AsyncGenerator[Event]],
     view: LiveView,
+    *,
     seen: Callable[[Event], None] = lambda event: None,
+    wrap: Callable[[Backend], Backend] = lambda backend: backend,
 ) -> Outcome:
-    """Return the outcome of a conversation of its own, of which ``stream`` gives the events: each
-    goes to ``seen``, and is shown.
+    """Return the outcome of a conversation in a session, of which ``stream`` gives the events: each
+    goes to ``seen``, and is shown. ``wrap`` is as for `mlx_tools.app.opened`.
 
     Ctrl-C ends it, says where its transcript is, and is raised again.
     """
     with start_blocking_portal() as portal:
-        turns = Turns(portal, run)
-        controllers = portal.wrap_async_context_manager(opened(turns.approver))
-        with controllers as controller, closing(portal.call(begin, controller)) as conversation:
+        turns = Turns(portal, session.run)
+        controllers = portal.wrap_async_context_manager(session.opened(turns.approver, wrap))
+        with (
+            controllers as controller,
+            closing(portal.call(session.begin, controller)) as conversation,
+        ):
             try:
                 for event in turns.follow(lambda: stream(conversation), view):
                     seen(event)

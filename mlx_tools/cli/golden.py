@@ -19,7 +19,6 @@ from mlx_tools.app import (
     RunOptions,
     Share,
     found,
-    opened,
     registry_of,
     session_store,
 )
@@ -33,7 +32,7 @@ from mlx_tools.backends import (
     read_model_files,
 )
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.background import answer
+from mlx_tools.cli.background import NewSession, answer
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, counting, note, print_json, print_text, shown
 from mlx_tools.cli.view import LiveView
@@ -346,14 +345,7 @@ def _asked(run: RunOptions, questions: Sequence[str]) -> str:
             if isinstance(event, Finished) and event.outcome.status == "paused":
                 return
 
-    outcome = answer(
-        run,
-        lambda approver: opened(run, approver=approver, note=note),
-        lambda controller: controller.conversation(),
-        asking,
-        LiveView.here(answer=False),
-    )
-    return outcome.session
+    return answer(NewSession(run), asking, LiveView.here(answer=False)).session
 
 
 def _files(header: Header) -> ModelFiles | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from itertools import pairwise, takewhile
 from time import monotonic
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TextIO
+from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
 from mlx_tools.cli.call_text import size_of
 from mlx_tools.cli.output import PROSE, cells, colourful, folded, painted, shown
@@ -63,7 +63,7 @@ _STYLES: Final = {
 }
 
 
-class AnswerScreen(Protocol):
+class AnswerScreen:
     """Where an answer is shown while it is written."""
 
     def prepare(self) -> None:
@@ -87,7 +87,7 @@ def answer_screen(out: TextIO, clock: Callable[[], float] = monotonic) -> Answer
     return MarkdownScreen(out, clock) if colourful(out) else PlainScreen(out)
 
 
-class PlainScreen:
+class PlainScreen(AnswerScreen):
     """Words, each as soon as it is whole, in rows that fit."""
 
     def __init__(self, out: TextIO, colour: str = "") -> None:
@@ -97,23 +97,14 @@ class PlainScreen:
         self._blank = ""  # white space that a word may follow
         self._word = ""  # one that goes on
 
-    def prepare(self) -> None:
-        """See `AnswerScreen`."""
-
     def write(self, text: str) -> None:
-        """See `AnswerScreen`."""
         *parts, self._word = re.split(r"([ \t]+|\n)", self._word + shown(text, keep=PROSE))
         self._put(parts)
 
-    def tick(self) -> None:
-        """See `AnswerScreen`."""
-
     def displaced(self) -> None:
-        """See `AnswerScreen`."""
         self._used = 0
 
     def finish(self) -> None:
-        """See `AnswerScreen`."""
         word, self._word = self._word, ""
         self._put([word, "\n"] if word or self._used else [])
 
@@ -137,7 +128,7 @@ class PlainScreen:
             self._out.flush()
 
 
-class MarkdownScreen:
+class MarkdownScreen(AnswerScreen):
     """Markdown on a terminal that obeys. ``clock`` counts seconds."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
@@ -151,7 +142,6 @@ class MarkdownScreen:
         self._waits = False
 
     def prepare(self) -> None:
-        """See `AnswerScreen`."""
         _ = self._parser, _renderer()
 
     def write(self, text: str) -> None:

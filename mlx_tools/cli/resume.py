@@ -139,9 +139,7 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
 
         return talk_on(going_on(given, False, {}))
     outcome = answer(
-        kept.run,
-        kept.opened,
-        kept.begin,
+        kept,
         lambda conversation: conversation.stream_resumed(approvals),
         LiveView.here(answer=not as_json),
     )
