@@ -14,9 +14,10 @@ if TYPE_CHECKING:
         check_native_tools,
         check_tried,
         check_verdict,
+        failed_check,
         written_tokens,
     )
-    from mlx_tools.app.config import Configuration, Group, SettingRow, as_toml, with_value
+    from mlx_tools.app.config import Configuration, as_toml, with_value
     from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
     from mlx_tools.app.guard import LOCAL_NAMES, WAITING, Door, Guard, Refusal, is_loopback, listen
     from mlx_tools.app.jobs import (
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.app.kept_session import KeptSession, as_options, header_of
     from mlx_tools.app.proposal import Proposal, Proposer
-    from mlx_tools.app.settings import signing_key
+    from mlx_tools.app.settings import Group, SettingRow, signing_key
     from mlx_tools.app.statistics import Share, mcnemar
     from mlx_tools.app.steps import (
         LOOK,
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
         found,
         identity_of,
         opened,
-        refuse_tools_where_off,
         refuse_where_off,
         registry_of,
         route_of,

@@ -52,6 +52,7 @@ _STOP: Final = {
     "no": "ignored; it is not relied upon",
     None: "the model wrote too little to tell",
 }
+_LOGPROBS: Final = {True: "the likeliest tokens can be asked for", False: "not offered"}
 _CACHE: Final = {
     True: "usage says how much of a prompt was cached",
     False: "not reported: cached tokens are shown as unknown",
@@ -69,6 +70,11 @@ class Check:
     status: Status
     detail: str
     hint: str = ""
+
+
+def failed_check(name: str, error: MlxToolsError) -> Check:
+    """A check that an error ended, with what the error says to do."""
+    return Check(name, "fail", error.message, error.hint or "")
 
 
 async def check_all(
@@ -128,11 +134,11 @@ async def check_server(
     try:
         client = await backend.connected() if backend.kind == "server" else backend
     except MlxToolsError as error:
-        return Check("server", "fail", error.message, error.hint or ""), None
+        return failed_check("server", error), None
     health = await client.health()
     dead = health.as_error(str(client.address))
     if dead is not None:
-        return Check("server", "fail", dead.message, dead.hint or ""), None
+        return failed_check("server", dead), None
     if health.status in ("unreachable", "loading"):
         hint = health.hint or "wait until it is ready"
         return Check("server", "fail", health.detail, hint), None
@@ -175,7 +181,7 @@ async def check_local(backend: LocalBackend) -> list[Check]:
     try:
         await backend.start()
     except MlxToolsError as error:
-        return [Check("loading", "fail", error.message, error.hint or "")]
+        return [failed_check("loading", error)]
     found = [Check("loading", "ok", f"{backend.model.name} is loaded into this process")]
     found.append(await check_completion(backend))
     found += [Check("OpenBLAS", "warn", line) for line in backend.notes]
@@ -190,7 +196,7 @@ async def check_completion(client: Backend) -> Check:
             async for _ in chunks:
                 pass
     except MlxToolsError as error:
-        return Check("completion", "fail", error.message, error.hint or "")
+        return failed_check("completion", error)
     return Check("completion", "ok", "one token came, streamed")
 
 
@@ -198,19 +204,12 @@ def check_model(chosen: Chosen, *, named: bool = False) -> Check:
     """Return whether it is known which model is served, and whether its files are here; where the
     chat format is ``named``, a run needs no files."""
     if chosen.model is None:
-        return Check(
-            "model", "warn", "the server does not say which model it serves", "name it with --model"
-        )
+        said = "the server does not say which model it serves"
+        return Check("model", "warn", said, "name it with --model")
     if chosen.files is None:
         detail = f"{chosen.model}; its files are not on this machine"
-        if named:
-            return Check("model", "ok", detail)
-        return Check(
-            "model",
-            "warn",
-            detail,
-            "its chat format is guessed from its name; name one with --chat-format",
-        )
+        hint = "its chat format is guessed from its name; name one with --chat-format"
+        return Check("model", "ok", detail) if named else Check("model", "warn", detail, hint)
     return Check("model", "ok", f"{chosen.model} ({chosen.files.path})")
 
 
@@ -277,27 +276,17 @@ async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]
 
 async def check_abilities(client: CompletionsBackend) -> list[Check]:
     """``logprobs``, ``stop``, cache reporting, grammars: what the server can do, unjudged."""
-    none = "not offered"
-    return [
-        await _asked(
-            "logprobs",
-            has_logprobs(client),
-            lambda found: ("ok", "the likeliest tokens can be asked for" if found else none, ""),
-        ),
-        await _asked(
-            "stop",
-            honours_stop(client),
-            lambda found: ("ok" if found else "skip", _STOP[found], ""),
-        ),
-        await _asked(
-            "cache reporting", reports_cache(client), lambda found: ("ok", _CACHE[found], "")
-        ),
-        await _asked(
+    asked: list[tuple[str, Callable[..., Awaitable[Any]], Callable[[Any], Finding]]] = [
+        ("logprobs", has_logprobs, lambda yes: ("ok", _LOGPROBS[yes], "")),
+        ("stop", honours_stop, lambda how: ("ok" if how else "skip", _STOP[how], "")),
+        ("cache reporting", reports_cache, lambda yes: ("ok", _CACHE[yes], "")),
+        (
             "grammar",
-            obeys_grammar(client),
-            lambda found: ("ok", f"offered, by {found}" if found else none, ""),
+            obeys_grammar,
+            lambda how: ("ok", f"offered, by {how}" if how else "not offered", ""),
         ),
     ]
+    return [await _asked(name, probe(client), say) for name, probe, say in asked]
 
 
 def check_native_tools(chat_format: ChatFormat) -> Check:
@@ -345,7 +334,7 @@ def check_store(sessions: SessionStore) -> Check:
     try:
         sessions.check()
     except MlxToolsError as error:
-        return Check("transcripts", "fail", error.message, error.hint or "")
+        return failed_check("transcripts", error)
     return Check("transcripts", "ok", f"{sessions.place} can be written to")
 
 

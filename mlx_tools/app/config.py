@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from mlx_tools.app.settings import Group, SettingRow, Settings, table
+from mlx_tools.app.settings import SettingRow, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.paths import config_dir, read_data
 from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
@@ -23,26 +23,6 @@ from mlx_tools.store import fingerprints
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
-
-__all__ = [
-    "PROJECT_FILE",
-    "USER_FILE",
-    "ConfigErrors",
-    "Configuration",
-    "Group",
-    "Layer",
-    "Origin",
-    "SettingRow",
-    "Settings",
-    "as_typed",
-    "check_users",
-    "defaults",
-    "load",
-    "merge",
-    "read_file",
-    "table",
-    "user_path",
-]
 
 Kind = Literal["default", "user", "project", "environment", "option"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
@@ -51,8 +51,9 @@ class Setting:
     ``project`` says what a project's file may do with it, ``help`` what it means. ``option`` is its
     option on the command line, its short name behind a comma, with what stands for the value, which
     times ``scale`` is the setting's; ``group`` names the options that commands take together.
-    ``env`` is its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``check`` tests
-    what its type cannot test, ``allowed`` says in words what it cannot say. A ``secret`` is never
+    ``env`` is its environment variable, by default ``MLX_TOOLS_<SECTION>_<KEY>``. ``test`` raises
+    an `MlxToolsError` for what its type lets pass, ``allowed`` says in words what may be, where the
+    type does not. A ``secret`` is never
     shown, and its option names a file that holds it. ``run`` is the field of `RunSettings` that
     takes the setting's value.
     """
@@ -63,8 +64,8 @@ class Setting:
     group: Group = ""
     scale: int = 1
     env: str = ""
-    check: Checked | None = None
     allowed: str = ""
+    test: Callable[[Any], object] | None = None
     secret: bool = False
     run: str = ""
 
@@ -77,14 +78,6 @@ class Setting:
     def flag(self) -> str:
         """The option, empty where there is none."""
         return next(iter(self.flags), "")
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """A test beyond the type: ``test`` raises an `MlxToolsError`. ``allowed`` says it in words."""
-
-    allowed: str
-    test: Callable[[Any], object]
 
 
 def setting(
@@ -101,40 +94,25 @@ def setting(
     return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
 
-def _domains(value: Any) -> object:
-    from mlx_tools.toolbox import UrlRefused, read_domain
+def _read_by(reader: str, value: Any) -> list[Any]:
+    """What a function of the toolbox makes of each of several texts. Raises `UsageError`."""
+    from mlx_tools import toolbox
 
     try:
-        return [read_domain(text) for text in value]
-    except UrlRefused as error:
+        return [getattr(toolbox, reader)(text) for text in value]
+    except toolbox.UrlRefused as error:
         raise UsageError(str(error)) from None
 
 
-def _local_hosts(value: Any) -> object:
-    from mlx_tools.toolbox import UrlRefused, read_local
-
-    try:
-        return [read_local(text) for text in value]
-    except UrlRefused as error:
-        raise UsageError(str(error)) from None
-
-
-def _origins(value: Any) -> object:
-    from mlx_tools.toolbox import UrlRefused, read_url
-
-    try:
-        found = [read_url(text) for text in value]
-    except UrlRefused as error:
-        raise UsageError(str(error)) from None
-    if any(target.path != "/" for target in found):
+def _origins(value: Any) -> None:
+    if any(target.path != "/" for target in _read_by("read_url", value)):
         raise UsageError("an origin has no path")
-    return found
 
 
-def _database(value: Any) -> object:
+def _database(value: Any) -> None:
     from mlx_tools.store import check_address
 
-    return check_address(value)
+    check_address(value)
 
 
 def signing_key(secret: str) -> bytes:
@@ -150,25 +128,27 @@ def signing_key(secret: str) -> bytes:
 
 
 _TOOL = "NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL"
-TOOLS = Checked(f"a list of tools, each {_TOOL}", lambda value: checked(value, "tools"))
-EFFECTS = Checked(f"a list of {', '.join(ASKABLE)}", checked_effects)
-RATE = Checked(RATES, Rate.parse)
-RATE_TABLE = Checked(
-    f"rates by tool, each tool {_TOOL}, each rate {RATES}",
-    lambda value: checked_rates(value, "rates"),
-)
-ADDRESSES = Checked(
-    "an address such as http://127.0.0.1:8080, or a list of several",
-    lambda value: [parse_address(url) for url in addresses(value)],
-)
-ORIGINS = Checked(
-    "a list of origins such as https://hooks.example.org or http://127.0.0.1:9000", _origins
-)
-WEBHOOK_SECRET = Checked("whsec_ and 24 to 64 bytes in base64", lambda value: signing_key(value))
-DOMAINS = Checked("a list of domains such as example.org; each means all names below it", _domains)
-LOCAL_HOSTS = Checked("a list of hosts, each with its port, such as localhost:8080", _local_hosts)
+Tested = Mapping[str, Any]
+"""What is allowed, in words, and the test of it, as `setting` takes them."""
 
-DATABASE = Checked("postgresql://USER@HOST/NAME", lambda value: _database(value))
+TOOLS: Tested = {
+    "allowed": f"a list of tools, each {_TOOL}",
+    "test": lambda value: checked(value, "tools"),
+}
+EFFECTS: Tested = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": checked_effects}
+RATE: Tested = {"allowed": RATES, "test": Rate.parse}
+RATE_TABLE: Tested = {
+    "allowed": f"rates by tool, each tool {_TOOL}, each rate {RATES}",
+    "test": lambda value: checked_rates(value, "rates"),
+}
+ADDRESSES: Tested = {
+    "allowed": "an address such as http://127.0.0.1:8080, or a list of several",
+    "test": lambda value: [parse_address(url) for url in addresses(value)],
+}
+DOMAINS: Tested = {
+    "allowed": "a list of domains such as example.org; each means all names below it",
+    "test": partial(_read_by, "read_domain"),
+}
 
 Names = tuple[str, ...]
 
@@ -196,7 +176,7 @@ class PolicySection(Section):
     allow: Names | None = setting(
         "allow",
         "The tools that may be called, exactly these; replaces the preset",
-        check=TOOLS,
+        **TOOLS,
         option="--tools,-t A,B",
         env="MLX_TOOLS_ALLOWED_TOOLS",
         group="policy",
@@ -209,14 +189,14 @@ class PolicySection(Section):
         allowed="the name of a preset",
     )
     deny: Names = setting(
-        "add", "Tools that may not be called, whatever else allows them; adds up", check=TOOLS
+        "add", "Tools that may not be called, whatever else allows them; adds up", **TOOLS
     )
-    ask: Names = setting("add", "Tools that need an approval for every call; adds up", check=TOOLS)
+    ask: Names = setting("add", "Tools that need an approval for every call; adds up", **TOOLS)
     ask_effects: Names = setting(
         "more",
         "Effects that ask a person before every call that has one of them, whichever tool it "
         "is; network may be added, and an empty list asks about none",
-        check=EFFECTS,
+        **EFFECTS,
     )
     local_only: bool = setting(
         "only_true",
@@ -240,10 +220,10 @@ class PolicySection(Section):
         group="policy",
     )
     rate_limits: dict[str, str] = setting(
-        "rarer", "How often each tool may be called, by tool; adds up", check=RATE_TABLE
+        "rarer", "How often each tool may be called, by tool; adds up", **RATE_TABLE
     )
     session_rate_limit: str | None = setting(
-        "rarer", "How often all tools together may be called in a session", check=RATE
+        "rarer", "How often all tools together may be called in a session", **RATE
     )
     network_after_read: Literal["deny", "ask", "allow"] = setting(
         "stricter",
@@ -256,20 +236,20 @@ class PolicySection(Section):
 
 class WebSettings(Section):
     domains: Names = setting(
-        "never", "The only domains that fetch_url asks; empty: any on the internet", check=DOMAINS
+        "never", "The only domains that fetch_url asks; empty: any on the internet", **DOMAINS
     )
-    blocked_domains: Names = setting(
-        "add", "Domains that fetch_url never asks; adds up", check=DOMAINS
-    )
+    blocked_domains: Names = setting("add", "Domains that fetch_url never asks; adds up", **DOMAINS)
     local_hosts: Names = setting(
         "never",
         "Hosts of this machine or its network that fetch_url may ask besides, each with its port",
-        check=LOCAL_HOSTS,
+        allowed="a list of hosts, each with its port, such as localhost:8080",
+        test=partial(_read_by, "read_local"),
     )
     searxng: str | None = setting(
         "never",
         "The address of a SearXNG, which web_search asks in place of other engines",
-        check=Checked("an address such as http://127.0.0.1:8888", parse_address),
+        allowed="an address such as http://127.0.0.1:8888",
+        test=parse_address,
     )
 
 
@@ -282,7 +262,7 @@ class ToolSettings(Section):
         group="policy",
         allowed="a list of folders, each DIR, DIR:ro or DIR:rw, with :PATTERN behind it or not",
     )
-    disabled: Names = setting("add", "Tools that are switched off; adds up", check=TOOLS)
+    disabled: Names = setting("add", "Tools that are switched off; adds up", **TOOLS)
     commands: tuple[Program, ...] = setting(
         "never",
         "Programs that run_command may run besides its own, with any arguments; they are "
@@ -368,7 +348,7 @@ class BackendSettings(Section):
         "never",
         "The server's address, with or without /v1; anthropic:URL and ollama:URL for servers "
         "that speak these interfaces; of several the next is asked where one does not answer",
-        check=ADDRESSES,
+        **ADDRESSES,
         option="--url URL",
         group="backend",
     )
@@ -544,14 +524,15 @@ class GatewaySettings(Section):
         "never",
         "Where clients may have it told that their runs wait or are done: an origin each, such as "
         "https://hooks.example.org",
-        check=ORIGINS,
+        allowed="a list of origins such as https://hooks.example.org or http://127.0.0.1:9000",
+        test=_origins,
     )
     webhook_secret: Key | None = setting(
         "never",
         "The key that what is told there is signed with: whsec_ and base64",
         repr=False,
         allowed="whsec_ and 24 to 64 bytes in base64",
-        check=WEBHOOK_SECRET,
+        test=signing_key,
         secret=True,
     )
 
@@ -576,7 +557,7 @@ class Settings(Section):
         "The PostgreSQL database that sessions are kept in, in place of files; its address",
         repr=False,
         allowed="postgresql://USER@HOST/NAME",
-        check=DATABASE,
+        test=_database,
         secret=True,
     )
     routing: Routing
@@ -648,8 +629,8 @@ class SettingRow:
             raise ValueError
         try:
             value = self._adapter.validate_python(value, strict=True)
-            if self.setting.check is not None:
-                self.setting.check.test(value)
+            if self.setting.test is not None:
+                self.setting.test(value)
         except (ValidationError, MlxToolsError):
             raise ValueError from None
         return value
@@ -676,8 +657,6 @@ class SettingRow:
 
     def allowed(self, scale: int = 1) -> str:
         """Return what it may be, in words."""
-        if self.setting.check is not None:
-            return self.setting.check.allowed
         if self.setting.allowed:
             return self.setting.allowed
         words = [*self.choices, *(("true", "false") if self.is_a("boolean") else ())]

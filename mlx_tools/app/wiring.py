@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.jobs import approval_templates, jobs_of, session_store
+from mlx_tools.app.jobs import approval_templates, jobs_of, roots_of, session_store
 from mlx_tools.app.settings import addresses
 from mlx_tools.backends import (
     Backend,
@@ -178,25 +178,14 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
             )
 
 
-def refuse_where_off(options: RunOptions, *, tools: bool = True) -> None:
-    """Raise `UsageError` where a switch turns off what is about to be done, naming the switch."""
-    configuration = options.configuration
-    settings = configuration.settings
-    if tools and not settings.enabled and options.tool_choice != "none":
-        raise _tools_off(configuration)
-
-
-def refuse_tools_where_off(configuration: Configuration) -> None:
-    """Raise `UsageError` where tools are turned off as a whole."""
-    if not configuration.settings.enabled:
-        raise _tools_off(configuration)
-
-
-def _tools_off(configuration: Configuration) -> UsageError:
-    return UsageError(
-        f"tools are turned off by {configuration.named_by('enabled')}",
-        hint="set it to true, or ask without tools: --tool-choice none",
-    )
+def refuse_where_off(configuration: Configuration, tool_choice: str = "auto") -> None:
+    """Raise `UsageError` where tools are turned off as a whole, and may be called; it names what
+    turns them off."""
+    if not configuration.settings.enabled and tool_choice != "none":
+        raise UsageError(
+            f"tools are turned off by {configuration.named_by('enabled')}",
+            hint="set it to true, or ask without tools: --tool-choice none",
+        )
 
 
 async def choose(options: RunOptions, note: Note) -> Chosen:
@@ -299,8 +288,7 @@ def controller_of(
 
 def with_settings(settings: RunSettings, configuration: Configuration) -> RunSettings:
     """The same model, spoken to as other settings say."""
-    roots = tuple(RootName.parse(root).absolute() for root in configuration.settings.tools.roots)
-    return replace(settings, **configuration.run_values(), roots=roots)
+    return replace(settings, **configuration.run_values(), roots=roots_of(configuration))
 
 
 @asynccontextmanager
@@ -363,7 +351,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         model=model,
         backend=chosen.described(),
         route=route.to_json(),
-        roots=tuple(RootName.parse(root).absolute() for root in settings.tools.roots),
+        roots=roots_of(options.configuration),
     )
 
 

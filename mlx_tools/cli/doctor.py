@@ -24,6 +24,7 @@ from mlx_tools.app import (
     check_tried,
     check_verdict,
     choose,
+    failed_check,
     identity_of,
     route_of,
     run_settings,
@@ -137,7 +138,7 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
     try:
         chosen = await choose(run, note)
     except MlxToolsError as error:
-        return _Findings([Check("server", "fail", error.message, error.hint or "")])
+        return _Findings([failed_check("server", error)])
     try:
         model_name = identity_of(chosen, chosen.model or run.model_name)
         host = {"python": platform.python_version(), "platform": platform.platform()}
@@ -148,7 +149,7 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
                 found.probed = await probe(run, chosen, within)
                 found.checks.append(found.probed.check())
             except BackendTimeout as error:
-                found.checks.append(Check("probe", "fail", error.message, error.hint or ""))
+                found.checks.append(failed_check("probe", error))
         model = run.configuration.settings.model
         found.verdict = find_verdict(identity_of(chosen, chosen.model or run.model_name))
         found.checks.append(check_verdict(found.verdict, model.prompt_style, model.strategy))
@@ -184,7 +185,7 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
         said = f"{found.route.path}: {found.route.reason}"
         found.checks.append(Check("route", "ok", said))
     except MlxToolsError as error:
-        found.checks.append(Check("route", "fail", error.message, error.hint or ""))
+        found.checks.append(failed_check("route", error))
 
 
 # --- the probe ----------------------------------------------------------------------------------

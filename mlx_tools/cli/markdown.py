@@ -47,11 +47,7 @@ _MARKS: Final = " \t-=`~*_#>|:+.0123456789"
 
 _STYLES: Final = {
     "markdown.h1": "bold underline",
-    "markdown.h2": "bold",
-    "markdown.h3": "bold",
-    "markdown.h4": "bold",
-    "markdown.h5": "bold",
-    "markdown.h6": "bold",
+    **{f"markdown.h{level}": "bold" for level in range(2, 7)},
     "markdown.code": "cyan",
     "markdown.code_block": "none",
     "markdown.block_quote": "dim",

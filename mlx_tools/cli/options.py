@@ -157,7 +157,8 @@ def run_options(
         require_tools=names(required),
         person=sys.stderr.isatty(),
     )
-    refuse_where_off(run, tools=tools)
+    if tools:
+        refuse_where_off(run.configuration, tool_choice)
     return run
 
 

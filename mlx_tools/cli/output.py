@@ -35,11 +35,10 @@ def shown(text: str, *, keep: str = "") -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(c if c in keep or not _obeyed(c) else _spelled(c) for c in text)
-
-
-def _obeyed(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cs", "Cf", "Zl", "Zp")
+    obeyed = ("Cc", "Cs", "Cf", "Zl", "Zp")
+    return "".join(
+        c if c in keep or unicodedata.category(c) not in obeyed else _spelled(c) for c in text
+    )
 
 
 def _spelled(char: str) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import anyio
 import typer
 
-from mlx_tools.app import call_recorded, refuse_tools_where_off, registry_of
+from mlx_tools.app import call_recorded, refuse_where_off, registry_of
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.approve import approver_of, asker
 from mlx_tools.cli.options import argument, option
@@ -144,7 +144,7 @@ def call(
 ) -> int:
     """Call a tool without a model: same checks, same policy, same record."""
     loaded = options.load(options_given)
-    refuse_tools_where_off(loaded)
+    refuse_where_off(loaded)
     registry = registry_of(loaded)
     _known(registry, name)
     value = _arguments(arguments)

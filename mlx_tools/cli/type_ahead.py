@@ -10,7 +10,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, NamedTuple, Self, TextIO
+from typing import Final, Self, TextIO
 
 from mlx_tools.cli.inputs import handled
 from mlx_tools.cli.output import ours, steerable
@@ -29,13 +29,6 @@ _PASTED: Final = b"\x1b[201~"
 _QUOTES: Final = b'"""'
 
 
-class _Reader(NamedTuple):
-    """The thread that reads, and what ends it."""
-
-    thread: threading.Thread
-    end: int
-
-
 class TypeAhead:
     """The keyboard of a program that is busy, and the screen that it writes to.
 
@@ -47,7 +40,7 @@ class TypeAhead:
         self._file = keyboard.fileno()
         self._typed = [b""]  # texts, all but the last sent with Enter
         self._modes: list[int | list[bytes | int]] | None = None  # the terminal's own, while quiet
-        self._reader: _Reader | None = None
+        self._reader: tuple[threading.Thread, int] | None = None  # and what ends it
 
     @classmethod
     def here(cls) -> Self | None:
@@ -137,17 +130,17 @@ class TypeAhead:
             self.screen.write(_MARK_PASTES)
             self.screen.flush()
             ended, end = os.pipe()
-            self._reader = _Reader(
-                threading.Thread(target=self._read_on, args=(ended,), daemon=True), end
-            )
-            self._reader.thread.start()
+            thread = threading.Thread(target=self._read_on, args=(ended,), daemon=True)
+            self._reader = thread, end
+            thread.start()
 
     def _release(self) -> None:
         reader, self._reader = self._reader, None
         if reader is None:
             return
-        os.close(reader.end)
-        reader.thread.join()
+        thread, end = reader
+        os.close(end)
+        thread.join()
         with suppress(OSError, ValueError):
             self._take_pending()
             self.screen.write(_MARK_NONE)

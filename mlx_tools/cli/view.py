@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, Self, TextIO
 
@@ -42,14 +41,6 @@ _LEAST: Final = 1.0
 """Seconds that a model must have written for its speed to be told: below that it is noise."""
 
 
-@dataclass(slots=True)
-class _Awaited:
-    """What is waited for: what is said of it, and since when."""
-
-    said: str
-    since: float
-
-
 class LiveView:
     """Shows events on two streams, each None where nothing is to be shown live.
 
@@ -73,7 +64,8 @@ class LiveView:
         self._clock = clock
         self._streamed = ""  # what the turn that goes on, or went last, wrote of an answer
         self._speaks = False
-        self._awaited: dict[str, _Awaited] = {}  # the model, and calls that run, by id
+        # the model, and calls that run, by id: what is said of it, and since when
+        self._awaited: dict[str, tuple[str, float]] = {}
         self._row = ""  # the line that says what is waited for
         self._arguments: dict[str, Mapping[str, Any]] = {}
         self._calls: list[tuple[str, str]] = []  # rows that a question would say again
@@ -96,7 +88,9 @@ class LiveView:
     def show(self, event: events.Event) -> None:
         """Show one event."""
         if not isinstance(event, events.CallRead | events.CallDecided):
-            self._tell_calls()
+            for colour, said in self._calls:
+                self._detail(colour, said)
+            self._calls.clear()
         match event:
             case events.AnswerPiece():
                 self._end_thought()
@@ -146,8 +140,11 @@ class LiveView:
                 self.end()
                 arguments = self._arguments.get(event.call)
                 show_change(event.name, event.preview, self._steps or sys.stderr, arguments)
-            case events.Finished():
-                self._finish(event.outcome)
+            case events.Finished(outcome=outcome):
+                self._awaited.clear()
+                if isinstance(outcome, Answered) and outcome.answer != self._streamed:
+                    self._end_answer()
+                    self._write(outcome.answer)
                 self.end()
 
     @property
@@ -181,12 +178,6 @@ class LiveView:
 
     # --- the answer, and the thoughts before it ---
 
-    def _finish(self, outcome: Outcome) -> None:
-        self._awaited.clear()
-        if isinstance(outcome, Answered) and outcome.answer != self._streamed:
-            self._end_answer()
-            self._write(outcome.answer)
-
     def _write(self, text: str) -> None:
         if self._answer is not None and text:
             self._clear_row()
@@ -200,7 +191,7 @@ class LiveView:
 
     def _think(self, text: str) -> None:
         if not self._thought:
-            self._awaited[""] = _Awaited("· the model thinks …", self._clock())
+            self._awaited[""] = "· the model thinks …", self._clock()
         self._thought += len(text)
         if self._every_step and self._steps is not None:
             if self._thoughts is None:
@@ -217,15 +208,14 @@ class LiveView:
         if self._thoughts is not None:
             self._thoughts.finish()
         size, self._thought, self._thoughts = self._thought, 0, None
-        took = self._clock() - self._awaited.pop("").since
+        took = self._clock() - self._awaited.pop("")[1]
         self._step("dim", f"· thought: {counted(size, 'character')}, {_time(round(1000 * took))}")
 
     # --- what is waited for: a line that goes away when something comes ---
 
     def _wait(self, what: str, said: str) -> None:
-        since = self._awaited[what].since if what in self._awaited else self._clock()
-        self._awaited.pop(what, None)
-        self._awaited[what] = _Awaited(said, since)
+        _, since = self._awaited.pop(what, ("", self._clock()))
+        self._awaited[what] = said, since
         self._show_awaited()
 
     def _show_awaited(self) -> None:
@@ -234,9 +224,9 @@ class LiveView:
             return
         if not self._awaited:
             return
-        last = [*self._awaited.values()][-1]
-        seconds = int(self._clock() - last.since)
-        row = last.said + (f" {seconds} s" if seconds else "")
+        said, since = [*self._awaited.values()][-1]
+        seconds = int(self._clock() - since)
+        row = said + (f" {seconds} s" if seconds else "")
         if row != self._row:
             self._clear_row()
             fits = _fit(shown(row), size_of(self._steps).columns - 1)
@@ -283,11 +273,6 @@ class LiveView:
         share, of = 100 * event.used // event.size, f"{event.used} of {event.size} tokens"
         room = f"; {self._makes_room}" if self._makes_room else ""
         note(f"{share} % of the model's context is used: {of}{room}")
-
-    def _tell_calls(self) -> None:
-        for colour, said in self._calls:
-            self._detail(colour, said)
-        self._calls.clear()
 
     def _detail(self, colour: str, text: str) -> None:
         if self._every_step:

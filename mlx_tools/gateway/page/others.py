@@ -100,7 +100,7 @@ class OtherSessions:
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}
         run = RunOptions(configuration=configuration.over(as_options(header)), serves=True)
-        refuse_where_off(run)
+        refuse_where_off(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
         return KeptSession(session, records, header, run, lambda text: None, within)
 
