@@ -1,4 +1,4 @@
-"""Takes the pictures of docs/page.md: the page itself, in Chromium, on a scripted model.
+"""Takes the pictures of docs/gateway.md: the page itself, in Chromium, on a scripted model.
 
 python scripts/page_screens.py
 """
