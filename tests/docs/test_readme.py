@@ -44,6 +44,7 @@ import pytest
 from tests.forked import Forks, forks, write_program
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "mlx_tools"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ADDRESS = "127.0.0.1:8080"
 SECONDS = 300
@@ -362,6 +363,15 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
         if not known:
             missing.append(link)
     assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_file_of_the_project_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    rooms = "|".join(one.name for folder in (ROOT, PACKAGE) for one in folder.iterdir())
+    named = re.findall(rf"`((?:{rooms})/[\w/.-]+\.(?:py|toml|json|txt))`", text)
+    missing = {name for name in named if not any((f / name).is_file() for f in (ROOT, PACKAGE))}
+    assert missing == set()
 
 
 def test_the_index_lists_every_page() -> None:
