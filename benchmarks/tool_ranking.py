@@ -31,8 +31,11 @@ from mlx_tools.evaluate.bfcl_data import CATEGORIES, BfclItem, have_wheel, load_
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import Finder, finder
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
 sys.path.insert(0, str(Path(__file__).parent))
 from tool_retrieval import candidates, pool, right
+
+from scripts.stretch import paragraph
 
 FIGURES = Path(__file__).with_name("tool_ranking.json")
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "tools.md"
@@ -169,19 +172,21 @@ def told_options(options: argparse.Namespace) -> str:
     return half + (f" --limit {options.limit}" if options.limit else "")
 
 
-def table(figures: Mapping[str, Any]) -> str:
-    """A row for each ranking: how often it has the tools among its best, of few and of all."""
-    ways = list(figures["places"])
-    heads = [f"at {k} of {figures['tools'][among]}" for among in ways for k in PLACES]
-    lines = [f"| ranking | {' | '.join(heads)} |", "| --- " * (len(heads) + 1) + "|"]
-    for name in figures["places"][ways[0]]:
-        every = [figures["places"][among][name] for among in ways]
-        cells = [f"{sum(p <= k for p in own) / len(own):.1%}" for own in every for k in PLACES]
-        shown = f"{name} {figures['versions'].get(name, '')}".strip()
-        lines.append(f"| {shown} | {' | '.join(cells)} |")
+def said(figures: Mapping[str, Any]) -> str:
+    """How often each ranking has the tools among its best, of few and of all."""
+    parts = []
+    for among, rankings in figures["places"].items():
+        shares = []
+        for name, places in rankings.items():
+            cells = (f"{sum(p <= k for p in places) / len(places):.1%}" for k in PLACES)
+            shown = f"{name} {figures['versions'].get(name, '')}".strip()
+            shares.append(f"{shown} {', '.join(cells)}")
+        parts.append(f"- Of {figures['tools'][among]} tools: {'; '.join(shares)}.")
     kept = ", the half that is kept for reports" if figures["half"] == "report" else ""
-    lines.append(f"\n{figures['questions']} questions{kept}.")
-    return "\n".join(lines)
+    places = ", ".join(map(str, PLACES))
+    head = f"All that a question needs is among the best {places}, in {figures['questions']} "
+    head += f"questions of BFCL{kept}:"
+    return "\n".join([paragraph(head), "", *map(paragraph, parts)])
 
 
 def page_with_table(page: str, figures: Mapping[str, Any]) -> str:
@@ -189,7 +194,7 @@ def page_with_table(page: str, figures: Mapping[str, Any]) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         sys.exit(f"{PAGE.name}: the marks of the table are missing")
-    return f"{before}{BEGIN}\n\n{table(figures)}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{said(figures)}\n\n{END}{after}"
 
 
 @cache
@@ -210,7 +215,7 @@ def main() -> None:
     if not options.check:
         figures = measure(options)
         if options.print:
-            print(table(figures))
+            print(said(figures))
             return
         FIGURES.write_text(json.dumps(figures, separators=(",", ":")) + "\n", encoding="utf-8")
     figures = json.loads(FIGURES.read_text(encoding="utf-8"))
