@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import math
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText, LocalBackend
-from mlx_tools.backends.local_engine import Engine
+from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText, LocalBackend, local_engine
+from mlx_tools.backends.local_engine import Engine, TokenTexts
 from mlx_tools.decoding.constraints import grammar_for
 from mlx_tools.errors import BackendTimeout, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import ToolSpec
@@ -46,6 +49,14 @@ NESTED = {
         },
     )
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded_once() -> Iterator[None]:
+    """Each model is loaded once, whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_engine, "load_model", functools.cache(local_engine.load_model))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -224,13 +235,9 @@ def test_fast_forward_takes_what_must_follow_in_one_pass(quick: Engine, slow: En
 
 
 @pytest.mark.parametrize("most", [1, 2, 5, 9, 14])
-def test_a_limit_cuts_what_must_follow_too(quick: Engine, most: int) -> None:
-    grammar = grammar_for(NESTED, tool_choice="plan")
-    chunks = list(
-        quick.complete(
-            request(PROMPT, grammar=grammar, max_tokens=most, top_logprobs=2), lambda: None
-        )
-    )
+def test_a_limit_cuts_what_must_follow_too(local: LocalBackend, most: int) -> None:
+    options = {"grammar": grammar_for(NESTED, tool_choice="plan"), "top_logprobs": 2}
+    chunks = asyncio.run(collect(local, PROMPT, max_tokens=most, **options))
     assert chunks[-1].finish_reason == "length"
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == most
@@ -298,16 +305,77 @@ def test_what_cannot_be_completed_is_refused_before_anything_is_loaded(tmp_path:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux needs OpenBLAS")
-@pytest.mark.parametrize(
-    ("before", "found", "words"),
-    [
-        ("", "None", "OpenBLAS is not installed"),
-        ("import mlx.core", "'libopenblas.so.0'", "MLX was imported before"),
-        ("", "'libnothing.so'", "OpenBLAS cannot be loaded"),
-    ],
-)
-def test_openblas_is_loaded_or_missed(before: str, found: str, words: str) -> None:
-    code = f"{before}\nfrom mlx_tools.backends.openblas import load_openblas\n"
-    code += f"print(load_openblas(lambda: {found}))"
+def test_openblas_is_loaded_or_missed() -> None:
+    code = (
+        "from mlx_tools.backends.openblas import load_openblas as load\n"
+        "print(load(lambda: None), load(lambda: 'libnothing.so'), sep='\\n')\n"
+        "import mlx.core\n"
+        "print(load(lambda: 'libopenblas.so.0'))"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert words in run.stdout
+    missing, broken, late = run.stdout.splitlines()
+    assert "OpenBLAS is not installed" in missing
+    assert "OpenBLAS cannot be loaded" in broken
+    assert "MLX was imported before" in late
+
+
+# --- tokens as text: every tokenizer's tokens give back the text, piece by piece and exactly -----
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=30) | st.text(
+    "aé😀 <|im_end>\n", max_size=20
+)
+
+
+class SPMStreamingDetokenizer:
+    """As mlx-lm's: the bytes of each token, white space spelled as U+2581."""
+
+    def __init__(self) -> None:
+        self.tokenmap = [bytes([number]) for number in range(256)]
+        self.tokenmap += ["\u2581a".encode(), "é\u2581".encode(), "\u2581".encode()]
+
+
+class Plain:
+    """A tokenizer of bytes that can only decode, and needs its neighbours for that."""
+
+    detokenizer = object()
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(tokens).decode("utf-8", "replace")
+
+
+class Spaced:
+    detokenizer = SPMStreamingDetokenizer()
+
+
+def streamed(texts: TokenTexts, tokens: Sequence[int], before: Sequence[int] = ()) -> str:
+    stream = texts.stream(before)
+    return "".join([stream.add(token) for token in tokens] + [stream.finish()])
+
+
+@given(text=TEXTS)
+def test_a_byte_level_tokenizer_is_read_as_it_reads_itself(quick: Engine, text: str) -> None:
+    tokens = quick._tokenizer.encode(text, add_special_tokens=False)
+    # it has no token for some bytes
+    assert streamed(quick._texts, tokens) == quick._tokenizer.decode(tokens)
+
+
+def test_no_piece_ends_within_a_character(quick: Engine) -> None:
+    stream = quick._texts.stream(())
+    pieces = [stream.add(token) for token in quick._tokenizer.encode("a😀é東")]
+    assert "" in pieces  # held back
+    assert "".join(pieces) == "a😀é東"
+
+
+@given(st.binary(max_size=20))
+def test_spaces_spelled_otherwise_are_spaces(data: bytes) -> None:
+    texts = TokenTexts(Spaced())
+    assert streamed(texts, list(data)) == data.decode("utf-8", "replace")
+    assert streamed(texts, [256, 257, 258, 97]) == " aé  a"
+
+
+@given(TEXTS, TEXTS)
+def test_a_tokenizer_that_only_decodes_is_read_by_what_each_token_adds(
+    before: str, text: str
+) -> None:
+    tokens = list(text.encode())
+    assert streamed(TokenTexts(Plain()), tokens, list(before.encode())) == text

@@ -12,7 +12,7 @@ from mlx_tools import Answered, Controller, Policy, tool
 from mlx_tools.backends import ServerBackend
 from mlx_tools.controller import RunSettings
 from mlx_tools.transcript import Outcome
-from tests.backends.chain import END, make_chain_model
+from tests.backends.tiny import END, make_chain_model
 from tests.conftest import ENVIRON
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
