@@ -109,7 +109,21 @@ def load_items(category: str, wheel: Path) -> list[BfclItem]:
             if "relevance" not in category:
                 for line in _lines(archive, f"possible_answer/BFCL_v4_{category}.json"):
                     answers[line["id"]] = line["ground_truth"]
-        return [_item(category, line, answers.get(line["id"], ())) for line in questions]
+        items = []
+        for line in questions:
+            context, turns = _conversation(line["question"][0])
+            items.append(
+                BfclItem(
+                    category=category,
+                    id=line["id"],
+                    question=turns[-1]["content"],
+                    functions=tuple(line["function"]),
+                    answers=tuple(answers.get(line["id"], ())),
+                    history=tuple(turns[:-1]),
+                    context=context,
+                )
+            )
+        return items
     except (OSError, zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
         raise UsageError(
             f"{wheel} does not hold BFCL's {category}: {error}",
@@ -120,19 +134,6 @@ def load_items(category: str, wheel: Path) -> list[BfclItem]:
 def _lines(archive: zipfile.ZipFile, name: str) -> list[dict[str, Any]]:
     text = archive.read(f"bfcl_eval/data/{name}").decode("utf-8")
     return [json.loads(line) for line in text.split("\n") if line.strip()]
-
-
-def _item(category: str, line: Mapping[str, Any], answers: Sequence[Mapping[str, Any]]) -> BfclItem:
-    context, turns = _conversation(line["question"][0])
-    return BfclItem(
-        category=category,
-        id=line["id"],
-        question=turns[-1]["content"],
-        functions=tuple(line["function"]),
-        answers=tuple(answers),
-        history=tuple(turns[:-1]),
-        context=context,
-    )
 
 
 def _conversation(

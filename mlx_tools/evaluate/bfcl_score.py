@@ -82,14 +82,18 @@ def score(
         return CallScore(False, "not_called")
     if len(calls) != len(answers):
         return CallScore(False, "wrong_count", f"{len(calls)} of {len(answers)}")
-    if "parallel" in category:
-        return _any_order(functions, calls, answers)
-    name = _name(answers[0]) if "multiple" in category else functions[0]["name"]
-    return _one(_named(functions, name), calls[0], answers[0])
-
-
-def _name(answer: Mapping[str, Any]) -> str:
-    return next(iter(answer))
+    if "parallel" not in category:
+        name = next(iter(answers[0])) if "multiple" in category else functions[0]["name"]
+        return _one(_named(functions, name), calls[0], answers[0])
+    left = list(calls)
+    for answer in answers:
+        name = next(iter(answer))
+        function = _named(functions, name)
+        fits = next((call for call in left if _one(function, call, answer).correct), None)
+        if fits is None:
+            return CallScore(False, "unmatched", name)
+        left.remove(fits)
+    return _RIGHT
 
 
 def _named(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
@@ -97,23 +101,6 @@ def _named(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, An
     if not found:
         raise UsageError(f"an answer names {name}, which is none of the item's functions")
     return found[0]
-
-
-def _any_order(
-    functions: Sequence[Mapping[str, Any]],
-    calls: Sequence[ToolCall],
-    answers: Sequence[Mapping[str, Any]],
-) -> CallScore:
-    left = list(calls)
-    for answer in answers:
-        function = _named(functions, _name(answer))
-        for place, call in enumerate(left):
-            if _one(function, call, answer).correct:
-                del left[place]
-                break
-        else:
-            return CallScore(False, "unmatched", _name(answer))
-    return _RIGHT
 
 
 def _one(
@@ -182,14 +169,16 @@ def _typed(
 
 def _allowed(value: Any, allowed: Sequence[Any], outer: type | None, inner: type | None) -> bool:
     """Whether a value is among the allowed ones, compared as its type is."""
+    lists: list[Any]
     if outer is dict:
         return any(_same_entries(value, one) for one in allowed)
     if outer is list and inner is dict:
-        return any(_same_list_of_entries(value, one) for one in allowed)
+        lists = [one for one in allowed if isinstance(one, list | str) and len(one) == len(value)]
+        return any(all(map(_same_entries, value, one)) for one in lists)
     if outer is str:
         return _plain(value) in [_plain(one) for one in allowed if type(one) is str]
     if outer is list:
-        lists: list[Any] = [one for one in allowed if isinstance(one, list | str)]
+        lists = [one for one in allowed if isinstance(one, list | str)]
         return [_plain(item) for item in value] in [[_plain(i) for i in one] for one in lists]
     return value in allowed
 
@@ -211,15 +200,5 @@ def _same_entries(value: Any, expected: Any) -> bool:
             return False
         if _plain(one) not in [_plain(option) for option in options]:
             return False
-    return all(key in value or _may_lack(options) for key, options in expected.items())
-
-
-def _may_lack(options: Any) -> bool:
-    return isinstance(options, list | str | dict) and "" in options
-
-
-def _same_list_of_entries(value: list[Any], expected: Any) -> bool:
-    """A list of dictionaries against one, in order."""
-    if not isinstance(expected, list | str) or len(value) != len(expected):
-        return False
-    return all(_same_entries(one, other) for one, other in zip(value, expected, strict=True))
+    may_lack = (isinstance(one, list | str | dict) and "" in one for one in expected.values())
+    return all(key in value or lacks for key, lacks in zip(expected, may_lack, strict=True))

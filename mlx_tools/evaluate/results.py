@@ -288,6 +288,11 @@ def summarise(results: Sequence[Result]) -> tuple[SummaryRow, ...]:
 
 
 def _row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
+    prompts = _sum([one.get("prompt_tokens") for one in group])
+    cached = _sum([one.get("cached_tokens") for one in group])
+    told = [(one.get("completion_tokens"), one.get("pieces")) for one in group]
+    # where no count was reported, the pieces in which it came
+    generated = _sum([pieces if tokens is None else tokens for tokens, pieces in told])
     return SummaryRow(
         category=category,
         strategy=strategy,
@@ -296,25 +301,15 @@ def _row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
         answered=sum(bool(one.get("answered")) for one in group),
         errors=dict(Counter(one["error"] for one in group if one.get("error"))),
         requests=sum(one.get("requests") or 0 for one in group),
-        generated_tokens=_sum([_generated(one) for one in group]),
-        uncached_tokens=_sum([_uncached(one) for one in group]),
+        generated_tokens=generated,
+        uncached_tokens=None if prompts is None or cached is None else prompts - cached,
         seconds=float(sum(one.get("seconds") or 0 for one in group)),
     )
 
 
-def _sum(numbers: Sequence[int | None]) -> int | None:
-    return sum(n for n in numbers if n is not None) if None not in numbers else None
-
-
-def _generated(one: Result) -> int | None:
-    """The tokens that a result took: as reported, else the pieces in which they came."""
-    tokens: int | None = one.get("completion_tokens")
-    return one.get("pieces") if tokens is None else tokens
-
-
-def _uncached(one: Result) -> int | None:
-    prompt, cached = one.get("prompt_tokens"), one.get("cached_tokens")
-    return None if prompt is None or cached is None else prompt - cached
+def _sum(numbers: Sequence[Any]) -> int | None:
+    """The sum, None where one is not known."""
+    return None if None in numbers else sum(numbers)
 
 
 def _share(share: Share) -> dict[str, Any]:
@@ -337,25 +332,16 @@ def table(summary: Sequence[SummaryRow]) -> str:
         counts = sorted({row.correct.total for row in found if row is not None})
         cells = [cell for row in found for cell in (_cells(row) if row is not None else [""] * 4)]
         lines.append([category, "-".join(map(str, counts)), *cells])
-    return "\n".join(_aligned(lines))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    aligned = []
+    for first, *rest in lines:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        aligned.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join(aligned)
 
 
 def _cells(row: SummaryRow) -> list[str]:
     tokens = "" if row.generated_tokens is None else str(row.generated_tokens)
-    right = _percent(row.correct.value or 0.0, row.correct.interval)
+    low, high = (100 * end for end in row.correct.interval)
+    right = f"{100 * (row.correct.value or 0.0):.1f} % ({low:.0f}-{high:.0f})"
     return [right, f"{100 * (row.valid.value or 0.0):.0f} %", tokens, f"{row.seconds:.0f} s"]
-
-
-def _percent(value: float, interval: tuple[float, float]) -> str:
-    low, high = interval
-    return f"{100 * value:.1f} % ({100 * low:.0f}-{100 * high:.0f})"
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    aligned = []
-    for line in lines:
-        first, *rest = line
-        cells = (cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))
-        aligned.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
-    return aligned

@@ -130,8 +130,14 @@ class TaskSet:
         categories, ids = tuple(categories), tuple(ids)
         if not categories and not ids:
             return self
-        _known("category", categories, [task.category for task in self.tasks])
-        _known("task", ids, [task.id for task in self.tasks])
+        for what, wanted, there in (
+            ("category", categories, dict.fromkeys(task.category for task in self.tasks)),
+            ("task", ids, dict.fromkeys(task.id for task in self.tasks)),
+        ):
+            if unknown := [name for name in wanted if name not in there]:
+                raise ConfigError(
+                    f"there is no {what} {unknown[0]!r}", hint=f"one of {', '.join(there)}"
+                )
         kept = tuple(t for t in self.tasks if t.category in categories or t.id in ids)
         return TaskSet(kept, self.now, self.timezone)
 
@@ -157,17 +163,13 @@ def load_tasks(path: Path = FILE) -> TaskSet:
             raise ConfigError(f"two tasks have the id {twice[0]}")
         return TaskSet(found.tasks, found.now, zone_of(found.timezone))
     except ValidationError as error:
-        raise ConfigError(f"{path} is no file of tasks: {_told(error)}") from None
+        first = error.errors(include_url=False)[0]
+        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
+        raise ConfigError(f"{path} is no file of tasks: {told}") from None
     except MlxToolsError as error:
         raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} is no file of tasks: {error}") from None
-
-
-def _told(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return f"{where}: {first['msg']}"[:300]
 
 
 def _check(task: Task) -> None:
@@ -193,13 +195,6 @@ def _check(task: Task) -> None:
             re.compile(task.matches)
         except re.error as error:
             raise ConfigError(f"{told}matches is no regular expression: {error}") from None
-
-
-def _known(what: str, wanted: Iterable[str], there: Iterable[str]) -> None:
-    known = tuple(dict.fromkeys(there))
-    for name in wanted:
-        if name not in known:
-            raise ConfigError(f"there is no {what} {name!r}", hint=f"one of {', '.join(known)}")
 
 
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
@@ -478,40 +473,24 @@ def fault_of_world(after: After, before: Mapping[str, str], left: Left) -> str:
     for path in sorted({*before, *left.files} - meant):
         if before.get(path) != left.files.get(path):
             return f"{path} was {'changed' if path in before else 'made'}"
-    return _fault_of_notes(after, left) or _fault_of_jobs(after.job, left)
+    for what, found, wanted in (("note", left.notes, after.note), ("job", left.jobs, after.job)):
+        if found and not wanted:
+            return f"a {what} was made"
+        if wanted and len(found) != 1:
+            return f"{len(found)} {what}s were made" if found else f"no {what} was made"
+    if after.note and not _holds(left.notes[0], after.note):
+        return "the note does not hold what it must"
+    return "" if after.job is None else _fault_of_job(after.job, *left.jobs[0])
 
 
-def _fault_of_number(found: int, what: str, *, wanted: bool) -> str:
-    """A fault where there is not one of a thing that is wanted, or any that is not."""
-    if not wanted:
-        return f"a {what} was made" if found else ""
-    return "" if found == 1 else f"{found} {what}s were made" if found else f"no {what} was made"
-
-
-def _fault_of_notes(after: After, left: Left) -> str:
-    fault = _fault_of_number(len(left.notes), "note", wanted=bool(after.note))
-    if fault or not after.note:
-        return fault
-    return "" if _holds(left.notes[0], after.note) else "the note does not hold what it must"
-
-
-def _fault_of_jobs(wanted: JobDue | None, left: Left) -> str:
-    fault = _fault_of_number(len(left.jobs), "job", wanted=wanted is not None)
-    if fault or wanted is None:
-        return fault
-    job, due = left.jobs[0]
-    if not _is_due(wanted, job, due):
+def _fault_of_job(wanted: JobDue, job: Job, due: datetime | None) -> str:
+    """What is wrong with the one job: it must be due at all the times that are wanted, one after
+    the other, and then again or no more."""
+    follows = all(job.when.next_after(one) == after for one, after in pairwise(wanted.due))
+    again = job.when.next_after(wanted.due[-1]) is not None
+    if due != wanted.due[0] or not follows or again is not wanted.again:
         return f"the job is due at {due:%Y-%m-%d %H:%M:%S %Z}" if due else "the job is never due"
     return "" if _holds(job.task, wanted.holds) else "the job does not say what it must"
-
-
-def _is_due(wanted: JobDue, job: Job, due: datetime | None) -> bool:
-    """Whether a job is due at all these times, one after the other, and then again or no more."""
-    if due != wanted.due[0]:
-        return False
-    if any(job.when.next_after(one) != after for one, after in pairwise(wanted.due)):
-        return False
-    return (job.when.next_after(wanted.due[-1]) is not None) is wanted.again
 
 
 def _holds(text: str, parts: Iterable[str]) -> bool:

@@ -41,12 +41,11 @@ class ExpectedCall:
                 hint='write {"name": matcher, "arguments": matcher}',
             )
         self.wanted = wanted
-        self._name = matcher(wanted.get("name", {"anything": True}))
-        self._arguments = matcher(wanted.get("arguments", {"anything": True}))
+        self._fits = matcher({"subset": wanted})
 
     def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """True where a call is the one that should be made."""
-        return self._name(name) and self._arguments(arguments)
+        return self._fits({"name": name, "arguments": arguments})
 
 
 class Expectation:
@@ -79,11 +78,13 @@ class Expectation:
     def differences(self, outcome: Mapping[str, Any], where: str = "") -> list[Difference]:
         """The parts of an outcome that are not as they should be."""
         found = []
-        made = [(call["name"], call["arguments"]) for call in outcome.get("calls", ())]
-        if not self._made(made):
+        calls = outcome.get("calls", ())
+        made = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
+        fits = [call.fits(**one) for call, one in zip(self.calls, made, strict=False)]
+        if len(made) != len(self.calls) or not all(fits):
             wanted = "\n".join(_json(call.wanted) for call in self.calls)
-            calls = "\n".join(_json({"name": n, "arguments": a}) for n, a in made)
-            found.append(Difference("outcome", "the calls", where, wanted, calls))
+            said = "\n".join(map(_json, made))
+            found.append(Difference("outcome", "the calls", where, wanted, said))
         status = outcome.get("status", "")
         if status != self.status:
             said = f"{status}: {reason}" if (reason := outcome.get("reason")) else str(status)
@@ -94,12 +95,6 @@ class Expectation:
                 said = "" if value is None else str(value)
                 found.append(Difference("outcome", f"the {key}", where, _json(text), said))
         return found
-
-    def _made(self, made: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
-        """True where the calls are those that should be made."""
-        return len(made) == len(self.calls) and all(
-            call.fits(*one) for call, one in zip(self.calls, made, strict=True)
-        )
 
 
 def expectations(
