@@ -135,9 +135,11 @@ def _check_size(arguments: Sequence[str]) -> None:
     text = "".join(arguments)
     if "\0" in text:
         raise Refused("an argument holds a NUL character")
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        raise Refused("an argument holds half a character (a lone surrogate)")
-    if len(text.encode()) + len(arguments) > MAX_BYTES:
+    try:
+        size = len(text.encode()) + len(arguments)
+    except UnicodeEncodeError:
+        raise Refused("an argument holds half a character (a lone surrogate)") from None
+    if size > MAX_BYTES:
         raise Refused(f"the arguments are longer than {MAX_BYTES} bytes")
 
 

@@ -44,56 +44,6 @@ def test_corpora_are_apart(base: KnowledgeBase, folder: Path) -> None:
         base.remove("milk")
 
 
-def test_scripts_without_spaces_are_found(base: KnowledgeBase, tmp_path: Path) -> None:
-    written(
-        tmp_path / "d",
-        {
-            "ja.txt": "東京都の図書館は月曜日に休みです。",
-            "zh.txt": "图书馆星期一不开门。",
-            "th.txt": "ห้องสมุดปิดวันจันทร์",
-            "de.txt": "Die Bücherei ist montags geschlossen.",
-            "hi.txt": "पुस्तकालय सोमवार को बंद रहता है।",
-        },
-    )
-    base.add([tmp_path / "d"])
-    for question, name in [
-        ("図書館はいつ休みですか", "ja.txt"),
-        ("图书馆", "zh.txt"),
-        ("门", "zh.txt"),
-        ("ห้องสมุด", "th.txt"),
-        ("bucherei", "de.txt"),
-        ("पुस्तकालय", "hi.txt"),
-    ]:
-        assert paths(base, question)[:1] == [name]
-
-
-def test_words_are_found_in_other_forms_than_they_were_asked_in(
-    base: KnowledgeBase, tmp_path: Path
-) -> None:
-    texts = {
-        "de.md": "Tonnen leert die Müllabfuhr, Papierkörbe nicht. Heckenschneidemaschinen ruhen.",
-        "key.md": "Der Schlüssel liegt bereit.",
-        "ru.md": "Книги выдаются в библиотеке на три недели.",
-        "ar.md": "المكتبة مغلقة يوم الاثنين",
-        "code.py": "def refreshAccessToken(max_idle): ...",
-        **{f"{n}.md": f"Filler number{n} about nothing, too much and old." for n in range(9)},
-    }
-    base.add([written(tmp_path / "d", texts)])
-    for question, name in [
-        ("Heckenschneidemaschine", "de.md"),
-        ("Müll", "de.md"),
-        ("schlussel", "key.md"),
-        ("SCHLÜSSEL", "key.md"),
-        ("книга", "ru.md"),
-        ("библиотекой", "ru.md"),
-        ("المكتبة", "ar.md"),
-        ("refresh_access_token", "code.py"),
-        ("maxIdle", "code.py"),
-    ]:
-        assert paths(base, question)[:1] == [name], question
-    assert paths(base, "zebra") == []
-
-
 def test_what_is_quoted_comes_first(base: KnowledgeBase, tmp_path: Path) -> None:
     texts = {
         "a.md": "old snapshot, too; too old a snapshot. Snapshot, old, too, snapshot too.",

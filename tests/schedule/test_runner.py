@@ -20,6 +20,7 @@ from tests.schedule.kept_jobs import file_of, jobs_in
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 ANSWERED = RunEnd(status="answered", answer="Done.")
+ONCE = When("UTC", at=NOON + timedelta(hours=1))
 
 
 class World:
@@ -30,11 +31,27 @@ class World:
         self.store = jobs_in(path, b"secret", lambda: self.now)
         self.sessions: dict[str, Seen] = {}
         self.ran: list[str] = []
-        self.acts: Callable[[Job, Callable[[str], None]], RunEnd] = self.answers
+        self.does()
 
-    def answers(self, job: Job, began: Callable[[str], None]) -> RunEnd:
-        began(f"s{len(self.ran)}")
-        return ANSWERED
+    def does(
+        self,
+        end: RunEnd | BaseException = ANSWERED,
+        seen: Seen | None = None,
+        session: str | None = "s-1",
+    ) -> None:
+        """From now on a run begins this session, of which the transcript says what is ``seen``,
+        and ends so."""
+
+        def acts(job: Job, began: Callable[[str], None]) -> RunEnd:
+            if session is not None:
+                began(session)
+            if seen is not None:
+                self.sessions["s-1"] = seen
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+        self.acts = acts
 
     async def start(self, job: Job, began: Callable[[str], None]) -> RunEnd:
         self.ran.append(job.task)
@@ -93,13 +110,7 @@ def test_the_session_is_known_before_anything_happens_in_it(world: World) -> Non
 
 def test_a_paused_run_holds_its_job_until_a_person_has_gone_on(world: World) -> None:
     world.add()
-
-    def pauses(job: Job, began: Callable[[str], None]) -> RunEnd:
-        began("s-1")
-        world.sessions["s-1"] = Seen(state="paused")
-        return RunEnd(status="paused", exit_code=4)
-
-    world.acts = pauses
+    world.does(RunEnd(status="paused", exit_code=4), Seen(state="paused"))
     (ended,) = world.later(hours=1)
     assert ended.exit_code == 4 and world.one().state == "paused"
     assert world.later(hours=5) == [] and world.one().state == "paused"
@@ -107,29 +118,25 @@ def test_a_paused_run_holds_its_job_until_a_person_has_gone_on(world: World) -> 
     assert world.one().state == "paused"
     world.sessions["s-1"] = Seen(state="answered")
     assert world.one().state == "scheduled"
-    world.acts = world.answers
+    world.does()
     assert len(world.later(hours=1)) == 1
 
 
 def test_a_session_that_waited_and_was_removed_lets_its_job_go_on(world: World) -> None:
     world.add()
-    world.acts = lambda job, began: (began("gone"), RunEnd(status="paused"))[1]
+    world.does(RunEnd(status="paused"), session="gone")
     world.later(hours=1)
     assert world.one().state == "scheduled" and world.one().runs[0].status == "abandoned"
 
 
 @pytest.mark.parametrize("error", [BackendUnreachable("no server"), UsageError("no folder")])
 def test_a_run_that_cannot_be_begun_is_tried_again(world: World, error: MlxToolsError) -> None:
-    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
-
-    def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
-        raise error
-
-    world.acts = fails
+    world.add(when=ONCE)
+    world.does(error, session=None)
     (ended,) = world.later(hours=1)
     assert ended.run.status == "failed" and ended.exit_code == error.exit_code
     assert world.later() == []
-    world.acts = world.answers
+    world.does()
     (ended,) = world.later(minutes=5)
     assert ended.run.status == "answered" and ended.run.attempt == 2
     assert world.one().state == "done"
@@ -140,13 +147,7 @@ def test_a_run_that_failed_after_it_may_have_changed_something_is_in_doubt(
     world: World, error: Exception
 ) -> None:
     world.add()
-
-    def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
-        began("s-1")
-        world.sessions["s-1"] = Seen(state="interrupted", changed=True)
-        raise error
-
-    world.acts = fails
+    world.does(error, Seen(state="interrupted", changed=True))
     (ended,) = world.later(hours=1)
     assert ended.run.status == "in_doubt"
     assert world.later(hours=9) == [] and len(world.ran) == 1
@@ -170,26 +171,18 @@ def test_a_fault_in_one_job_ends_its_run_and_no_other(world: World) -> None:
     assert (
         ended["bad"].run.reason == "RuntimeError: a fault of ours" and ended["bad"].exit_code == 1
     )
-    world.acts = world.answers
+    world.does()
     assert [one.run.attempt for one in world.later(minutes=5)] == [2]
 
 
-@pytest.mark.parametrize(
-    "when",
-    [When("UTC", cron="0 * * * *"), When("UTC", at=NOON + timedelta(hours=1))],
-    ids=["cron", "once"],
-)
+@pytest.mark.parametrize("when", [When("UTC", cron="0 * * * *"), ONCE], ids=["cron", "once"])
 def test_another_attempt_does_not_wait_for_a_year_that_a_wrong_clock_showed(
     world: World, when: When
 ) -> None:
     world.add(when=when)
-
-    def fails(job: Job, began: Callable[[str], None]) -> RunEnd:
-        raise BackendUnreachable("no server")
-
-    world.acts = fails
+    world.does(BackendUnreachable("no server"), session=None)
     assert len(world.later(days=1000)) == 1
-    world.acts = world.answers
+    world.does()
     world.now = NOON + timedelta(minutes=1)
     assert world.later() == []
     assert len(world.later(hours=1)) + len(world.later(hours=1)) == 1
@@ -218,32 +211,19 @@ class Killed(BaseException):
 def test_what_broke_off_is_run_again_only_where_it_changed_nothing(
     world: World, seen: Seen | None, status: str, again: bool
 ) -> None:
-    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
-
-    def breaks_off(job: Job, began: Callable[[str], None]) -> RunEnd:
-        if seen is not None:
-            began("s-1")
-            world.sessions["s-1"] = seen
-            if seen.state == "missing":
-                del world.sessions["s-1"]
-        raise Killed
-
-    world.acts = breaks_off
+    world.add(when=ONCE)
+    world.does(Killed(), seen, None if seen is None else "s-1")
     with pytest.raises(Killed):
         world.later(hours=1)
     (listed,) = world.store.listing()
     assert listed.runs[0].status == status
-    world.acts = world.answers
+    world.does()
     assert len(world.later()) == int(again) and len(world.ran) == 1 + int(again)
 
 
 def test_what_keeps_breaking_off_is_given_up(world: World) -> None:
-    world.add(when=When("UTC", at=NOON + timedelta(hours=1)))
-
-    def breaks_off(job: Job, began: Callable[[str], None]) -> RunEnd:
-        raise Killed
-
-    world.acts = breaks_off
+    world.add(when=ONCE)
+    world.does(Killed(), session=None)
     for passed in (1, 0, 0):
         with pytest.raises(Killed):
             world.later(hours=passed)
@@ -257,6 +237,14 @@ def test_times_that_were_missed_are_made_up_for_once_and_the_run_says_so(world: 
     assert world.later() == []
     (ended,) = world.later(hours=1)
     assert not ended.run.missed and len(world.ran) == 2
+
+
+def ends_after(most: int) -> Callable[[int], None]:
+    def naps(count: int) -> None:
+        if count == most:
+            raise Killed
+
+    return naps
 
 
 def stays(
@@ -296,14 +284,6 @@ def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
     dues = [ended.run.due for ended in told]
     assert dues == [NOON + timedelta(minutes=n) for n in (2, 3, 4)]
     assert all(0.5 <= seconds <= 30 for seconds in slept)
-
-
-def ends_after(most: int) -> Callable[[int], None]:
-    def naps(count: int) -> None:
-        if count == most:
-            raise Killed
-
-    return naps
 
 
 def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:

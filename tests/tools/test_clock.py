@@ -79,6 +79,9 @@ def test_it_reads_the_real_clock() -> None:
         ("a\0b", "no time zone"),
         ("+25", "14 hours"),
         ("", "no time zone"),
+        ("localtime", "such as"),
+        ("x" * 10_000, "such as"),
+        ("Ｕ\0TC", "such as"),
     ],
 )
 def test_an_unknown_zone_is_answered_with_close_ones(timezone: str, hint: str) -> None:
