@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox import Job, JobRun, JobStore
-from mlx_tools.toolbox.schedule.job_store import KEPT_RUNS, MAX_JOBS
+from mlx_tools.toolbox.schedule.job_store import MAX_JOBS
 from mlx_tools.toolbox.schedule.when import When
 from tests.examples import FEW
 from tests.schedule.kept_jobs import file_of, jobs_in
@@ -378,10 +378,13 @@ def test_a_run_is_not_tried_again_where_its_job_runs_before_anyway(
     assert not store.try_again(take(store, clock, "failed", minutes=1))
 
 
-def test_the_latest_runs_are_kept(store: JobStore, clock: Clock) -> None:
+def test_the_latest_runs_are_kept(
+    store: JobStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mlx_tools.toolbox.schedule.job_store.KEPT_RUNS", 5)
     store.add(a_job(when=When("UTC", cron="* * * * *")))
-    for _ in range(KEPT_RUNS + 5):
+    for _ in range(8):
         take(store, clock, minutes=1)
     (listed,) = store.listing()
-    assert len(listed.runs) == KEPT_RUNS
+    assert len(listed.runs) == 5
     assert listed.runs[0].started == clock()

@@ -95,14 +95,15 @@ def test_nothing_is_expanded_and_nothing_fetched(text: str) -> None:
     assert fault(text).startswith("a document type (<!DOCTYPE …>) is not taken")
 
 
-def test_depth_and_length_are_limited() -> None:
+def test_depth_and_length_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlx_tools.toolbox.format_xml.MAX_CHARS", most := 100_000)
     deep = "<a>" * MAX_DEPTH + "</a>" * MAX_DEPTH
     assert formatted(deep).error is None
     assert fault(f"<a>{deep}</a>") == f"elements stand more than {MAX_DEPTH} levels deep"
-    assert "levels deep" in fault("<a>" * 100_000)
-    wide = "<a>" * 190 + "<b/>" * 20_000 + "</a>" * 190
-    assert fault(wide) == f"the formatted text would have more than {MAX_CHARS} characters"
-    assert "more than" in fault(f"<a>{'&gt;' * (MAX_CHARS // 4 + 1)}</a>")
+    assert "levels deep" in fault("<a>" * 10_000)
+    wide = "<a>" * 190 + "<b/>" * 500 + "</a>" * 190
+    assert fault(wide) == f"the formatted text would have more than {most} characters"
+    assert "more than" in fault(f"<a>{'&gt;' * (most // 4 + 1)}</a>")
 
 
 @pytest.mark.slow
