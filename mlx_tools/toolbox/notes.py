@@ -363,9 +363,7 @@ def notes_search(notes: Notes) -> Tool:
 
 
 def ranked(
-    notes: Sequence[Note],
-    query: str,
-    given_up: Callable[[], bool] = lambda: False,
+    notes: Sequence[Note], query: str, given_up: Callable[[], bool] = lambda: False
 ) -> list[tuple[Note, str]]:
     """The notes that match, the best first, each with the part of its text in which most of what
     was asked stands; of equal ones the one that was changed last. What is no word, such as a

@@ -53,9 +53,7 @@ _PATTERNS: Final = (
 
 
 def run_command(
-    roots: Sequence[Root],
-    programs: Iterable[str] = (),
-    find: Callable[[], Sandbox] = sandbox,
+    roots: Sequence[Root], programs: Iterable[str] = (), find: Callable[[], Sandbox] = sandbox
 ) -> Tool:
     """The tool for these roots; the first is where programs run.
 

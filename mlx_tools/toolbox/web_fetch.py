@@ -25,14 +25,7 @@ from mlx_tools.toolbox.urls import (
     is_within,
     joined,
 )
-from mlx_tools.toolbox.web_text import (
-    ENCODING,
-    Media,
-    is_html,
-    media_of,
-    read_body,
-    text_of,
-)
+from mlx_tools.toolbox.web_text import ENCODING, Media, is_html, media_of, read_body, text_of
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import ToolError, submit
 from mlx_tools.transcript import Source

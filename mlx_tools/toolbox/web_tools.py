@@ -116,9 +116,7 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
 
 
 def web_search(
-    search: Search | None = None,
-    engines: Sequence[str] = DEFAULT_ENGINES,
-    seconds: float = 20.0,
+    search: Search | None = None, engines: Sequence[str] = DEFAULT_ENGINES, seconds: float = 20.0
 ) -> Tool:
     """The tool. ``search`` asks for a query in place of ``engines``, which are asked one after the
     other by way of the package ``ddgs``; ``seconds`` is what all of it may take. Raises UsageError

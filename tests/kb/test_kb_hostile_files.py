@@ -191,8 +191,7 @@ HEAVY = ("pages without end", "a stream without end")
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=[pytest.mark.slow] * (kind in HEAVY)) for kind in BOMBS],
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in HEAVY)) for kind in BOMBS]
 )
 def test_a_pdf_that_is_a_bomb_is_read_or_given_up(kind: str) -> None:
     pytest.importorskip("pypdf")

@@ -130,7 +130,7 @@ def test_such_documents_are_added_and_found(base: KnowledgeBase, tmp_path: Path)
     done = base.add([folder])
     assert (done.added, done.skipped) == (5, ())
     assert sorted(paths(base, "can kiwis fly?")) == [
-        *("a.docx", "a.epub", "a.odt", "a.pages", "a.rtf"),
+        *("a.docx", "a.epub", "a.odt", "a.pages", "a.rtf")
     ]
 
 

@@ -7,15 +7,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import (
-    Answered,
-    Controller,
-    Limits,
-    Paused,
-    Policy,
-    RunSettings,
-    builtin_tools,
-)
+from mlx_tools import Answered, Controller, Limits, Paused, Policy, RunSettings, builtin_tools
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.toolbox import KnowledgeBase
 

@@ -176,9 +176,7 @@ def test_two_at_once_write_two_notes(notes: Notes, folder: Path) -> None:
     assert not list(folder.glob(".mlx-tools-*"))
 
 
-def test_a_name_that_is_taken_while_the_note_is_written_gets_the_next_number(
-    folder: Path,
-) -> None:
+def test_a_name_that_is_taken_while_the_note_is_written_gets_the_next_number(folder: Path) -> None:
     folder.mkdir()
 
     def now() -> datetime:  # after the title was read, before the name is looked for

@@ -145,15 +145,7 @@ WORDS = (
 )
 
 
-@given(
-    st.one_of(
-        st.text(max_size=60),
-        st.lists(
-            st.sampled_from(WORDS),
-            max_size=7,
-        ).map(" ".join),
-    )
-)
+@given(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=7).map(" ".join)))
 def test_any_text_is_a_time_to_come_or_an_error(text: str) -> None:
     try:
         when = parse_when(text, BERLIN, NOW)

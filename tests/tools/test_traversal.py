@@ -1,16 +1,120 @@
-"""No path reaches anything outside its root, whatever is done with it, and none hangs."""
+"""No path reaches anything outside its root, whatever is done with it, and none hangs.
+
+The paths are made by rule, and tried on a tree in which every kind of trap is set.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.tools import Tool, ToolError
 from tests.tools.file_calls import SECRET, quick_folder, tree
-from tests.tools.hostile_paths import hostile_paths, hostile_tree
+
+TARGETS = ("secret.txt", "data-evil/a.txt", "etc/passwd", "new-outside.txt")
+DOTS = (
+    "..",
+    *("%2e%2e", "%252e%252e", "%c0%ae%c0%ae", "%u002e%u002e", "..%00", "&#46;&#46;", "\\x2e\\x2e"),
+    *("．．", "‥", "․․", "。。", "．.", "..\u200b", "\u200d..", ".\u00ad.", "..\ufe0f", "\u202e.."),
+    *(".. ", " ..", "...", "....", "..;", "..;x=1", "..\t", "..\n", "..\r", "..\0", ".\0."),
+)
+SLASHES = (
+    *("/", "//", "///", "/./", "/.//./", "\\", "\\/", "/\\", "%2f", "%252f", "%5c", "%c0%af"),
+    *("%u2215", "∕", "⁄", "／", "⧸", "＼", "/\u200b", "/\0/", ":", "::", "/;/", "/?/", "/#/"),
+)
+PREFIXES = ("", "sub/", "./", "/", "//", "sub//", "{root}/", "{root}/sub/", "{ROOT}/", "a.txt/")
+LINKS = ("out", "dir", "up", "loop", "root", "self", "sub/deep", "fd")
+
+
+def hostile_tree(base: Path) -> Path:
+    """A root called ``data`` below ``base``, in which every kind of trap is set, and secrets beside
+    it. Returns the root."""
+    root = base / "data"
+    (root / "sub" / "inner").mkdir(parents=True)
+    (root / "a.txt").write_text("inside")
+    (root / "sub" / "b.txt").write_text("inside")
+    for folder in ("data-evil", "DATA2", "data.d", "etc"):
+        (base / folder).mkdir()
+    for name in ("secret.txt", "data-evil/a.txt", "etc/passwd", "DATA2/a.txt", "data.d/a.txt"):
+        (base / name).write_text(SECRET)
+    (base / "data.txt").write_text(SECRET)
+    os.mkfifo(base / "pipe")
+    for name, target in {
+        "out": base / "secret.txt",
+        "dir": base,
+        "up": "..",
+        "loop": "loop",
+        "root": "/",
+        "self": "/proc/self/root",
+        "sub/deep": "../..",
+        "fd": "/dev/fd",
+        "gone": base / "new-outside.txt",
+    }.items():
+        (root / name).symlink_to(target)
+    os.link(base / "secret.txt", root / "hard.txt")
+    os.mkfifo(root / "fifo")
+    os.mkfifo(root / "sub" / "fifo")
+    return root
+
+
+def hostile_paths(root: Path) -> list[str]:
+    """Well over a thousand different paths, in an order that does not change."""
+    marks = {"{root}": str(root), "{ROOT}": str(root).upper(), "{base}": str(root.parent)}
+    found = {}
+    for path in _paths():
+        for mark, meant in marks.items():
+            path = path.replace(mark, meant)
+        found[path] = None
+    return list(found)
+
+
+def _paths() -> Iterator[str]:
+    for dots, slash, depth in itertools.product(DOTS, SLASHES, (1, 2)):
+        for target in TARGETS[:2]:
+            yield (dots + slash) * depth + target
+    for prefix, dots, target in itertools.product(PREFIXES, DOTS, TARGETS):
+        yield f"{prefix}{dots}/{target}"
+    for link, target in itertools.product(LINKS, (*TARGETS, "", "data/a.txt", "x/y")):
+        for tail in ("", "/", "/.", " ", "."):
+            yield f"{link}/{target}{tail}" if target else f"{link}{tail}"
+    for target in TARGETS:
+        whole = "{base}/" + target
+        yield from (whole, f"/{whole}", quote(whole), quote(whole, safe=""), f"{whole}\0")
+        yield from (f"file://{whole}", f"file:{whole}", f"FILE://localhost{whole}")
+        yield from (f"~/{target}", f"~root/{target}", f"{{root}}/../{target}")
+        yield from (f"{{root}}-evil/{target}", f"{{root}}/{whole}", f"C:{whole}", f"C:\\{target}")
+        yield from (f"\\\\host\\share\\{target}", f"//host/{target}")
+        for form in ("NFC", "NFD", "NFKC", "NFKD"):
+            yield unicodedata.normalize(form, f"．．／{target}")
+    tails = ("-evil/a.txt", ".d/a.txt", ".txt", "2/a.txt", "", "/", "/..", "/../..", " ", ".")
+    for around, tail in itertools.product(("{root}", "{base}", "{ROOT}"), tails):
+        yield around + tail
+    kernel = ("/proc/self/root", "/proc/self/cwd/..", "/proc/1/root", "/dev/fd/0", "/dev/stdin")
+    below = ("", "/etc/passwd", "{base}/secret.txt", "/etc/shadow")
+    for path in map("".join, itertools.product(kernel, below)):
+        yield from (path, path[1:])
+    yield from (
+        *("/", "//", "/etc", "/etc/passwd", "/etc/shadow", "/dev/null", "/dev/zero", "/dev/tty"),
+        *("hard.txt", "fifo", "sub/fifo", "fifo/x", "gone", "{root}/gone", "../pipe", "dir/pipe"),
+        *("", ".", "./", "..", "../", "...", "\0", "\ud800", "\udfff/x", "-", "--", "*", "?"),
+        "aux",
+        *("$HOME", "$HOME/x", "${HOME}/x", "`id`", "$(id)", "| id", "; id", "%HOMEPATH%", "con"),
+        *("nul", "aux"),
+    )
+    for length in (255, 256, 1000, 4095, 4096, 4097, 70_000):
+        up = "../" * (length // 3) + "secret.txt"
+        yield from ("x" * length, up, "s/" * (length // 2), f"sub/{up}")
+
+
+# --- what is done with them -----------------------------------------------------------------------
+
 
 OPERATIONS = ("read", "list", "write", "delete", "create")
 

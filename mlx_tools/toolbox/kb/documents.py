@@ -132,13 +132,7 @@ def read_document(name: str, data: bytes) -> Document:
 
 
 def _document(
-    title: str,
-    name: str,
-    text: str,
-    form: str,
-    pages: tuple[int, ...] = (),
-    *,
-    made: bool = False,
+    title: str, name: str, text: str, form: str, pages: tuple[int, ...] = (), *, made: bool = False
 ) -> Document:
     """The document of a text; ``made`` is whether the text is not the file as it stands."""
     line = " ".join(title.split()) or name
