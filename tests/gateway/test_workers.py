@@ -3,235 +3,95 @@ twice. At full size `benchmarks/chaos.py` shows it."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import psycopg
 import pytest
 
-from mlx_tools.testing import Completion, ScriptedServer, answer, call
-from tests.forked import Forked, forks
+from mlx_tools.gateway import run_worker
+from mlx_tools.testing import Completion, Script, ScriptedBackend, answer, call
+from tests.forked import forks
+from tests.gateway.conftest import queued, waiting
 from tests.gateway.postgres import BINARIES, Cluster
 
 WRITES = call("create_file", path="b.txt", content="new")
 
 
-class House:
-    """A gateway and workers over one database, in front of a scripted server."""
-
-    def __init__(self, server: ScriptedServer, folder: Path, sessions: str) -> None:
-        self.server, self.folder, self.sessions = server, folder, sessions
-        self.environ = os.environ | {
-            f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")
-        }
-        self.environ |= {
-            "MLX_TOOLS_SESSIONS": sessions,
-            "MLX_TOOLS_GATEWAY_APPROVALS": "client",
-            "MLX_TOOLS_GATEWAY_CONCURRENCY": "2",
-            "MLX_TOOLS_MODEL_CHAT_FORMAT": "chatml",
-        }
-        (folder / "files").mkdir()
-        self.processes: list[Forked] = []
-        self.gateway = self.start("serve", "--port", "0")
-        self.url = self.said(self.gateway, r"served at (http://\S+)") + "/runs"
-
-    def start(self, *words: str, code: str = "") -> Forked:
-        tools = ("--tools", "create_file,calculator", "--root", f"{self.folder / 'files'}:rw")
-        how = ("--url", self.server.url, *tools)
-        made = forks().start(*words, *how, code=code, environ=self.environ, folder=self.folder)
-        self.processes.append(made)
-        return made
-
-    def said(self, process: Forked, pattern: str) -> str:
-        lines = iter(process.stderr.readline, b"")
-        return next(filter(None, (re.search(pattern, line.decode()) for line in lines)))[1]
-
-    def worker(self) -> Forked:
-        made = self.start("worker")
-        assert self.said(made, r"runs of (\S+) are done here") == "scripted"
-        return made
-
-    def post(self, path: str = "", status: int = 0, **body: Any) -> dict[str, Any]:
-        got = httpx.post(self.url + path, json=body, timeout=30)
-        assert not status or got.status_code == status, got.text
-        found: dict[str, Any] = got.json()
-        return found
-
-    def get(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{self.url}/{run}", timeout=30).json()
-        return found
-
-    def until(self, run: str, *statuses: str) -> dict[str, Any]:
-        """The run, once it stands so."""
-        for _ in range(600):
-            if (found := self.get(run))["status"] in statuses:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(found)
-
-    def close(self) -> None:
-        for one in self.processes:
-            one.kill()
-            one.communicate()
+# --- as processes ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def begin(tmp_path: Path, cluster: Cluster) -> Iterator[Callable[..., House]]:
-    servers: list[ScriptedServer] = []
-    houses: list[House] = []
+def settled(house: Any, cluster: Cluster) -> Callable[..., Any]:
+    """Begin a gateway over a database of its own."""
 
-    def made(*scripts: Any) -> House:
-        servers.append(ScriptedServer(*scripts).__enter__())
-        houses.append(House(servers[-1], tmp_path, cluster.new()))
-        return houses[-1]
+    def begin(*scripts: Any) -> Any:
+        return house(*scripts, SESSIONS=cluster.new(), GATEWAY_APPROVALS="client")
 
-    yield made
-    for house in houses:
-        house.close()
-    for server in servers:
-        server.__exit__(None, None, None)
+    return begin
 
 
-def test_a_run_waits_for_a_worker_and_goes_on_as_its_client_decides(begin: Any) -> None:
-    house = begin(WRITES, answer("written"), answer("sure"))
+def test_a_run_waits_for_a_worker_and_goes_on_as_its_client_decides(settled: Any) -> None:
+    house = settled(WRITES, answer("written"), answer("sure"))
     run = house.post(question="x", status=201)["id"]
     assert house.get(run)["status"] == "queued"
-    house.worker()
-    with httpx.stream("GET", f"{house.url}/{run}/events", timeout=30) as response:
-        assert "event: finished" in response.iter_lines()
+    worker = house.worker()
+    assert "finished" in house.events(run)
     assert house.get(run)["status"] == "paused"  # whoever is told so may decide at once
-    assert not (house.folder / "files" / "b.txt").exists()
+    assert not (house.files / "b.txt").exists()
     wrong = {"call_id": "c1", "digest": "0" * 64, "decision": "approve"}
     assert house.post(f"/{run}/approvals", status=409, **wrong)["error"]["code"] == "conflict"
     (waits,) = house.get(run)["pending"]
     said = {"call_id": "c1", "digest": waits["digest"], "decision": "approve"}
     house.post(f"/{run}/approvals", status=200, **said)
     assert house.until(run, "answered")["answer"] == "written"
-    assert (house.folder / "files" / "b.txt").read_text() == "new"
+    assert (house.files / "b.txt").read_text() == "new"
     house.post(f"/{run}/continue", status=200, question="Sure?")
     assert house.until(run, "answered")["answer"] == "sure"
-    text = httpx.get(house.url.replace("v1/runs", "metrics")).text
+    text = httpx.get(house.url.replace("v1", "metrics")).text
     assert 'mlx_tools_workers{of="runs"} 1\n' in text
     assert 'mlx_tools_waiting{of="runs"} 0\n' in text
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
 
 
-def test_a_run_that_waits_for_a_worker_is_cancelled_at_once_and_never_begun(begin: Any) -> None:
-    house = begin(answer("no"))
-    run = house.post(question="x", status=201)["id"]
-    assert house.post(f"/{run}/cancel", status=200)["status"] == "cancelled"
-    house.worker()
-    other = house.post(question="y", status=201)["id"]
-    assert house.until(other, "answered")["answer"] == "no"
-    assert house.get(run)["status"] == "cancelled" and len(house.server.prompts) == 1
-
-
-def test_a_run_that_a_worker_is_at_is_cancelled(begin: Any) -> None:
-    house = begin(Completion(answer("word " * 2000), size=5, delay=0.05))
-    house.worker()
-    run = house.post(question="x", status=201)["id"]
-    house.until(run, "running")
-    assert house.post(f"/{run}/cancel", status=200)["status"] == "cancelled"
-
-
-def test_a_run_whose_worker_is_killed_is_gone_on_with_by_another(begin: Any) -> None:
-    slow = Completion(answer("word " * 2000), size=5, delay=0.05)
-    house = begin(slow, answer("done"))
+def test_a_run_whose_worker_is_killed_is_gone_on_with_by_another(settled: Any) -> None:
+    house = settled(Completion(answer("word " * 2000), size=5, delay=0.05), answer("done"))
     first = house.worker()
     run = house.post(question="x", status=201)["id"]
     while not house.server.prompts:
         time.sleep(0.02)
     first.kill()
     first.wait()
-    with psycopg.connect(house.sessions, autocommit=True) as db:  # its lease is over
+    with psycopg.connect(house.environ["MLX_TOOLS_SESSIONS"], autocommit=True) as db:
         old = "UPDATE mlx_tools_queue.procrastinate_workers SET last_heartbeat = now() - '1 h'"
-        db.execute(old + "::interval")
+        db.execute(old + "::interval")  # its lease is over
     house.worker()
     assert house.until(run, "answered")["answer"] == "done"
 
 
-def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(begin: Any) -> None:
-    house = begin(Completion(answer("word " * 20), size=5, delay=0.05))
-    worker = house.worker()
-    run = house.post(question="x", status=201)["id"]
-    house.until(run, "running")
-    worker.send_signal(signal.SIGTERM)
-    assert house.until(run, "answered")
-    assert worker.wait() == 0
-    other = house.post(question="y", status=201)["id"]
-    assert house.get(other)["status"] == "queued"
-
-
-def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(begin: Any) -> None:
-    house = begin(Completion(answer("word " * 2000), size=5, delay=0.05), answer("done"))
-    hasty = "import sys; from mlx_tools.cli import main; from mlx_tools.gateway import run_worker"
-    program = f"{hasty}; run_worker.GRACE = 0.2; sys.exit(main(sys.argv[1:]))"
-    worker = house.start("worker", code=program)
-    run = house.post(question="x", status=201)["id"]
-    house.until(run, "running")
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait() == 0 and house.get(run)["status"] == "queued"
-    house.worker()
-    assert house.until(run, "answered")["answer"] == "done"
-
-
-def test_a_worker_outlives_its_database(begin: Any, cluster: Cluster) -> None:
-    house = begin(answer("one"), answer("two"))
-    house.worker()
-    run = house.post(question="x", status=201)["id"]
-    house.until(run, "answered")
-    cluster.kill()
-    cluster.start()
-    run = house.post(question="y", status=201)["id"]
-    assert house.until(run, "answered")["answer"] == "two"
-
-
-def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(begin: Any) -> None:
-    house = begin(Completion(answer("\N{SNOWMAN} word " * 20), size=5, delay=0.03))
-    house.worker()
-    run = house.post(question="x", status=201)["id"]
-    with httpx.stream("GET", f"{house.url}/{run}/events", timeout=30) as response:
-        lines = [line for line in response.iter_lines() if line.startswith(("data: ", "id: "))]
-    told = [json.loads(line.removeprefix("data: ")) for line in lines if line[0] == "d"]
-    kinds = [event["type"] for event in told]
-    assert kinds[-2:] == ["turn_ended", "finished"] and kinds.count("answer_piece") > 3
-    pieces = "".join(event["text"] for event in told if event["type"] == "answer_piece")
-    assert pieces and ("\N{SNOWMAN} word " * 20).startswith(pieces)
-
-
-def test_a_worker_over_files_says_what_it_needs(tmp_path: Path) -> None:
-    with ScriptedServer() as server:
-        environ = {
-            name: value for name, value in os.environ.items() if name != "MLX_TOOLS_SESSIONS"
-        }
-        environ |= {f"XDG_{name}_HOME": str(tmp_path) for name in ("CONFIG", "STATE", "DATA")}
-        process = forks().start("worker", "--url", server.url, environ=environ, folder=tmp_path)
-        _, said = process.communicate()
-    assert process.returncode == 2 and b"PostgreSQL" in said
-
-
-def test_a_job_of_the_schedule_that_is_due_is_run_by_a_worker(begin: Any) -> None:
-    house = begin(answer("swept"))
-    added = ("schedule", "add", "Sweep.", "--when", "every day at 7:00", "--url", house.server.url)
-    process = forks().start(*added, environ=house.environ, folder=house.folder)
+def test_a_job_of_the_schedule_that_is_due_is_run_by_a_worker(settled: Any) -> None:
+    house = settled(answer("swept"))
+    daily = ("schedule", "add", "Sweep.", "--when", "every day at 7:00")
+    process = house.start(*daily, "--url", house.server.url)
     _, said = process.communicate()
     assert process.returncode == 0, said
-    with psycopg.connect(house.sessions, autocommit=True) as db:  # its time has come, and the tick
+    with psycopg.connect(house.environ["MLX_TOOLS_SESSIONS"], autocommit=True) as db:
+        # Its time has come, and the tick.
         db.execute('UPDATE "mlx_tools_schedule".jobs SET next_due = 1000, try_at = 1000')
         house.worker()
-        tick = (
-            "INSERT INTO procrastinate_jobs (queue_name, task_name, args) VALUES ('due', 'due', %s)"
-        )
+        tick = "INSERT INTO procrastinate_jobs (queue_name, task_name, args)"
         db.execute("SET search_path = mlx_tools_queue")
-        db.execute(tick, ('{"timestamp": 0}',))
+        db.execute(f"{tick} VALUES ('due', 'due', %s)", ('{"timestamp": 0}',))
         for _ in range(300):
             found = db.execute('SELECT status FROM "mlx_tools_schedule".runs').fetchall()
             if found and found[0] != ("running",):
@@ -240,16 +100,151 @@ def test_a_job_of_the_schedule_that_is_due_is_run_by_a_worker(begin: Any) -> Non
     assert found == [("answered",)]
 
 
-def test_a_queue_of_an_older_version_is_made_anew_and_nothing_that_waits_is_lost(
-    begin: Any,
+def test_a_worker_over_files_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLX_TOOLS_SESSIONS", raising=False)
+    process = forks().start("worker", "--url", "http://127.0.0.1:1")
+    _, said = process.communicate()
+    assert process.returncode == 2 and b"PostgreSQL" in said
+
+
+# --- in this process ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def over(begin: Any, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Begin a gateway over a database of its own, whose workers are quick to look and to give
+    up."""
+    for name in ("LOOK", "GRACE", "AGAIN"):
+        monkeypatch.setattr(run_worker, name, 0.1)
+    return lambda *scripts: begin(*scripts, environ={"MLX_TOOLS_SESSIONS": cluster.new()})
+
+
+@asynccontextmanager
+async def at_work(one: Any) -> AsyncIterator[Any]:
+    """A worker, which ends with the block."""
+    worker = one.worker()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(worker.serve)
+        yield worker
+        worker.stop()
+
+
+async def until(one: Any, run: dict[str, Any], status: str) -> dict[str, Any]:
+    """The run, once it stands so."""
+    with anyio.fail_after(30):
+        while (found := (await one.client.get(f"/v1/runs/{run['id']}")).json())["status"] != status:
+            await anyio.sleep(0.02)
+    return found  # type: ignore[no-any-return]
+
+
+def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) -> None:
+    async def main() -> None:
+        one = over(answer("no"))
+        never, other = await queued(one), await queued(one)
+        path = "/v1/runs/{id}/cancel"
+        cancelled = await one.client.post(path.format(**never))
+        assert cancelled.json()["status"] == "cancelled"
+        async with at_work(one):
+            assert (await until(one, other, "answered"))["answer"] == "no"
+            await until(one, never, "cancelled")
+            assert len(one.backend.prompts) == 1
+            one.models.one.backend = waiting(anyio.Event(), "never")
+            run = await queued(one)
+            await until(one, run, "running")
+            assert (await one.client.post(path.format(**run))).json()["status"] == "cancelled"
+
+    anyio.run(main)
+
+
+def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
+    over: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = begin(answer("done"))
-    run = house.post(question="x", status=201)["id"]
-    with psycopg.connect(house.sessions, autocommit=True) as db:
-        db.execute("UPDATE mlx_tools.formats SET version = 3001 WHERE name = 'queue'")
-        db.execute("DROP TABLE mlx_tools_queue.procrastinate_jobs CASCADE")
-    house.worker()
-    assert house.until(run, "answered")["answer"] == "done"
+    monkeypatch.setattr(run_worker, "GRACE", 30.0)
+
+    async def main() -> None:
+        one, come = over(), anyio.Event()
+        one.models.one.backend = waiting(come, answer("late"))
+        async with at_work(one) as worker:
+            run = await queued(one)
+            await until(one, run, "running")
+            worker.stop()
+            come.set()
+        assert (await until(one, run, "answered"))["answer"] == "late"
+        assert (await queued(one))["status"] == "queued"
+
+    anyio.run(main)
+
+
+def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(over: Any) -> None:
+    async def main() -> None:
+        one = over()
+        one.models.one.backend = waiting(anyio.Event(), "never")
+        async with at_work(one):
+            run = await queued(one)
+            await until(one, run, "running")
+        await until(one, run, "queued")
+        one.models.one.backend = ScriptedBackend(answer("done"))
+        async with at_work(one):
+            assert (await until(one, run, "answered"))["answer"] == "done"
+
+    anyio.run(main)
+
+
+def test_a_worker_outlives_its_database(over: Any, cluster: Cluster) -> None:
+    async def main() -> None:
+        one = over(answer("one"), answer("two"))
+        async with at_work(one):
+            await until(one, await queued(one), "answered")
+            await anyio.to_thread.run_sync(cluster.kill)
+            await anyio.to_thread.run_sync(cluster.start)
+            assert (await until(one, await queued(one), "answered"))["answer"] == "two"
+
+    anyio.run(main)
+
+
+class Slow(ScriptedBackend):
+    """A model that takes a moment for each piece."""
+
+    async def complete(self, request: Any) -> Any:
+        async for chunk in super().complete(request):
+            yield chunk
+            await anyio.sleep(0.02)
+
+
+def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(over: Any) -> None:
+    said = "\N{SNOWMAN} word " * 20
+
+    async def main() -> None:
+        one, told = over(), list[dict[str, Any]]()
+        one.models.one.backend = Slow(Script(answer(said), pieces=5))
+        await one.runs.open()
+        run = await queued(one)
+        async with at_work(one):
+            async for event in one.runs.follow(one.runs.find(None, run["id"]), 0, ends=True):
+                told += [] if event is None else [event[1]]
+        await one.runs.aclose()
+        kinds = [event["type"] for event in told]
+        assert kinds[-2:] == ["turn_ended", "finished"] and kinds.count("answer_piece") > 3
+        pieces = "".join(event["text"] for event in told if event["type"] == "answer_piece")
+        assert pieces and said.startswith(pieces)
+
+    anyio.run(main)
+
+
+def test_a_queue_of_an_older_version_is_made_anew_and_nothing_that_waits_is_lost(
+    over: Any, begin: Any
+) -> None:
+    async def main() -> None:
+        one = over(answer("done"))
+        run, address = await queued(one), one.runs.sessions.dsn
+        with psycopg.connect(address, autocommit=True) as db:
+            db.execute("UPDATE mlx_tools.formats SET version = 3001 WHERE name = 'queue'")
+            db.execute("DROP TABLE mlx_tools_queue.procrastinate_jobs CASCADE")
+        two = begin(answer("done"), environ={"MLX_TOOLS_SESSIONS": address})
+        async with at_work(two):
+            assert (await until(two, run, "answered"))["answer"] == "done"
+
+    anyio.run(main)
 
 
 @pytest.mark.slow
