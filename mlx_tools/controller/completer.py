@@ -125,23 +125,21 @@ class Speech:
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
-        self._parts: Sequence[str] | None = None
-        self._taken = 0
+        self._seen = ""
         self._held = ""
         self._told: list[str] = []
         self._over = False
 
-    def more(self, parts: Sequence[str] | None) -> str:
+    def more(self, prose: str | None) -> str:
         """What can be told now of a turn of which this is prose."""
-        if self._over or parts is None:
+        if self._over or prose is None:
             return ""
-        self._parts = parts if self._parts is None else self._parts
-        text = self._held + writable("".join(parts[self._taken :]))
+        text = self._held + writable(prose[len(self._seen) :])
         before = "".join(self._told[-TAIL:])[-TAIL:]
-        if parts is not self._parts or may_look_like_call(before + text, self._names):
+        if not prose.startswith(self._seen) or may_look_like_call(before + text, self._names):
             self._over = True
             return ""
-        self._taken = len(parts)
+        self._seen = prose
         text = text if self._told else text.lstrip()
         told = text.rstrip()
         self._held = text[len(told) :]

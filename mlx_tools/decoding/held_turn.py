@@ -230,8 +230,8 @@ class HeldTurn:
         return self._whole[self._prefix :]
 
     @property
-    def prose(self) -> Sequence[str] | None:
-        """The text so far, in parts, where it is and stays prose; None elsewhere."""
+    def prose(self) -> str | None:
+        """The text so far, where it is and stays prose; None elsewhere."""
         return None if self.mends or self._line is not None else self._reader.prose
 
     @property

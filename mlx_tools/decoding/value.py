@@ -297,9 +297,8 @@ class HeldObject:
     """
 
     def __init__(self, form: Form, text: str = "") -> None:
-        self._walk = ObjectScanner(self)
+        self._walk = ObjectScanner(parts=self)
         self.text = ""
-        self._read = 0  # up to where the walk has come: an escape may be half there
         self.misfit: Misfit | None = None
         self.doubt: Misfit | None = None
         self.end = 0
@@ -323,20 +322,19 @@ class HeldObject:
         """Take in the next text of the object; what follows its end is passed over."""
         if self._walk.status != MORE or self.misfit is not None:
             return
-        begin = self._read
         self.text += text
-        if not begin and (whole := self.form.fits_whole(self.text)) is not None:
+        if not self._walk.pos and (whole := self.form.fits_whole(self.text)) is not None:
             self._walk.status = CLOSED
             self.name, self.end = whole
             return
-        stop = self._read = begin + self._walk.advance(self.text[begin:], 0)
+        self._walk.advance(self.text)
         if self._walk.status == CLOSED:
-            self.end = stop
+            self.end = self._walk.pos
         elif self._walk.status == FAULT and self.misfit is None:
             if self.doubt is not None:
                 self.misfit = self.doubt
             else:
-                self._unreadable(stop)
+                self._unreadable(self._walk.pos)
         elif self._walk.status == MORE:
             self._check_open()
 

@@ -17,9 +17,8 @@ from mlx_tools.messages import ToolCall
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
 from mlx_tools.protocol.objects import object_call
-from mlx_tools.protocol.reading import Cursor, Steps
-from mlx_tools.protocol.scan import HEADS, repaired
-from mlx_tools.protocol.source import CutOff, Fault, TextSource
+from mlx_tools.protocol.scan import HEADS
+from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, encodable, loads, loose_name
 
 Catalog = Mapping[str, Mapping[str, Any]]
@@ -67,22 +66,23 @@ _ARGUMENTS: Final = (
 _M3: Final = "]<]minimax[>["
 
 
-class Bodies(TextSource):
+class Bodies:
     """Reads calls in whatever form they stand.
 
-    ``calls`` are those that were read, each up to its place in ``ends``, ``end`` the last, closing
-    marks included. ``cut`` says that the text ended within a call. ``begun``: a tool was named
-    where a call may stand. ``tagged``: values stood between tags, so that a schema gave them their
-    types. ``typed``: an object says itself that it is a call of the protocol's.
+    ``begin`` is where the text of them begins. ``calls`` are those that were read, each up to its
+    place in ``ends``; ``end`` is that of the last, closing marks included. ``cut`` says that the
+    text ended within a call. ``begun``: a tool was named where a call may stand. ``tagged``: values
+    stood between tags, so that a schema gave them their types. ``typed``: an object says itself
+    that it is a call of the protocol's.
     """
 
     def __init__(
-        self, cursor: Cursor, dialect: Dialect, catalog: Catalog, most: int | None = None
+        self, source: TextSource, dialect: Dialect, catalog: Catalog, most: int | None = None
     ) -> None:
-        super().__init__(cursor)
+        self.source = source
+        self.begin = self.end = source.pos
         self.calls: list[ToolCall] = []
         self.ends: list[int] = []
-        self.end = 0
         self.cut: CutOff | None = None
         self.begun = self.tagged = self.typed = False
         self.dropped: list[str] = []
@@ -105,13 +105,13 @@ class Bodies(TextSource):
             raise Fault("name: required")
         names = (*repairs, "noise") if self._junk else repairs
         self.calls.append(ToolCall(name, arguments, call_id, tuple(dict.fromkeys(names))))
-        self.end = self.size
+        self.end = self.source.pos
         self.ends.append(self.end)
         self._closed = False
 
     def _fail(self, reason: str) -> Steps[NoReturn]:
         """Raises: something else stands here than is due, or the text ends."""
-        raise Fault(reason) if (yield from self.peek()) else CutOff()
+        raise Fault(reason) if (yield from self.source.peek()) else CutOff()
 
     @property
     def _full(self) -> bool:
@@ -120,10 +120,12 @@ class Bodies(TextSource):
     def _call(self) -> Steps[None]:
         """One call, or an array of them, whatever its form."""
         while True:
-            yield from self.space()
-            if not ((yield from self.mark(*OPENING)) or (yield from self.mark(*FENCES))):
+            yield from self.source.space()
+            if not (
+                (yield from self.source.mark(*OPENING)) or (yield from self.source.mark(*FENCES))
+            ):
                 break
-        char = yield from self.peek()
+        char = yield from self.source.peek()
         if not char:
             raise CutOff
         if char in "{[":
@@ -140,12 +142,12 @@ class Bodies(TextSource):
         """The object that stands here; at the very end one that lacks closing brackets is read
         with them, and the run is ``cut``."""
         try:
-            return (yield from self.json_object())
+            return (yield from self.source.json_object())
         except CutOff as cut:
             if cut.scanner is None or not cut.scanner.closable:
                 raise
             try:
-                found = repaired(cut.text, cut.scanner.fixes, cut.scanner.closers())
+                found = cut.scanner.read(self.source.text, close=True)
             except Unreadable:
                 raise cut from None
             self.cut = cut
@@ -181,32 +183,32 @@ class Bodies(TextSource):
 
     def _skip_line(self, fault: Fault) -> Steps[None]:
         """Past something in the wrapper that is no call, where it does not look like one."""
-        rest, mark = yield from self.until("\n", *_CLOSES)
+        rest, mark = yield from self.source.until("\n", *_CLOSES)
         if any(f'"{head}"' in rest for head in HEADS):
             raise fault
         self.dropped.append(rest.strip())
         self._junk = True
-        if mark == "\n" and (yield from self.peek()) == "{":
+        if mark == "\n" and (yield from self.source.peek()) == "{":
             yield from self._object()
 
     def _array(self) -> Steps[None]:
-        self.step()
-        yield from self.space()
-        char = yield from self.peek()
+        self.source.pos += 1
+        yield from self.source.space()
+        char = yield from self.source.peek()
         if NAME.match(char):
             yield from self._calls_in_brackets()
             return
         first = len(self.calls)
         while True:
-            yield from self.space()
-            char = yield from self.peek()
+            yield from self.source.space()
+            char = yield from self.source.peek()
             if char == "{":
                 yield from self._object()
                 if self.cut is not None:
                     return
             elif char == '"':
-                self.step()
-                self.dropped.append((yield from self.until('"'))[0])
+                self.source.pos += 1
+                self.dropped.append((yield from self.source.until('"'))[0])
                 self._junk = True
             elif char != "]" or len(self.calls) == first:
                 yield from self._fail("a call is due in the array")
@@ -215,8 +217,8 @@ class Bodies(TextSource):
 
     def _more(self) -> Steps[str]:
         """Past the mark behind an item: a comma, or what closes the brackets; none at the end."""
-        yield from self.space()
-        char = yield from self.peek()
+        yield from self.source.space()
+        char = yield from self.source.peek()
         if not char:
             if not self.calls:
                 raise CutOff
@@ -226,18 +228,18 @@ class Bodies(TextSource):
         elif char not in ",]":
             raise Fault("',' or ']' is due")
         else:
-            self.step()
+            self.source.pos += 1
             if char == "]":
-                self.end = self.ends[-1] = self.size
+                self.end = self.ends[-1] = self.source.pos
         return char
 
     # --- Python -------------------------------------------------------------------------------
 
     def _calls_in_brackets(self) -> Steps[None]:
         while True:
-            yield from self.space()
-            name = yield from self.match(NAME, MOST_NAME)
-            if not name or (yield from self.peek()) != "(":
+            yield from self.source.space()
+            name = yield from self.source.match(NAME, MOST_NAME)
+            if not name or (yield from self.source.peek()) != "(":
                 raise Fault("a call is due in the brackets")
             yield from self._python(name)
             if (yield from self._more()) != ",":
@@ -248,7 +250,7 @@ class Bodies(TextSource):
         if self._dialect.line and not self.known(name):
             raise Fault("no tool is named")
         self.begun = True
-        text = yield from self.bracketed("'\"")
+        text = yield from self.source.bracketed("'\"")
         inside = text[1:-1].strip()
         if self._dialect.open == "<|python_tag|>":
             name = name.removesuffix(".call")
@@ -264,37 +266,37 @@ class Bodies(TextSource):
     # --- a name first -------------------------------------------------------------------------
 
     def _named(self) -> Steps[None]:
-        name = yield from self.match(NAME, MOST_NAME)
+        name = yield from self.source.match(NAME, MOST_NAME)
         if not name:
             raise Fault("a call is due after the mark")
-        char = yield from self.peek()
+        char = yield from self.source.peek()
         if char == ":":
-            self.step()
+            self.source.pos += 1
             if name == "call":
-                yield from self.space(lines=False)
-                name = yield from self.match(NAME, MOST_NAME)
-                char = yield from self.peek()
+                yield from self.source.space(lines=False)
+                name = yield from self.source.match(NAME, MOST_NAME)
+                char = yield from self.source.peek()
             else:
-                yield from self.match(_DIGITS, 12)
+                yield from self.source.match(_DIGITS, 12)
                 name = name.removeprefix("functions.")
         if char == "(":
             yield from self._python(name)
         elif char == "{" and self._dialect.body == "literal":
-            self._add(name, literal_object((yield from self.bracketed('"'))))
+            self._add(name, literal_object((yield from self.source.bracketed('"'))))
         else:
             yield from self._after_name(name)
 
     def _after_name(self, name: str) -> Steps[None]:
         """A name and, past what parts them, its arguments."""
-        yield from self.space()
-        mark = yield from self.mark(*_ARGUMENTS)
+        yield from self.source.space()
+        mark = yield from self.source.mark(*_ARGUMENTS)
         if mark == "[CALL_ID]":
-            yield from self.match(_WORD, 64)
-            mark = yield from self.mark(*_ARGUMENTS)
+            yield from self.source.match(_WORD, 64)
+            mark = yield from self.source.mark(*_ARGUMENTS)
         if mark == "<｜tool▁sep｜>":
-            yield from self.space()
-            if (yield from self.peek()) not in ("{", "`"):  # the kind stood first
-                name = yield from self.match(NAME, MOST_NAME)
+            yield from self.source.space()
+            if (yield from self.source.peek()) not in ("{", "`"):  # the kind stood first
+                name = yield from self.source.match(NAME, MOST_NAME)
         if mark.endswith("arg_key>") or mark == "<tool_sep>":
             yield from self._pairs(name, begun=mark != "<tool_sep>")
             return
@@ -310,18 +312,18 @@ class Bodies(TextSource):
 
     def _past_fence(self) -> Steps[str]:
         """The next character, white space and an opening fence aside."""
-        yield from self.space()
-        yield from self.mark(*FENCES)
-        yield from self.space()
-        return (yield from self.peek())
+        yield from self.source.space()
+        yield from self.source.mark(*FENCES)
+        yield from self.source.space()
+        return (yield from self.source.peek())
 
     def _after_noise(self) -> Steps[None]:
         """Words stand between the mark and the call: they are dropped, and the call repaired."""
         self._junk = True
-        found = _CALL_BEGINS.search((yield from self.ahead(MOST_PROSE)))
+        found = _CALL_BEGINS.search((yield from self.source.ahead(MOST_PROSE)))
         if found is None or found[0] == "\n":
             raise Fault("a call is due after the mark")
-        self.step(found.start())
+        self.source.pos += found.start()
         yield from self._call()
 
     def _pairs(self, name: str, *, begun: bool) -> Steps[None]:
@@ -330,18 +332,18 @@ class Bodies(TextSource):
         self.tagged = True
         parameters = self._parameters(name)
         while True:
-            yield from self.space()
-            if not begun and not (yield from self.mark("<arg_key>", "<longcat_arg_key>")):
+            yield from self.source.space()
+            if not begun and not (yield from self.source.mark("<arg_key>", "<longcat_arg_key>")):
                 break
             begun = False
-            key, _ = yield from self.until("</arg_key>", "</longcat_arg_key>")
-            yield from self.space()
-            if not (yield from self.mark("<arg_value>", "<longcat_arg_value>")):
+            key, _ = yield from self.source.until("</arg_key>", "</longcat_arg_key>")
+            yield from self.source.space()
+            if not (yield from self.source.mark("<arg_value>", "<longcat_arg_value>")):
                 raise Fault("a value is due after its key")
-            text, _ = yield from self.until("</arg_value>", "</longcat_arg_value>")
+            text, _ = yield from self.source.until("</arg_value>", "</longcat_arg_value>")
             value = typed(text, parameters, key.strip())
             _put(arguments, key.strip(), _unquoted(value) if isinstance(value, str) else value)
-        if not (yield from self.mark(*CLOSING)):
+        if not (yield from self.source.mark(*CLOSING)):
             yield from self._fail("a key or the end of the call is due")
         if not arguments and not self.known(name):
             raise Fault("no tool is named")
@@ -356,7 +358,7 @@ class Bodies(TextSource):
 
     def _tags(self) -> Steps[None]:
         self.tagged = True
-        ahead = yield from self.ahead(len(_M3))
+        ahead = yield from self.source.ahead(len(_M3))
         if ahead == _M3:
             yield from self._elements()
             return
@@ -364,27 +366,27 @@ class Bodies(TextSource):
             yield from self._kimi_k3()
             return
         tag, name, _ = yield from self._tag("a call is due after the mark", "function", "invoke")
-        yield from self.space()
-        if (yield from self.peek()) == "{":
+        yield from self.source.space()
+        if (yield from self.source.peek()) == "{":
             yield from self._json_arguments(name)
             return
         arguments, repairs = dict[str, Any](), tuple[str, ...]()
-        while not (yield from self.mark(_end_of(tag))):
+        while not (yield from self.source.mark(_end_of(tag))):
             repairs += yield from self._parameter(self._parameters(name), arguments)
-            yield from self.space()
+            yield from self.source.space()
         self._add(name, arguments, *repairs)
 
     def _tag(self, due: str, *names: str) -> Steps[tuple[re.Match[str], str, Mapping[str, str]]]:
         """The tag of one of these names that stands here, taken; what it names; its attributes."""
-        if (yield from self.peek()) != "<":
+        if (yield from self.source.peek()) != "<":
             yield from self._fail(due)
-        ahead = yield from self.tag(_MOST_TAG)
+        ahead = yield from self.source.tag(_MOST_TAG)
         found = _TAG.match(ahead)
         if found is None and ">" not in ahead and len(ahead) < _MOST_TAG:
             raise CutOff
         if found is None or found["tag"] not in names:
             raise Fault(due)
-        self.step(found.end())
+        self.source.pos += found.end()
         if found["bare"]:
             return found, found["bare"].strip(), {}
         attributes = _attributes(found["attributes"])
@@ -394,13 +396,13 @@ class Bodies(TextSource):
         self, parameters: Mapping[str, Any], arguments: dict[str, Any]
     ) -> Steps[tuple[str, ...]]:
         tag, key, attributes = yield from self._tag("a parameter is due", "parameter", "param")
-        if tag["tag"] == "param" and (yield from self.mark("<![CDATA[")):
-            text, _ = yield from self.until("]]>")
-            yield from self.space()
-            if not (yield from self.mark("</param>")):
+        if tag["tag"] == "param" and (yield from self.source.mark("<![CDATA[")):
+            text, _ = yield from self.source.until("]]>")
+            yield from self.source.space()
+            if not (yield from self.source.mark("</param>")):
                 raise Fault("a parameter's end is due")
         else:
-            text, _ = yield from self.until(_end_of(tag))
+            text, _ = yield from self.source.until(_end_of(tag))
             text = html.unescape(text) if tag["tag"] == "param" else text
         repairs: tuple[str, ...] = ()
         properties = parameters.get("properties") or {}
@@ -415,25 +417,25 @@ class Bodies(TextSource):
         return repairs
 
     def _kimi_k3(self) -> Steps[None]:
-        self.step(len("<|open|>call"))
-        head, _ = yield from self.until("<|sep|>")
+        self.source.pos += len("<|open|>call")
+        head, _ = yield from self.source.until("<|sep|>")
         arguments: dict[str, Any] = {}
-        while not (yield from self.mark("<|close|>call<|sep|>")):
-            yield from self.space()
-            if not (yield from self.mark("<|open|>argument")):
+        while not (yield from self.source.mark("<|close|>call<|sep|>")):
+            yield from self.source.space()
+            if not (yield from self.source.mark("<|open|>argument")):
                 yield from self._fail("an argument is due")
-            attributes = _attributes((yield from self.until("<|sep|>"))[0])
-            text, _ = yield from self.until("<|close|>argument<|sep|>")
+            attributes = _attributes((yield from self.source.until("<|sep|>"))[0])
+            text, _ = yield from self.source.until("<|close|>argument<|sep|>")
             is_text = attributes.get("type", "string") == "string"
             _put(arguments, attributes.get("key", ""), text if is_text else loads(text))
-            yield from self.space()
+            yield from self.source.space()
         self._add(html.unescape(_attributes(head).get("tool", "")), arguments)
 
     def _elements(self) -> Steps[None]:
         """MiniMax M3: each parameter an element of its own name, nested ones in it."""
-        self.step(len(_M3))
+        self.source.pos += len(_M3)
         _, name, _ = yield from self._tag("a call is due after the mark", "invoke")
-        text, _ = yield from self.until(f"{_M3}</invoke>")
+        text, _ = yield from self.source.until(f"{_M3}</invoke>")
         before, *pieces = text.split(_M3)
         if before.strip():
             raise Fault("a parameter is due")

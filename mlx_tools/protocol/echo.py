@@ -18,9 +18,9 @@ from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import DIALECTS
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import call_in
-from mlx_tools.protocol.reading import Cursor
 from mlx_tools.protocol.runs import Run
-from mlx_tools.protocol.scan import CLOSED, ObjectScanner, repaired
+from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
+from mlx_tools.protocol.source import TextSource
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
 _VARIANTS: Final = 8
@@ -131,15 +131,16 @@ def _objects(text: str) -> Iterator[Any]:
         if NO_OBJECT.match(text, pos + 1):
             pos = text.find("{", pos + 1)
             continue
-        scanner = ObjectScanner(quiet=True)
-        end, tried = scanner.take_line(text, pos, tried)
-        end = end if end >= 0 else scanner.advance(text, pos)
+        scanner = ObjectScanner(pos, quiet=True)
+        tried = scanner.take_line(text, tried)
+        if scanner.status == MORE:
+            scanner.advance(text)
+        end = scanner.pos
         left -= end - pos
         try:
             if scanner.status != CLOSED:
                 raise Unreadable(scanner.reason)
-            value = scanner.value
-            yield repaired(text[pos:end], scanner.fixes)[0] if value is None else value
+            yield scanner.read(text)[0]
         except Unreadable:
             end = pos + 1 if left > 0 else end
         pos = text.find("{", max(end, pos + 1))
@@ -176,13 +177,12 @@ def _runs(text: str) -> Iterator[Run]:
             dialect, skip = _HARMONY, 0 if mark == "to=" else len(mark)
         else:
             dialect, skip = _FIRST[mark], None
-        cursor = Cursor()
-        cursor.text, cursor.pos, cursor.final = text, found.start(), True
-        run = _AnyTool(cursor, dialect, {}, skip=skip)
+        source = TextSource(text, pos=found.start(), final=True)
+        run = _AnyTool(source, dialect, {}, skip=skip)
         for _ in run.steps():
             pass
-        left -= run.size
+        left -= source.pos - run.begin
         if run.calls:
             yield run
-        end = found.start() + run.end if run.calls else found.end()
+        end = run.end if run.calls else found.end()
         found = _MARKS.search(text, max(end, found.end()) if called is None else end)

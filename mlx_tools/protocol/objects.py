@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
 from mlx_tools.protocol.delimiters import Wrapping
 from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta, writable
-from mlx_tools.protocol.scan import CLOSED, HEADS, MORE, ObjectScanner, repaired
+from mlx_tools.protocol.scan import CLOSED, HEADS, MORE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, loads
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
@@ -194,7 +194,7 @@ def call_in(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
 class ObjectPlace:
     """The place of an object.
 
-    ``inline``: within a line of prose. ``begin``: where its wrapping begins in the kept text.
+    ``inline``: within a line of prose. ``begin``: where its wrapping begins.
     ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
     need no type. ``only_aliases``: nothing but aliases stands before it. ``wrapping``: around it.
     """
@@ -238,17 +238,13 @@ def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall
 
 @dataclass(slots=True, eq=False)
 class OpenObject:
-    """An object that may come in pieces: what there is of it, and what it is in its place.
-
-    ``parts`` are its text in earlier pieces.
-    """
+    """An object of a text that grows: what it is in its place."""
 
     place: ObjectPlace
     scanner: ObjectScanner
-    parts: list[str] = field(default_factory=list)
-    _started: bool = False  # its call was told of
+    _told: int = -1  # up to where its call was told of; -1: nothing of it
 
-    def deltas(self, index: int) -> Iterator[Delta]:
+    def deltas(self, index: int, text: str) -> Iterator[Delta]:
         """What of the message of this number came since the last time."""
         scanner = self.scanner
         if scanner.type == "final_answer" and scanner.answer:
@@ -257,16 +253,17 @@ class OpenObject:
         is_call = scanner.type == "tool_call" or (self.place.tagged and scanner.type is None)
         if not is_call or scanner.name is None:
             return
-        if not self._started:
-            self._started = True
+        if self._told < 0:
+            self._told = 0
             yield CallStarted(index, writable(scanner.name))
-        if raw := "".join(scanner.raw_arguments):
+        begin, end = scanner.arguments
+        end = scanner.pos if end < begin else end
+        if begin >= 0 and (raw := text[max(begin, self._told) : end]):
             yield ArgumentsDelta(index, writable(raw))
-            scanner.raw_arguments.clear()
+            self._told = end
 
-    def verdict(self, text: str, begin: int, end: int) -> Judgement | None:
-        """What it is, with ``text`` from ``begin`` on, of which the scanner read up to ``end``;
-        None where it goes on."""
+    def verdict(self, text: str) -> Judgement | None:
+        """What it is, as far as the scanner has come in ``text``; None where it goes on."""
         scanner, place, again = self.scanner, self.place, False
         if place.in_run and scanner.type not in (None, "tool_call"):
             return Judgement("stop")  # as judged, but as early as it can be known
@@ -274,15 +271,13 @@ class OpenObject:
             return None
         reason = scanner.bad
         if scanner.status != CLOSED:
-            if scanner.message_like and scanner.closable and text[end : end + 1] in ("`", "~", "<"):
+            next_char = text[scanner.pos : scanner.pos + 1]
+            if scanner.message_like and scanner.closable and next_char in ("`", "~", "<"):
                 return Judgement("unclosed")
             reason, again = scanner.reason, scanner.restartable
-        elif scanner.value is not None:
-            return place.judged(scanner.value, ())
         elif not reason:
-            body = "".join((*self.parts, text[begin:end]))
             try:
-                return place.judged(*repaired(body, scanner.fixes))
+                return place.judged(*scanner.read(text))
             except Unreadable as error:
                 reason = str(error)
         if scanner.message_like:
@@ -304,20 +299,22 @@ class OpenObject:
             return True
         return None if scanner.restartable else False
 
-    def cut_answer(self) -> str:
+    def cut_answer(self, text: str) -> str:
         """Return what there is of an answer's text; empty where it is none, or has none yet."""
-        scanner = ObjectScanner()
+        scanner = ObjectScanner(self.scanner.start)
         if not self.place.in_run:
-            scanner.advance("".join(self.parts), 0)
+            scanner.advance(text[: self.scanner.pos])
         return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
 
-    def closed(self, mutates: Callable[[str, Mapping[str, Any]], bool]) -> Judgement | None:
+    def closed(
+        self, text: str, mutates: Callable[[str, Mapping[str, Any]], bool]
+    ) -> Judgement | None:
         """The message with its missing closers, where rule 7 allows them."""
         scanner, place = self.scanner, self.place
         if not scanner.closable:
             return None
         try:
-            value, repairs = repaired("".join(self.parts), scanner.fixes, scanner.closers())
+            value, repairs = scanner.read(text, close=True)
         except Unreadable:
             return None
         verdict = place.judged(value, repairs)

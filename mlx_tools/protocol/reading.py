@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
@@ -19,6 +19,7 @@ from mlx_tools.protocol.delimiters import (
     Wrapping,
     wrapping_end,
 )
+from mlx_tools.protocol.source import TextSource
 from mlx_tools.protocol.strict import encodable, loose_name
 
 DEFAULT_REASONING_MARKERS: Final[tuple[tuple[str, str], ...]] = (
@@ -148,53 +149,6 @@ class ArgumentsDelta:
 Delta = AnswerDelta | ThoughtDelta | CallStarted | ArgumentsDelta
 
 
-# --- the text that readers take from --------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Cursor:
-    """The text that has come: what is not read yet begins at ``text[pos]``.
-
-    ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
-    """
-
-    text: str = ""
-    pos: int = 0
-    final: bool = False
-
-    def take(self, end: int) -> str:
-        """The text up to ``end``, which is read now."""
-        taken = self.text[self.pos : end]
-        self.pos = end
-        return taken
-
-    def put_back(self, earlier: str, begin: int) -> None:
-        """``earlier`` was read before ``text[begin]``, and is to be read again."""
-        self.text = earlier + self.text[begin:]
-        self.pos = 0
-
-    def seek(
-        self, pattern: re.Pattern[str], begun: re.Pattern[str], longest: int
-    ) -> tuple[re.Match[str] | None, int]:
-        """The next match and where it begins; or None, and how far there is none for certain.
-
-        ``begun`` matches the beginning of a match at the very end of a text, and ``longest`` is
-        the length of the longest match.
-        """
-        text, size = self.text, len(self.text)
-        found = pattern.search(text, self.pos)
-        if not self.final and (found is None or size - found.start() < longest):
-            half = begun.search(text, max(self.pos, size - longest))
-            if half is not None and (found is None or half.start() <= found.start()):
-                return None, half.start()
-        return found, size if found is None else found.start()
-
-
-T = TypeVar("T")
-Steps = Generator[None, None, T]
-"""A reader: it yields where it needs more text than has come."""
-
-
 # --- what a reader has gathered so far, and the `Reading` that comes of it ----------------------
 
 _NAME: Final = r"[A-Za-z0-9_.-]++"
@@ -267,7 +221,7 @@ def writable(text: str) -> str:
 
 
 class Alias(NamedTuple):
-    """A call in another protocol's form, and where it stands in the kept text."""
+    """A call in another protocol's form, and where it stands."""
 
     call: ToolCall
     typed: bool
@@ -279,53 +233,62 @@ class Alias(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Draft:
-    """The text in parts, and what was found in it.
+    """What was found in the text that ``source`` holds; places are those in it.
 
-    ``kept`` is all text before reading was done, without reasoning; offsets count its characters.
-    ``rest`` is what came after. ``begin`` and ``end`` are those of the messages, wrapping before
-    them included.
+    ``begin`` and ``end`` are those of the messages, wrapping before them included. ``stop`` is
+    where reading ended, -1 before that: what follows is dropped.
     """
 
-    kept: list[str] = field(default_factory=list)
-    size: int = 0
-    rest: list[str] = field(default_factory=list)
-    reasoning: list[list[str]] = field(default_factory=list)
+    source: TextSource
+    stop: int = -1
     messages: list[Message] = field(default_factory=list)
     begin: int = 0
     end: int = 0
     wrapping: Wrapping = field(default_factory=Wrapping)
     aliases: list[Alias] = field(default_factory=list)
     only_aliases: bool = True  # nothing but aliases and their wrapping so far
-    forged: list[tuple[int, int]] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     error: ErrorInfo | None = None
     quoted: ErrorInfo | None = None  # an error unless messages follow
     unclean: bool = False
     bullet: bool = False  # a bullet stands right before what comes next
-    ended: bool = False  # the turn ends where rest begins
+    ended: bool = False  # the turn ends where reading did
     call_like: bool = False
     cut_answer: bool = False
-    wrapping_may_follow: bool = False  # rest begins right after the last message
+    wrapping_may_follow: bool = False  # reading ended right after the last message
+    reasoning: list[str] = field(default_factory=list)
+    _thoughts: list[tuple[int, int]] = field(default_factory=list)  # their marks included
+    forged: list[tuple[int, int]] = field(default_factory=list)
+    _thought_chars: int = 0
 
-    def keep(self, text: str) -> None:
-        """Takes in text that may go on in the prompt."""
-        self.kept.append(text)
-        self.size += len(text)
+    @property
+    def size(self) -> int:
+        """The number of characters read so far, without thoughts."""
+        return self.source.pos - self._thought_chars
+
+    def said(self, begin: int, end: int, *, forged: bool = False) -> str:
+        """The text from ``begin`` to ``end`` without thoughts, and without what the model wrote in
+        the host's name unless ``forged``."""
+        left_out = self._thoughts if forged else sorted(self._thoughts + self.forged)
+        parts = []
+        for first, last in left_out:
+            if begin <= first < end:
+                parts.append(self.source.text[begin:first])
+                begin = last
+        return "".join((*parts, self.source.text[begin:end]))
 
     def fail(self, code: ErrorCode, message: str) -> None:
         """The error of this reading. The first counts."""
         if self.error is None:
             self.error = ErrorInfo(code, message[:500])
 
-    def cut(self, body: str = "") -> None:
-        """The text was cut off in ``body``: an error, and a run of calls runs none."""
-        self._withdraw("truncated_output", "the output was cut off", body)
+    def cut(self, begin: int) -> None:
+        """The text was cut off in what begins there: an error, and a run of calls runs none."""
+        self._withdraw("truncated_output", "the output was cut off", begin)
 
-    def _withdraw(self, code: ErrorCode, message: str, body: str = "") -> None:
-        """The messages, and ``body`` after them, do not count: an error."""
-        kept, begin = "".join(self.kept), self.begin if self.messages else self.size
-        self.kept, self.size = [kept[:begin]], begin
-        self.rest = [kept[begin:], body, *self.rest]
+    def _withdraw(self, code: ErrorCode, message: str, begin: int) -> None:
+        """The messages, and what begins there, do not count: an error."""
+        self.stop = self.begin if self.messages else begin
         self.wrapping_may_follow = False
         self.messages.clear()
         self.aliases.clear()
@@ -340,67 +303,75 @@ class Draft:
             self.fail("invalid_arguments", "arguments: an object")
         return not typed
 
-    def keep_forged(self, text: str) -> None:
-        """Takes in text that the model wrote in the host's name."""
-        self.dropped.append(text.strip())
-        self.forged.append((self.size, self.size + len(text)))
-        self.keep(text)
+    def leave_out(self, begin: int) -> None:
+        """The text from there on is no speech: a thought, or what precedes a message."""
+        self._thoughts.append((begin, self.source.pos))
+        self._thought_chars += self.source.pos - begin
+
+    def forge(self, begin: int) -> None:
+        """The text from there on was written in the host's name."""
+        self.forged.append((begin, self.source.pos))
+        self.dropped.append(self.source.text[begin : self.source.pos].strip())
 
     def add(
         self, message: Message, begin: int, wrapping: Wrapping, dropped: Sequence[str] = ()
     ) -> None:
-        """A message that ends where the kept text ends now."""
+        """A message that ends where the text is read now."""
         if not self.messages:
             self.begin = begin
         self.messages.append(message)
-        self.end = self.size
+        self.end = self.source.pos
         self.wrapping = wrapping
         self.dropped += dropped
         self.unclean = self.unclean or self.bullet or bool(dropped)
         self.bullet = False
 
-    def forget(self) -> None:
-        """All that was kept turns out to be the end of a thought that was open in the prompt."""
-        self.reasoning.append(self.kept)
-        self.unclean = self.unclean or any(text.strip(WHITE) for text in self.kept)
-        self.kept, self.size = [], 0
-        self.aliases, self.only_aliases = [], True
-        self.forged, self.quoted = [], None
+    def forget(self, end: int) -> None:
+        """All up to there turns out to be the end of a thought that was open in the prompt."""
+        thought = self.said(0, end, forged=True)
+        self.reasoning.append(thought)
+        self.unclean = self.unclean or bool(thought.strip(WHITE))
+        self.aliases, self.only_aliases, self.quoted = [], True, None
+        self._thoughts, self.forged, self._thought_chars = [], [], 0
+        self.leave_out(0)
 
     # --- the result ---
 
     def reading(self, rules: ReadingRules, reason: FinishReason, marks: Marks) -> Reading:
         """The reading of all that was gathered."""
+        if self.stop < 0:
+            self.stop = self.source.pos
         if not self.messages and self.error is None:
             self._take_aliases(rules.max_calls, own="" in rules.native)
         is_answer = bool(self.messages) and isinstance(self.messages[0], FinalAnswer)
         if is_answer and rules.tool_choice not in ("auto", "none"):
-            self._withdraw("not_allowed", "a tool_call is required")
-        kept, rest = "".join(self.kept), "".join(self.rest)
+            self._withdraw("not_allowed", "a tool_call is required", self.begin)
+        size = len(self.source.text)
+        rest = self.said(self.stop, size, forged=True)
         leftover = self._leftover(rest, marks) if rest else ""
         bare = False
         if not self.messages and self.error is None:
             self.error = self.quoted
         if not self.messages and self.error is None:
-            bare = self._take_prose(kept, rules, reason)
+            bare = self._take_prose(rules, reason)
         if self.messages and not bare:
-            commentary = self._without_forged(kept, self.begin)
-            end = wrapping_end(kept + rest, self.end, self.wrapping)
-            counted = self._without_forged(kept + rest, end)
+            commentary = self.said(0, self.begin)
+            after = self.said(self.end, size, forged=True)
+            counted = self.said(0, self.end) + after[: wrapping_end(after, 0, self.wrapping)]
         else:
-            counted = self._without_forged(kept, self.size)
+            counted = self.said(0, self.stop)
             commentary = "" if bare else counted
             counted += "" if self.ended else without_thoughts(rest, marks)
         dropped = (*self.dropped, *((leftover,) if leftover else ()))
         commentary = commentary.strip(WHITE)
-        thoughts = ("".join(thought).strip() for thought in self.reasoning)
+        thoughts = filter(None, map(str.strip, self.reasoning))
         said = commentary and not rules.parted
         beside = bare or said or dropped or self.unclean or reason == "tool_calls"
         return Reading(
             messages=tuple(self.messages),
             bare_text=bare,
             commentary=writable(commentary),
-            reasoning=writable("\n".join(thought for thought in thoughts if thought)),
+            reasoning=writable("\n".join(thoughts)),
             dropped=tuple(map(writable, dropped)),
             error=self.error,
             counted=writable(counted),
@@ -414,10 +385,9 @@ class Draft:
         which the model's own template has it call."""
         if not self.only_aliases:
             return
-        kept = "".join(self.kept)
         for number, alias in enumerate(self.aliases):
             if most is not None and number >= most:
-                self.dropped.append(kept[self.end :].strip())
+                self.dropped.append(self.said(self.end, self.stop, forged=True).strip())
                 break
             if not self.messages:
                 self.begin = alias.begin
@@ -447,9 +417,9 @@ class Draft:
             pos = ending.end()
         return rest[pos:].strip(WHITE)
 
-    def _take_prose(self, kept: str, rules: ReadingRules, reason: FinishReason) -> bool:
+    def _take_prose(self, rules: ReadingRules, reason: FinishReason) -> bool:
         """Prose alone is the answer (rule 11), unless there are reasons against it."""
-        prose = self._without_forged(kept, self.size).strip()
+        prose = self.said(0, self.stop).strip()
         if reason == "tool_calls":
             self.fail("invalid_json", "the model used its own tool-call markers")
         elif self.forged and not prose.strip(_SURPLUS):
@@ -472,12 +442,6 @@ class Draft:
             self.messages.append(FinalAnswer(tagged[1].strip() if tagged else prose))
             return True
         return False
-
-    def _without_forged(self, text: str, end: int) -> str:
-        """``text`` up to ``end``, without what the model wrote in the host's name."""
-        forged = [place for place in self.forged if place[1] <= end]
-        begins, ends = (0, *(last for _, last in forged)), (*(first for first, _ in forged), end)
-        return "".join(text[a:b] for a, b in zip(begins, ends, strict=True))
 
 
 def _is_wrapping(prose: str) -> bool:

@@ -152,20 +152,20 @@ class ResultText:
     """
 
     wrapped: bool
-    _rest: str = ""  # what the scanner has not taken yet
+    _text: str = ""
     _out: list[str] = field(default_factory=list)
     _levels: list[_OpenLevel] = field(default_factory=list)
     _told: int = -1  # how much of the open string was told, -1 before its quote
     _scanner: ObjectScanner = field(init=False)
 
     def __post_init__(self) -> None:
-        self._scanner = ObjectScanner(self)
+        self._scanner = ObjectScanner(parts=self)
 
     def feed(self, text: str) -> str:
         """Take in more of the arguments; return more of the answer."""
-        self._rest += text
+        self._text += text
         if self._scanner.status == MORE:
-            self._rest = self._rest[self._scanner.advance(self._rest, 0) :]
+            self._scanner.advance(self._text)
         token = self._scanner.open_token() if self._scanner.status == MORE else None
         if token is not None and token.is_string and not token.is_key:
             said = token.text

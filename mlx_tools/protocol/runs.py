@@ -19,8 +19,7 @@ from mlx_tools.protocol.bodies import (
 )
 from mlx_tools.protocol.delimiters import END_TOKENS, WHITE
 from mlx_tools.protocol.dialects import Dialect
-from mlx_tools.protocol.reading import Cursor, Steps
-from mlx_tools.protocol.source import CutOff, Fault
+from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable
 
 _MOST_HEADER: Final = 200
@@ -47,7 +46,7 @@ class MessageHeader(NamedTuple):
 
 
 class Run(Bodies):
-    """One run of calls, from the opening mark that stands at the cursor.
+    """One run of calls, from the opening mark that stands where the source is read.
 
     `steps` is to be resumed while it yields. Afterwards ``fault`` says why no more could be read.
     ``quoted``: prose follows in the same line. ``header``: no call stood there, but what precedes a
@@ -56,14 +55,14 @@ class Run(Bodies):
 
     def __init__(
         self,
-        cursor: Cursor,
+        source: TextSource,
         dialect: Dialect,
         catalog: Catalog,
         most: int | None = None,
         skip: int | None = None,
     ) -> None:
         """``skip``: the length of what stands before the first call, by default of the mark."""
-        super().__init__(cursor, dialect, catalog, most)
+        super().__init__(source, dialect, catalog, most)
         self.fault = ""
         self.quoted = False
         self.header: MessageHeader | None = None
@@ -83,7 +82,7 @@ class Run(Bodies):
     # --- the run ---
 
     def _run(self) -> Steps[None]:
-        self.step(self._skip)
+        self.source.pos += self._skip
         again = one = self._line_form if self._dialect.line else self._call
         if self._dialect.name == "harmony":
             again = one = self._message
@@ -97,18 +96,18 @@ class Run(Bodies):
         """After a call: past what closes it, and whether another follows."""
         separated = False
         while True:
-            yield from self.space()
-            if (yield from self.mark(*CLOSING)):
+            yield from self.source.space()
+            if (yield from self.source.mark(*CLOSING)):
                 self._closed = True
-                self.end = self.size
+                self.end = self.source.pos
                 continue
-            char = yield from self.peek()
+            char = yield from self.source.peek()
             if char not in (",", ";") or separated or self._closed:
                 break
             separated = True
-            self.step()
+            self.source.pos += 1
         if not self._full:
-            if (yield from self.mark(*OPENING)):
+            if (yield from self.source.mark(*OPENING)):
                 self._closed = False
                 return not self._one_array
             if (yield from self._another(char)):
@@ -119,7 +118,7 @@ class Run(Bodies):
         """Return whether a call stands here that has no opening mark of its own."""
         if self._dialect.name in _ONE_A_LINE:
             return (yield from self._is_marked_again())
-        ahead = yield from self.ahead(len("<｜DSML｜invoke name="))
+        ahead = yield from self.source.ahead(len("<｜DSML｜invoke name="))
         if _CALL_TAG.match(ahead):
             return True
         if self._closed or not char:
@@ -132,30 +131,30 @@ class Run(Bodies):
 
     def _is_marked_again(self) -> Steps[bool]:
         """Past the mark of a line, or before the header, that calls another known tool."""
-        here = self.size
+        here = self.source.pos
         if self._dialect.name == "harmony":
-            begun = yield from self.mark("<|start|>", "<|channel|>")
-            self.put_back(here)
-            ahead = (yield from self.ahead(_MOST_HEADER)) if begun else ""
+            begun = yield from self.source.mark("<|start|>", "<|channel|>")
+            self.source.pos = here
+            ahead = (yield from self.source.ahead(_MOST_HEADER)) if begun else ""
             found = _NEXT_MESSAGE.match(ahead)
             return found is not None and self.known(found[1].removeprefix("functions."))
-        if not (yield from self.mark(self._dialect.open)):
+        if not (yield from self.source.mark(self._dialect.open)):
             return False
-        behind = self.size
-        yield from self.space(lines=False)
-        name = yield from self.match(NAME, MOST_NAME)
+        behind = self.source.pos
+        yield from self.source.space(lines=False)
+        name = yield from self.source.match(NAME, MOST_NAME)
         again = self.known(name)
-        self.put_back(behind if again else here)
+        self.source.pos = behind if again else here
         return again
 
     def _ended(self) -> Steps[bool]:
         """After the last call: whether prose follows in its line, or another call after it."""
-        self.put_back(self.end)
-        yield from self.space(lines=False)
-        here = self.size
-        char = yield from self.peek()
-        ends = char in ("", "\n") or bool((yield from self.mark(*END_TOKENS)))
-        self.put_back(here)
+        self.source.pos = self.end
+        yield from self.source.space(lines=False)
+        here = self.source.pos
+        char = yield from self.source.peek()
+        ends = char in ("", "\n") or bool((yield from self.source.mark(*END_TOKENS)))
+        self.source.pos = here
         opening = self._dialect.open
         if (
             not self._full
@@ -163,13 +162,13 @@ class Run(Bodies):
             and not self._dialect.line
             and not self._one_array
         ):
-            ahead = yield from self.ahead(MOST_PROSE + len(opening))
+            ahead = yield from self.source.ahead(MOST_PROSE + len(opening))
             found = ahead.find(opening)
             if found >= 0 and not _FOREIGN.search(ahead, 0, found):
-                self.dropped.append(self.step(found).strip())
-                self.step(self._skip)
+                self.dropped.append(ahead[:found].strip())
+                self.source.pos += found + self._skip
                 return True
-        self.put_back(self.end)
+        self.source.pos = self.end
         in_array = self._full and char == "," and not self._closed
         self.quoted = not (ends or in_array or self._dialect.is_token)
         return False
@@ -180,19 +179,19 @@ class Run(Bodies):
         """The forms whose mark may stand in prose: a name of the catalog must follow."""
         match self._dialect.name:
             case "phi":
-                self.put_back(len("functools"))
+                self.source.pos = self.begin + len("functools")
                 yield from self._array()
             case "functionary":
                 yield from self._functionary()
             case "pythonic":
-                self.put_back(0)
-                ahead = yield from self.ahead(MOST_NAME + 1)
+                self.source.pos = self.begin
+                ahead = yield from self.source.ahead(MOST_NAME + 1)
                 name = NAME.match(ahead[1:].lstrip(WHITE))
                 self._name_tool(name[0] if name else "")
                 yield from self._array()
             case "gemma3":
-                yield from self.space()
-                is_array = (yield from self.peek()) == "["
+                yield from self.source.space()
+                is_array = (yield from self.source.peek()) == "["
                 yield from self._array() if is_array else self._named()
             case _:
                 yield from self._action()
@@ -204,23 +203,23 @@ class Run(Bodies):
 
     def _action(self) -> Steps[None]:
         """After ``call:`` or ``Action:``, on the same line: a tool, and its arguments."""
-        yield from self.space(lines=False)
+        yield from self.source.space(lines=False)
         is_react = self._dialect.name == "react"
-        if is_react and (yield from self.peek()) in ("\n", "`"):
-            yield from self.space()
-            if (yield from self.mark(*FENCES)):
-                yield from self.space()
+        if is_react and (yield from self.source.peek()) in ("\n", "`"):
+            yield from self.source.space()
+            if (yield from self.source.mark(*FENCES)):
+                yield from self.source.space()
                 yield from self._call()
                 return
-        name = yield from self.match(NAME, MOST_NAME)
+        name = yield from self.source.match(NAME, MOST_NAME)
         self._name_tool(name)
         if not is_react:
-            if (yield from self.peek()) != "(":
+            if (yield from self.source.peek()) != "(":
                 raise Fault("brackets are due")
             yield from self._python(name)
             return
-        yield from self.space()
-        if not (yield from self.mark("Action Input:")):
+        yield from self.source.space()
+        if not (yield from self.source.mark("Action Input:")):
             raise Fault("'Action Input:' is due")
         if (yield from self._past_fence()) != "{":
             raise Fault("arguments are due")
@@ -229,36 +228,36 @@ class Run(Bodies):
     def _functionary(self) -> Steps[None]:
         """A name on a line, its arguments on the next; more calls follow their mark."""
         while True:
-            name = yield from self.match(NAME, MOST_NAME)
+            name = yield from self.source.match(NAME, MOST_NAME)
             self._name_tool(name)
-            if (yield from self.ahead(2)) != "\n{":
+            if (yield from self.source.ahead(2)) != "\n{":
                 raise Fault("no tool is named")
-            self.step()
+            self.source.pos += 1
             yield from self._json_arguments(name)
-            yield from self.space()
-            if self._full or self.cut or not (yield from self.mark(">>>")):
+            yield from self.source.space()
+            if self._full or self.cut or not (yield from self.source.mark(">>>")):
                 return
 
     def _message(self) -> Steps[None]:
         """The header of a message, up to its text: a call where it is for a tool."""
-        begin = self.size if self.calls else 0  # of the header, its mark with it
+        begin = self.source.pos if self.calls else self.begin  # of the header, with its mark
         try:
-            _, end = yield from self.until("<|message|>", "\n")
+            _, end = yield from self.source.until("<|message|>", "\n")
         except CutOff:
-            self.begun = "to=functions." in "".join(self.taken)
+            self.begun = "to=functions." in self.source.text[self.begin :]
             raise
         if end == "\n":
             raise Fault("a message is due after its header")
-        head = "".join(self.taken)[begin:]
+        head = self.source.text[begin : self.source.pos]
         to = re.search(r"\bto=([\w.$-]+)", head)
         channel = re.search(r"<\|channel\|>\s*(\w+)", head)
-        self.end = self.size
+        self.end = self.source.pos
         recipient = to[1] if to else ""
         self.header = MessageHeader(recipient, channel[1] if channel else "")
         if not recipient or recipient in ("user", "assistant"):
             return
-        yield from self.space()
-        if (yield from self.peek()) == "{":
+        yield from self.source.space()
+        if (yield from self.source.peek()) == "{":
             if not self._loose and not self.known(recipient):
                 raise Fault("there are no tools")
             self.header = None

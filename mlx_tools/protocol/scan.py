@@ -19,9 +19,9 @@ from mlx_tools.protocol.strict import (
     MAX_DEPTH,
     MAX_DIGITS,
     Unreadable,
+    arguments_span,
     decode,
     loads,
-    raw_arguments,
 )
 
 MORE: Final = 0
@@ -99,22 +99,23 @@ class OpenToken(NamedTuple):
 
 
 class ObjectScanner:
-    """One object, from its opening brace.
+    """One object of a text that grows, from its opening brace at ``start``.
 
-    Call `advance` until ``status`` is no longer `MORE`. At `CLOSED` the end is reached; at `FAULT`
-    the position returned is that of the character that fits nothing, and ``reason`` says what was
-    wrong. ``bad`` says why an object cannot be read although its end can be found. ``value`` is an
-    object that `take_line` took.
+    Call `advance` until ``status`` is no longer `MORE`; it has come up to ``pos``. At `CLOSED` that
+    is the end of the object; at `FAULT` the character there fits nothing, and ``reason`` says what
+    was wrong. ``bad`` says why an object cannot be read although its end can be found. ``value`` is
+    an object that `take_line` took. All offsets are the text's.
 
     It decodes only what a stream must know early: the outermost keys, ``type``, ``name`` and,
-    unless ``quiet``, ``answer`` (the text of ``content``) and ``raw_arguments``, which a stream
-    empties as it goes. With ``parts`` it decodes all, and tells them. ``begin`` is where the last
-    key or value began, ``settled_end`` where the last bracket or value ends: white space, a comma,
-    a key or an open token may follow.
+    unless ``quiet``, ``answer`` (the text of ``content``, which a stream empties as it goes) and
+    where ``arguments`` begin and end, -1 before that. With ``parts`` it decodes all, and tells
+    them. ``begin`` is where the last key or value began, ``settled_end`` where the last bracket or
+    value ends: white space, a comma, a key or an open token may follow.
     """
 
-    def __init__(self, parts: Parts | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, start: int = 0, parts: Parts | None = None, *, quiet: bool = False) -> None:
         self.status = MORE
+        self.start = self.pos = self.begin = self.settled_end = start
         self.fixes: list[Fix] = []
         self.first_key: str | None = None
         self.message_like = False
@@ -124,22 +125,17 @@ class ObjectScanner:
         self.bad = ""
         self.value: dict[str, Any] | None = None
         self.answer: list[str] = []
-        self.raw_arguments: list[str] = []
-        self.begin = 0
-        self.settled_end = 0
+        self.arguments = (-1, -1)
         self.field: str | None = None  # the outermost key whose value is due, open or just ended
         self._parts = parts
         self._quiet = quiet or parts is not None
         self._state = _FIRST_KEY
         self._stack: list[bool] = []  # True: an object, False: an array
         self._string: _StringToken | None = None  # that is open
-        self._open_word = ""  # what there is of a word at the end of the piece
+        self._open_word = ""  # what there is of a word at the end of the text
         self._comment = ""  # what ends the comment that is open
         self._comment_begin = -1  # of the last comment
         self._text = ""
-        self._length = 0  # characters taken in before the present piece
-        self._base = 0  # what makes an index of the piece one of the object
-        self._arguments_from = -1  # index in the piece where the arguments go on, or -1
         self._lenient = False  # it may be a message: its strings may hold raw newlines
         self._key = ""
         self._key_quoted = False
@@ -188,10 +184,6 @@ class ObjectScanner:
         """True if nothing but closing brackets is missing."""
         return self.value_ended and not self.bad
 
-    def closers(self) -> str:
-        """The brackets that would close what is open."""
-        return "".join("}" if is_object else "]" for is_object in reversed(self._stack))
-
     def open_token(self) -> OpenToken | None:
         """The string or word that is open."""
         is_key = self._state <= _NEXT_KEY
@@ -201,47 +193,38 @@ class ObjectScanner:
 
     # --- going on ---
 
-    def advance(self, text: str, pos: int) -> int:
-        """Reads on from ``text[pos]``; returns where it stopped. See the class for what then."""
-        begin = pos
+    def advance(self, text: str) -> None:
+        """Reads on in ``text``, which begins with all that was read: see the class."""
         self._text = text
-        self._base = self._length - pos
-        if self._arguments_from >= 0:
-            self._arguments_from = pos
         if not self._stack:
-            pos = self._open(pos, True)
-        while self.status == MORE and pos < len(text):
-            after = self._next(pos)
-            if after == pos:
+            self.pos = self._open(self.start, True)
+        while self.status == MORE and self.pos < len(text):
+            after = self._next(self.pos)
+            if after == self.pos:
                 break
-            pos = after
-        self._length += pos - begin
-        if self.status == MORE and self._arguments_from >= 0:
-            self.raw_arguments.append(text[self._arguments_from : pos])
+            self.pos = after
         self._text = ""
-        return pos
 
-    def take_line(self, text: str, pos: int, tried: int) -> tuple[int, int]:
-        """Takes the object at ``pos`` at once where it stands on one line and is strict JSON: most
-        are, and to decode one is many times as fast. In place of `advance`, which goes on else.
+    def take_line(self, text: str, tried: int) -> int:
+        """Takes the object at once where it stands on one line and is strict JSON: most are, and to
+        decode one is many times as fast. `advance` goes on where it is not.
 
-        Returns where it ends, -1 where nothing was taken; and where its line does, up to which
-        there is nothing to be tried again: up to ``tried`` nothing is.
+        Returns the end of the line, up to which there is nothing to be tried again: up to ``tried``
+        nothing is.
         """
-        line_end = text.find("\n", pos) % (len(text) + 1)
+        line_end = text.find("\n", self.start) % (len(text) + 1)
         if line_end <= tried:
-            return -1, tried
-        line = text[pos:line_end]
+            return tried
+        line = text[self.start : line_end]
         try:
             value, end = decode(line)
         except Unreadable:
-            return -1, line_end
-        arguments = value.get("arguments")
-        if isinstance(arguments, dict) and not self._quiet:
-            raw = raw_arguments(line[:end])
-            if raw is None:
-                return -1, line_end
-            self.raw_arguments = [raw]
+            return line_end
+        if isinstance(value.get("arguments"), dict) and not self._quiet:
+            span = arguments_span(line[:end])
+            if span is None:
+                return line_end
+            self.arguments = self.start + span[0], self.start + span[1]
         kind, name, answer = value.get("type"), value.get("name"), value.get("content")
         self.type = kind if isinstance(kind, str) else None
         self.name = name if isinstance(name, str) else None
@@ -249,8 +232,31 @@ class ObjectScanner:
         self.message_like = self.first_key in HEADS or self.type in _PROTOCOL_TYPES
         if isinstance(answer, str) and not self._quiet:
             self.answer = [answer]
-        self.status, self.value = CLOSED, value
-        return pos + end, line_end
+        self.status, self.value, self.pos = CLOSED, value, self.start + end
+        return line_end
+
+    def read(self, text: str, *, close: bool = False) -> tuple[Any, tuple[str, ...]]:
+        """The value of the object in ``text``, up to where the scanner has come, with its fixes put
+        in; and the names of the repairs. ``close``: with the closing brackets that are missing.
+
+        Raises `Unreadable` where the result is no strict JSON, or a second reader finds another
+        meaning in it.
+        """
+        if self.value is not None:
+            return self.value, ()
+        pieces: list[str] = []
+        done = self.start
+        names: dict[str, None] = {}
+        for fix in sorted(self.fixes):
+            pieces += (text[done : fix.start], fix.text)
+            done = fix.end
+            names[fix.name] = None
+        closers = "".join("}" if is_object else "]" for is_object in reversed(self._stack))
+        closers = closers if close else ""
+        value = loads("".join((*pieces, text[done : self.pos], closers)))
+        if "missing_comma" in names:
+            _agree(text[self.start : self.pos] + closers, value)
+        return value, (*names, "missing_closers") if close else (*names,)
 
     def _next(self, pos: int) -> int:
         """Reads the next part; ``pos`` where more text must come."""
@@ -271,7 +277,7 @@ class ObjectScanner:
 
     def _fail(self, pos: int, reason: str) -> int:
         self.status = FAULT
-        self.reason = f"{reason} at character {pos + self._base + 1}"
+        self.reason = f"{reason} at character {pos - self.start + 1}"
         return pos
 
     # --- keys and values ---
@@ -279,7 +285,7 @@ class ObjectScanner:
     def _at_key(self, pos: int, char: str) -> int:
         if char == "}":
             return self._close(pos, drop_comma=self._state == _NEXT_KEY)
-        self.begin = pos + self._base
+        self.begin = pos
         if char in "\"'":
             return self._open_string(pos, char)
         return self._word(pos) if char in _KEY_START else self._fail(pos, "a key is due")
@@ -305,7 +311,7 @@ class ObjectScanner:
     def _at_value(self, pos: int, char: str) -> int:
         if char == "]" and self._state != _VALUE:
             return self._close(pos, drop_comma=self._state == _NEXT_ITEM)
-        self.begin = pos + self._base
+        self.begin = pos
         if char in "\"'":
             return self._open_string(pos, char)
         if char in "{[":
@@ -313,12 +319,12 @@ class ObjectScanner:
         return self._word(pos) if char in _WORD_START else self._fail(pos, "a value is due")
 
     def _open(self, pos: int, is_object: bool) -> int:
-        if self._parts is not None and not self._parts.opened(pos + self._base, is_object):
+        if self._parts is not None and not self._parts.opened(pos, is_object):
             self.status = FAULT
         else:
-            self.settled_end = pos + 1 + self._base
+            self.settled_end = pos + 1
         if len(self._stack) == 1 and not self._quiet and is_object and self.field == "arguments":
-            self._arguments_from = pos
+            self.arguments = pos, -1
         self._stack.append(is_object)
         self._state = _FIRST_KEY if is_object else _FIRST_ITEM
         if len(self._stack) > MAX_DEPTH:
@@ -330,27 +336,26 @@ class ObjectScanner:
     def _close(self, pos: int, *, drop_comma: bool = False) -> int:
         if drop_comma:
             self.fixes.append(Fix(self._comma, self._comma + 1, "", "trailing_comma"))
-        if self._parts is not None and not self._parts.closed(pos + self._base):
+        if self._parts is not None and not self._parts.closed(pos):
             self.status = FAULT
             return pos
         self._stack.pop()
         if not self._stack:
             self.status = CLOSED
             return pos + 1
-        if len(self._stack) == 1 and self._arguments_from >= 0:
-            self.raw_arguments.append(self._text[self._arguments_from : pos + 1])
-            self._arguments_from = -1
+        if len(self._stack) == 1 and self.arguments[1] < self.arguments[0]:
+            self.arguments = self.arguments[0], pos + 1
         return self._end_value(pos + 1, "closed")
 
     def _end_value(self, end: int, kind: str, value: str = "", *, is_string: bool = False) -> int:
         self._state = _COMMA
         self._last = kind
         self._after_number = False
-        place, parts = end + self._base, self._parts if kind != "closed" else None
-        if parts is not None and not parts.valued(self.begin, place, value, is_string):
+        parts = self._parts if kind != "closed" else None
+        if parts is not None and not parts.valued(self.begin, end, value, is_string):
             self.status = FAULT
         else:
-            self.settled_end = place
+            self.settled_end = end
         return end
 
     # --- commas ---
@@ -358,15 +363,15 @@ class ObjectScanner:
     def _at_comma(self, pos: int, char: str) -> int:
         is_object = self._stack[-1]
         if char == ",":
-            self._comma = pos + self._base
+            self._comma = pos
             self._state = _NEXT_KEY if is_object else _NEXT_ITEM
             return pos + 1
         if char == ("}" if is_object else "]"):
             return self._close(pos)
-        apart = pos + self._base > self.settled_end
+        apart = pos > self.settled_end
         if not self._comma_is_missing(char, is_object, apart):
             return self._fail(pos, "',' or a closing bracket is due")
-        self.fixes.append(Fix(pos + self._base, pos + self._base, ",", "missing_comma"))
+        self.fixes.append(Fix(pos, pos, ",", "missing_comma"))
         # FIRST, not NEXT: what follows must be a key or an item, as there is no comma to drop.
         self._state = _FIRST_KEY if is_object else _FIRST_ITEM
         self._after_number = self._last == "number"
@@ -402,11 +407,11 @@ class ObjectScanner:
         newlines = self._lenient and not is_key
         self._string = _StringToken(quote, pieces, newlines=newlines, controls=not is_key)
         if quote == "'":
-            self.fixes.append(Fix(pos + self._base, pos + self._base + 1, '"', "single_quotes"))
+            self.fixes.append(Fix(pos, pos + 1, '"', "single_quotes"))
         return pos + 1
 
     def _in_string(self, token: _StringToken, pos: int) -> int:
-        end = token.advance(self._text, pos, self._base, self.fixes)
+        end = token.advance(self._text, pos, self.fixes)
         if token.status == FAULT:
             return self._fail(end, "a control character stands in a string")
         if token.status == MORE:
@@ -440,11 +445,10 @@ class ObjectScanner:
         if end == len(self._text) and len(word) < _LONGEST_WORD:
             self._open_word = word
             return pos
-        start = pos + self._base
         if self._state <= _NEXT_KEY:
             if not _IDENTIFIER.fullmatch(word):
                 return self._fail(pos, "a key is due")
-            self.fixes.append(Fix(start, end + self._base, f'"{word}"', "unquoted_key"))
+            self.fixes.append(Fix(pos, end, f'"{word}"', "unquoted_key"))
             self._key, self._key_quoted = word, False
             self._state = _COLON
             return end
@@ -456,7 +460,7 @@ class ObjectScanner:
         if literal not in ("true", "false", "null"):
             return self._fail(pos, "a value is due")
         if literal != word:
-            self.fixes.append(Fix(start, end + self._base, literal, "python_literal"))
+            self.fixes.append(Fix(pos, end, literal, "python_literal"))
         return self._end_value(end, "literal", literal)
 
     def _open_comment(self, pos: int) -> int:
@@ -467,7 +471,7 @@ class ObjectScanner:
         if opener[0] == "/" and opener not in ("/*", "//"):
             return self._fail(pos, "'/' fits nothing")
         self._comment = "*/" if opener == "/*" else "\n"
-        self._comment_begin = pos + self._base
+        self._comment_begin = pos
         return pos + (1 if opener[0] == "#" else 2)
 
     def _in_comment(self, pos: int) -> int:
@@ -481,7 +485,7 @@ class ObjectScanner:
         if end < 0:
             return size - 1 if is_block and text[-1] == "*" else size
         end += 2 if is_block else 0
-        self.fixes.append(Fix(self._comment_begin, end + self._base, " ", "comment"))
+        self.fixes.append(Fix(self._comment_begin, end, " ", "comment"))
         self._comment = ""
         return end if end > pos else self._next(end)  # an empty one takes nothing, and has ended
 
@@ -525,7 +529,7 @@ class _StringToken:
         self._newlines = newlines
         self._controls = controls
 
-    def advance(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
+    def advance(self, text: str, pos: int, fixes: list[Fix]) -> int:
         """Reads on; stops after the closing quote, or at what may not stand in it."""
         size, body = len(text), _BODY[self.quote]
         while True:
@@ -541,20 +545,20 @@ class _StringToken:
             if char == self.quote:
                 self.status = CLOSED
                 if char == "'":
-                    fixes.append(Fix(pos + base, pos + base + 1, '"', "single_quotes"))
+                    fixes.append(Fix(pos, pos + 1, '"', "single_quotes"))
                 return pos + 1
             if char == "\\":
-                after = self._escape(text, pos, base, fixes)
+                after = self._escape(text, pos, fixes)
                 if after == pos:
                     return pos
                 pos = after
             elif char == '"':
-                self._put(char, Fix(pos + base, pos + base + 1, '\\"', "single_quotes"), fixes)
+                self._put(char, Fix(pos, pos + 1, '\\"', "single_quotes"), fixes)
                 pos += 1
             elif self._newlines if char in "\r\n" else self._controls:
                 name = "raw_newline" if char in "\r\n" else "raw_control"
                 escape = f"\\u{ord(char):04x}"
-                self._put(char, Fix(pos + base, pos + base + 1, escape, name), fixes)
+                self._put(char, Fix(pos, pos + 1, escape, name), fixes)
                 pos += 1
             else:
                 self.status = FAULT
@@ -565,21 +569,20 @@ class _StringToken:
         if self.pieces is not None:
             self.pieces.append(char)
 
-    def _escape(self, text: str, pos: int, base: int, fixes: list[Fix]) -> int:
+    def _escape(self, text: str, pos: int, fixes: list[Fix]) -> int:
         """A backslash that begins no valid escape; returns ``pos`` where more text must come."""
         if _OPEN_ESCAPE.match(text, pos):
             return pos
-        place = pos + base
         if self.quote == "'":
             if text[pos + 1] == "'":
-                self._put("'", Fix(place, place + 1, "", "single_quotes"), fixes)
+                self._put("'", Fix(pos, pos + 1, "", "single_quotes"), fixes)
                 return pos + 2
             if text[pos + 1] in _OTHERS_ESCAPES:
                 self.bad = "an escape in single quotes can be read in two ways"
         if _LONE_HIGH.match(text, pos):
             self.bad = "a string holds half of a surrogate pair"
             return pos + 6
-        self._put("\\", Fix(place, place + 1, "\\\\", "invalid_escape"), fixes)
+        self._put("\\", Fix(pos, pos + 1, "\\\\", "invalid_escape"), fixes)
         return pos + 1
 
 
@@ -609,32 +612,6 @@ REPAIRS: Final[tuple[str, ...]] = (
 
 SECOND_OPINION_CHARS: Final = 2000
 """The longest text for which `json_repair`, which is not linear, is asked."""
-
-
-def repaired(text: str, fixes: Sequence[Fix], closers: str = "") -> tuple[Any, tuple[str, ...]]:
-    """The value of ``text`` with ``fixes`` and ``closers`` put in, and the names of the repairs.
-
-    Raises `Unreadable` where the result is no strict JSON, or a second reader finds another
-    meaning in it.
-    """
-    if not fixes and not closers:
-        return loads(text), ()
-    ordered = sorted(fixes)
-    value = loads(_patched(text, ordered) + closers)
-    names = tuple(dict.fromkeys(fix.name for fix in ordered))
-    if "missing_comma" in names:
-        _agree(text + closers, value)
-    return value, (*names, "missing_closers") if closers else names
-
-
-def _patched(text: str, fixes: Sequence[Fix]) -> str:
-    pieces: list[str] = []
-    done = 0
-    for fix in fixes:
-        pieces += (text[done : fix.start], fix.text)
-        done = fix.end
-    pieces.append(text[done:])
-    return "".join(pieces)
 
 
 def _agree(text: str, value: Any) -> None:

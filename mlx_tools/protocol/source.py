@@ -1,20 +1,20 @@
-"""The text from a mark on, for readers that wait where it ends.
+"""The text of a completion as it comes, for readers that wait where it ends.
 
-A reader of a call's body is a generator: it yields where it needs more text than has come, and is
-resumed when there is more. So it is written as if the whole text were there, and its result does
-not depend on how the text was split. What it takes is kept, to be put back if it was no call.
+A reader is a generator: it yields where it needs more text than has come, and is resumed when there
+is more. So it is written as if the whole text were there, and its result does not depend on how the
+text was split.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mlx_tools.protocol.delimiters import any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
-from mlx_tools.protocol.reading import Cursor, Steps
-from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner, repaired
+from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
 
 _SPACE: Final = re.compile(r"[ \t\r\n]++")
@@ -22,6 +22,10 @@ _BLANKS: Final = re.compile(r"[ \t\r]++")
 _PLAIN: Final = re.compile(r"[^()\[\]{}'\"<]++")
 _NOT_END: Final = {quote: re.compile(rf"[^\\{quote}]++") for quote in "'\""}
 _CLOSERS: Final = {"(": ")", "{": "}", "[": "]"}
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+"""A reader: it yields where it needs more text than has come."""
 
 
 class Fault(Exception):
@@ -31,9 +35,8 @@ class Fault(Exception):
 class CutOff(Exception):
     """The text ends within a call. ``scanner``: within this object, which may be closed."""
 
-    def __init__(self, text: str = "", scanner: ObjectScanner | None = None) -> None:
+    def __init__(self, scanner: ObjectScanner | None = None) -> None:
         super().__init__("the output was cut off")
-        self.text = text
         self.scanner = scanner
 
 
@@ -44,43 +47,55 @@ def _looked_for(*marks: str) -> tuple[re.Pattern[str], re.Pattern[str], int]:
 
 
 class TextSource:
-    """The text that a generator reads from. ``size`` counts the characters that were taken."""
+    """All text that has come, ``text``: what is not read yet begins at ``pos``.
 
-    def __init__(self, cursor: Cursor) -> None:
-        self._cursor = cursor
-        self.taken: list[str] = []
-        self.size = 0
+    ``final`` says that nothing more will come: what could be the beginning of a mark is none then.
+    To read something again is to set ``pos`` back.
+    """
+
+    def __init__(self, text: str = "", *, pos: int = 0, final: bool = False) -> None:
+        self.text = text
+        self.pos = pos
+        self.final = final
+
+    def add(self, piece: str) -> None:
+        """Takes in what has come."""
+        # A string that nothing else refers to grows where it is; else all of it would be copied.
+        text, self.text = self.text, ""
+        text += piece
+        self.text = text
 
     @property
-    def _left(self) -> int:
-        return len(self._cursor.text) - self._cursor.pos
+    def left(self) -> int:
+        """The number of characters that are there and not read yet."""
+        return len(self.text) - self.pos
 
-    def _take(self, end: int) -> str:
-        text = self._cursor.take(end)
-        self.taken.append(text)
-        self.size += len(text)
-        return text
+    def take(self, end: int) -> str:
+        """The text up to ``end``, which is read now."""
+        taken = self.text[self.pos : end]
+        self.pos = end
+        return taken
 
-    def put_back(self, size: int) -> None:
-        """All but the first ``size`` characters that were taken are to be read again."""
-        back: list[str] = []
-        while self.size > size:
-            piece = self.taken.pop()
-            keep = max(0, len(piece) - (self.size - size))
-            self.size -= len(piece) - keep
-            back.append(piece[keep:])
-            if keep:
-                self.taken.append(piece[:keep])
-        cursor, count = self._cursor, sum(map(len, back))
-        if count <= cursor.pos:  # it is all there still
-            cursor.pos -= count
-        else:
-            cursor.put_back("".join(reversed(back)), cursor.pos)
+    def seek(
+        self, pattern: re.Pattern[str], begun: re.Pattern[str], longest: int
+    ) -> tuple[re.Match[str] | None, int]:
+        """The next match and where it begins; or None, and how far there is none for certain.
+
+        ``begun`` matches the beginning of a match at the very end of a text, and ``longest`` is
+        the length of the longest match.
+        """
+        text, size = self.text, len(self.text)
+        found = pattern.search(text, self.pos)
+        if not self.final and (found is None or size - found.start() < longest):
+            half = begun.search(text, max(self.pos, size - longest))
+            if half is not None and (found is None or half.start() <= found.start()):
+                return None, half.start()
+        return found, size if found is None else found.start()
 
     def fill(self, size: int) -> Steps[bool]:
         """Waits until there are so many characters; False where the text ends before."""
-        while self._left < size:
-            if self._cursor.final:
+        while self.left < size:
+            if self.final:
                 return False
             yield
         return True
@@ -92,62 +107,53 @@ class TextSource:
     def ahead(self, size: int) -> Steps[str]:
         """So many of the next characters, or all there are."""
         yield from self.fill(size)
-        return self._cursor.text[self._cursor.pos : self._cursor.pos + size]
+        return self.text[self.pos : self.pos + size]
 
     def tag(self, most: int) -> Steps[str]:
         """The next characters up to a ``>``, with it, at most ``most``; nothing is taken."""
-        cursor = self._cursor
         while True:
-            end = cursor.text.find(">", cursor.pos, cursor.pos + most)
-            if end >= 0 or cursor.final or self._left >= most:
-                return cursor.text[cursor.pos : end + 1 if end >= 0 else cursor.pos + most]
+            end = self.text.find(">", self.pos, self.pos + most)
+            if end >= 0 or self.final or self.left >= most:
+                return self.text[self.pos : end + 1 if end >= 0 else self.pos + most]
             yield
-
-    def step(self, size: int = 1) -> str:
-        """Takes so many characters, which are there."""
-        return self._take(self._cursor.pos + size)
 
     def space(self, *, lines: bool = True) -> Steps[None]:
         """Goes past white space, newlines among it only with ``lines``."""
         pattern = _SPACE if lines else _BLANKS
         while (yield from self.fill(1)):
-            found = pattern.match(self._cursor.text, self._cursor.pos)
+            found = pattern.match(self.text, self.pos)
             if found is None:
                 return
-            self._take(found.end())
+            self.pos = found.end()
 
     def mark(self, *marks: str) -> Steps[str]:
         """Takes the longest of the marks that stands here; empty where none does."""
         pattern, begun, _ = _looked_for(*marks)
-        cursor = self._cursor
-        while not cursor.final and (not self._left or begun.match(cursor.text, cursor.pos)):
+        while not self.final and (not self.left or begun.match(self.text, self.pos)):
             yield
-        found = pattern.match(cursor.text, cursor.pos)
-        return self._take(found.end()) if found else ""
+        found = pattern.match(self.text, self.pos)
+        return self.take(found.end()) if found else ""
 
     def until(self, *marks: str) -> Steps[tuple[str, str]]:
         """The text before the next of the marks, and that mark; both are taken. Raises `CutOff`."""
         looked_for = _looked_for(*marks)
-        parts: list[str] = []
-        cursor = self._cursor
+        begin = self.pos
         while True:
-            found, end = cursor.seek(*looked_for)
-            parts.append(self._take(end))
+            found, self.pos = self.seek(*looked_for)
             if found is not None:
-                return "".join(parts), self._take(found.end())
-            if cursor.final:
+                return self.text[begin : self.pos], self.take(found.end())
+            if self.final:
                 raise CutOff
             yield
 
     def match(self, pattern: re.Pattern[str], most: int) -> Steps[str]:
         """Takes what of at most ``most`` characters ``pattern`` matches; empty where nothing."""
-        cursor = self._cursor
         yield from self.fill(1)
         while True:
-            found = pattern.match(cursor.text, cursor.pos, cursor.pos + most)
-            whole = cursor.final or self._left >= most
-            if whole or found is None or found.end() < len(cursor.text):
-                return self._take(found.end()) if found else ""
+            found = pattern.match(self.text, self.pos, self.pos + most)
+            whole = self.final or self.left >= most
+            if whole or found is None or found.end() < len(self.text):
+                return self.take(found.end()) if found else ""
             yield
 
     def bracketed(self, quotes: str) -> Steps[str]:
@@ -156,49 +162,49 @@ class TextSource:
         ``quotes`` are the characters around strings, in which brackets do not count. Raises
         `CutOff`, and `Fault` for brackets that do not match.
         """
-        cursor = self._cursor
-        begin = self.size
-        parts: list[str] = []
+        begin = self.pos
         due: list[str] = []
         while (yield from self.fill(1)):
-            if found := _PLAIN.match(cursor.text, cursor.pos):
-                parts.append(self._take(found.end()))
+            if found := _PLAIN.match(self.text, self.pos):
+                self.pos = found.end()
                 continue
-            char = cursor.text[cursor.pos]
+            char = self.text[self.pos]
             if char in quotes:
-                yield from self._quoted(char, parts)
+                yield from self._quoted(char)
                 continue
             if char == "<" and (mark := (yield from self.mark(*STRING_MARKS))):
-                parts += (mark, *(yield from self.until(mark)))
+                yield from self.until(mark)
                 continue
-            parts.append(self.step())
+            self.pos += 1
             if char in _CLOSERS:
                 due.append(_CLOSERS[char])
                 if len(due) > MAX_DEPTH:
                     raise Fault(f"it nests deeper than {MAX_DEPTH} levels")
             elif char in ")}]":
                 if not due or char != due.pop():
-                    raise Fault(f"{char!r} closes nothing at character {self.size - begin}")
+                    raise Fault(f"{char!r} closes nothing at character {self.pos - begin}")
                 if not due:
-                    return "".join(parts)
+                    return self.text[begin : self.pos]
         raise CutOff
 
-    def _quoted(self, quote: str, parts: list[str]) -> Steps[None]:
-        cursor = self._cursor
+    def _quoted(self, quote: str) -> Steps[None]:
         triple = yield from self.mark(quote * 3)
-        parts.append(triple or self.step())
+        if not triple:
+            self.pos += 1
         while (yield from self.fill(1)):
-            if found := _NOT_END[quote].match(cursor.text, cursor.pos):
-                parts.append(self._take(found.end()))
-            elif cursor.text[cursor.pos] == "\\":
+            if found := _NOT_END[quote].match(self.text, self.pos):
+                self.pos = found.end()
+            elif self.text[self.pos] == "\\":
                 if not (yield from self.fill(2)):
                     break
-                parts.append(self.step(2))
+                self.pos += 2
+            elif not triple:
+                self.pos += 1
+                return
+            elif (yield from self.mark(triple)):
+                return
             else:
-                end = (yield from self.mark(triple)) if triple else ""
-                parts.append(end or self.step())
-                if end or not triple:
-                    return
+                self.pos += 1
         raise CutOff
 
     def json_object(self) -> Steps[tuple[dict[str, Any], tuple[str, ...]]]:
@@ -206,20 +212,18 @@ class TextSource:
 
         Raises `CutOff`, and `Fault` where it cannot be read.
         """
-        cursor = self._cursor
-        scanner = ObjectScanner(quiet=True)
-        parts: list[str] = []
+        scanner = ObjectScanner(self.pos, quiet=True)
         while True:
-            end = scanner.advance(cursor.text, cursor.pos)
-            parts.append(self._take(end))
+            scanner.advance(self.text)
+            self.pos = scanner.pos
             if scanner.status != MORE:
                 break
-            if cursor.final:
-                raise CutOff("".join(parts), scanner if not self._left else None)
+            if self.final:
+                raise CutOff(None if self.left else scanner)
             yield
         if scanner.status != CLOSED or scanner.bad:
             raise Fault(scanner.bad or scanner.reason)
         try:
-            return repaired("".join(parts), scanner.fixes)
+            return scanner.read(self.text)
         except Unreadable as error:
             raise Fault(str(error)) from None

@@ -1,15 +1,13 @@
 """The reader: the reading rules as a generator that takes the text in pieces of any size.
 
 The text is read once, from left to right. What cannot be told yet, because the piece ends in the
-middle of a mark or an escape, waits for the next piece; it is never more than a few dozen
-characters. So the result does not depend on how the text was split, and the work is linear in its
-length.
+middle of a mark or an escape, waits for the next piece. So the result does not depend on how the
+text was split, and the work is linear in its length.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,18 +20,17 @@ from mlx_tools.protocol.reading import (
     AnswerDelta,
     ArgumentsDelta,
     CallStarted,
-    Cursor,
     Delta,
     Draft,
     Reading,
     ReadingRules,
-    Steps,
     ThoughtDelta,
     writable,
 )
 from mlx_tools.protocol.runs import Run
-from mlx_tools.protocol.scan import ObjectScanner
-from mlx_tools.protocol.strict import Unreadable, compact, decode, raw_arguments
+from mlx_tools.protocol.scan import MORE, ObjectScanner
+from mlx_tools.protocol.source import Steps, TextSource
+from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
 _DEFAULT: Final = ReadingRules()
 _BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
@@ -67,12 +64,13 @@ class Reader:
         self._marks = delimiters.marks(
             rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
         )
-        self._draft = Draft()
-        self._cursor = Cursor()
+        self._source = TextSource()
+        self._draft = Draft(self._source)
         self._deltas: list[Delta] = []
         self._reason: FinishReason = "stop"
         self._lead = True  # nothing but white space and wrapping so far in this line
-        self._begin = 0  # where that began in the kept text
+        self._begin = 0  # where that began
+        self._settled = 0  # up to here it is known what the text is
         self._array = _NO_ARRAY
         self._tag = self._fence = False  # what is open around messages
         self._spoken = False  # more than wrapping stands before this
@@ -80,7 +78,7 @@ class Reader:
         self._ticking = 0  # backticks that were read just now, more may follow
         self._for_user = False  # speech is for the user by its header: nothing in it is a call
         self._struck = False
-        self._tried = -1  # where in the kept text a form without a mark was tried last
+        self._tried = -1  # where a form without a mark was tried last, thoughts aside
         self._failed = 0  # characters of such forms that were no call
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._line_tried = -1  # the end of the line that was last looked at as strict JSON
@@ -104,16 +102,16 @@ class Reader:
         """The text so far of an object that is open at the start of a line."""
         if self._open is None or self._open.place.inline:
             return None
-        return "".join(self._open.parts) + self._cursor.text[self._cursor.pos :]
+        return self._source.text[self._open.scanner.start :]
 
     @property
-    def prose(self) -> Sequence[str] | None:
-        """The text so far, in parts, where it is prose and no call can begin in it any more; None
+    def prose(self) -> str | None:
+        """The text so far, where it is prose and no call can begin in it any more; None
         elsewhere."""
         draft = self._draft
         stands = self._spoken and not (self._lead or self._in_run or self._open or self.done)
         other = draft.messages or draft.aliases or draft.forged or draft.quoted or draft.error
-        return draft.kept if stands and not other else None
+        return draft.said(0, self._settled) if stands and not other else None
 
     def feed(self, piece: str) -> list[Delta]:
         """Reads on; returns what of the answer or of calls' arguments is known now."""
@@ -123,33 +121,31 @@ class Reader:
 
     def finish(self, finish_reason: FinishReason = "stop") -> Reading:
         """The text has ended, for this reason: how it was read."""
-        self._cursor.final = True
+        self._source.final = True
         self._reason = finish_reason
         self._push("")
         return self._draft.reading(self._rules, finish_reason, self._marks)
 
     def _push(self, piece: str) -> None:
+        self._source.add(piece)
         if not self.done:
-            cursor, self._line_tried = self._cursor, -1
-            cursor.put_back(cursor.text[cursor.pos :] + piece, len(cursor.text))
+            self._line_tried = -1
             next(self._steps, None)
-            piece = cursor.take(len(cursor.text)) if self.done else ""
-        if piece:
-            self._draft.rest.append(piece)
 
     def _turn(self) -> Steps[None]:
         """All of the text. A step yields where the text that is there does not suffice, and is
         taken anew when there is more; at the very end none yields."""
-        cursor, draft = self._cursor, self._draft
+        source, draft = self._source, self._draft
         if self._rules.in_thought:
-            yield from self._thought(self._marks.any_end)
+            yield from self._thought(0, self._marks.any_end)
         while not self.done:
-            if cursor.pos >= len(cursor.text):
-                if cursor.final:
+            self._settled = source.pos
+            if not source.left:
+                if source.final:
                     break
                 yield
                 continue
-            if self._ticking and cursor.text[cursor.pos] != "`":  # they open code, or close it
+            if self._ticking and source.text[source.pos] != "`":  # they open code, or close it
                 run, self._ticking = self._ticking, 0
                 if self._ticks == run or (self._ticks >= 3 and run > self._ticks):
                     self._ticks = 0
@@ -161,11 +157,10 @@ class Reader:
 
     # --- what every step does -----------------------------------------------------------------
 
-    def _keep(self, end: int) -> None:
-        self._draft.keep(self._cursor.take(end))
-
     def _stop(self, *, wrapping_may_follow: bool = False) -> None:
         self.done = True
+        if self._draft.stop < 0:
+            self._draft.stop = self._source.pos
         self._draft.wrapping_may_follow = wrapping_may_follow
 
     def _stray(self) -> None:
@@ -173,8 +168,7 @@ class Reader:
         if self._draft.messages or not self._draft.void_aliases():
             self._stop()
             return
-        self._lead = False
-        self._spoken = True
+        self._speak()
         self._array = _NO_ARRAY
 
     def _begin_line(self, begin: int) -> None:
@@ -182,11 +176,16 @@ class Reader:
         self._begin = begin
         self._draft.bullet = False
 
+    def _speak(self) -> None:
+        """What comes is within a line of prose."""
+        self._lead = False
+        self._spoken = True
+
     def _here(self, *, inline: bool) -> ObjectPlace:
         draft = self._draft
         return ObjectPlace(
             inline=inline,
-            begin=draft.size if inline else self._begin,
+            begin=self._source.pos if inline else self._begin,
             in_run=bool(draft.messages),
             tagged=self._tag and self._is_xml,
             only_aliases=draft.only_aliases,
@@ -208,9 +207,10 @@ class Reader:
 
     def _wrapping(self) -> Steps[None]:
         """At a line's start, or between calls: what may stand around a message."""
-        text, pos, draft, marks = self._cursor.text, self._cursor.pos, self._draft, self._marks
+        source, draft, marks = self._source, self._draft, self._marks
+        text, pos = source.text, source.pos
         if space := delimiters.SPACE.match(text, pos):
-            self._keep(space.end())
+            source.pos = space.end()
             return
         char = text[pos]
         if char == "{":
@@ -225,7 +225,7 @@ class Reader:
                 yield
         elif self._array == _ARRAY_BEGUN:
             self._stray()
-        elif not self._cursor.final and marks.begun.match(text, pos):
+        elif not source.final and marks.begun.match(text, pos):
             yield
         elif mark := marks.mark.match(text, pos):
             yield from self._mark(mark)
@@ -235,22 +235,22 @@ class Reader:
             yield from self._before_message(char)
         elif char == "," or (char == ";" and draft.aliases):
             draft.unclean = draft.unclean or self._array != _ARRAY
-            self._keep(pos + 1)
+            source.pos += 1
         elif char == "]" and self._array == _ARRAY:
             self._array = _NO_ARRAY
-            self._keep(pos + 1)
+            source.pos += 1
         else:
             self._stray()
 
     def _next_turn(self) -> bool | None:
         """Return whether the next turn opens in this line, False where that cannot be told yet;
         None where it does not."""
-        text, pos = self._cursor.text, self._cursor.pos
+        text, pos = self._source.text, self._source.pos
         for line in self._marks.lines:
             if self._draft.size and text.startswith(line, pos):
                 self._end_turn()
                 return True
-            if not self._cursor.final and line.startswith(text[pos : pos + len(line)]):
+            if not self._source.final and line.startswith(text[pos : pos + len(line)]):
                 return False
         return None
 
@@ -259,41 +259,42 @@ class Reader:
         self._stop(wrapping_may_follow=bool(self._draft.messages))
 
     def _before_message(self, char: str) -> Steps[None]:
-        text, pos = self._cursor.text, self._cursor.pos
+        source = self._source
+        text, pos = source.text, source.pos
         if char == "[" and not self._array:
             self._array = _ARRAY_BEGUN
-            self._keep(pos + 1)
-        elif not self._cursor.final and delimiters.BULLET_BEGUN.match(text, pos):
+            source.pos += 1
+        elif not source.final and delimiters.BULLET_BEGUN.match(text, pos):
             yield
         elif bullet := delimiters.BULLET.match(text, pos):
             self._draft.bullet = True
             self._draft.only_aliases = False
-            self._keep(bullet.end())
+            source.pos = bullet.end()
         else:
             self._stray()
 
     def _prose(self) -> Steps[None]:
         """Within a line of prose: to its end, or to something that may be more than prose."""
-        marks = self._marks
-        found, end = self._cursor.seek(marks.special, marks.begun, marks.longest)
-        self._keep(end)
+        source, marks = self._source, self._marks
+        found, source.pos = source.seek(marks.special, marks.begun, marks.longest)
+        self._settled = source.pos
         if found is None:
-            if not self._cursor.final:
+            if not source.final:
                 yield
         elif found[0] == "\n":
-            self._keep(found.end())
+            source.pos = found.end()
             if self._ticks < 3:  # a fence that began within a line goes on
                 self._ticks = 0
-            self._begin_line(self._draft.size)
+            self._begin_line(source.pos)
         elif found[0][0] == "`":
-            self._ticking += found.end() - found.start()
-            self._keep(found.end())
+            self._ticking += len(found[0])
+            source.pos = found.end()
         else:
             yield from self._object(inline=True) if found[0] == "{" else self._mark(found)
 
     def _fence_mark(self) -> Steps[None]:
-        text, pos = self._cursor.text, self._cursor.pos
-        if not self._cursor.final and delimiters.FENCE_BEGUN.match(text, pos):
+        text, pos = self._source.text, self._source.pos
+        if not self._source.final and delimiters.FENCE_BEGUN.match(text, pos):
             yield
             return
         fence = delimiters.FENCE.match(text, pos) or delimiters.BARE_FENCE.match(text, pos)
@@ -305,16 +306,16 @@ class Reader:
         else:
             says = fence[2] if fence.lastindex == 2 else ""
             self._fence = bool(says) or not self._fence
-        self._keep(fence.end())
+        self._source.pos = fence.end()
 
     # --- marks --------------------------------------------------------------------------------
 
     def _mark(self, mark: re.Match[str]) -> Steps[None]:
         """A tag, or what opens or closes a thought, a call or a turn."""
-        what, draft, marks = mark[0], self._draft, self._marks
+        what, source, draft, marks = mark[0], self._source, self._draft, self._marks
         if what in marks.closers:
-            self._cursor.pos = mark.end()
-            yield from self._thought(marks.closers[what][1])
+            source.pos = mark.end()
+            yield from self._thought(mark.start(), marks.closers[what][1])
         elif what in marks.turn_ends or what == delimiters.STRUCK:
             if self._ends_turn(what):
                 self._end_turn()
@@ -335,16 +336,16 @@ class Reader:
         elif what in marks.dialects:
             yield from self._dialect_mark(what)
         elif what in marks.ends:
-            self._cursor.pos = mark.end()
+            source.pos = mark.end()
             self._for_user = what.startswith("<|channel|>")
             self._tag = self._fence = self._spoken = False
             self._ticks = 0
-            draft.forget()
+            draft.forget(mark.start())
             self._array = _NO_ARRAY
             self._begin_line(0)
         elif what in (delimiters.CALL_TAG, delimiters.CALL_END):
             self._tag = what == delimiters.CALL_TAG
-            self._keep(mark.end())
+            source.pos = mark.end()
         elif what == delimiters.RESPONSE_TAG or (what == delimiters.ANSWER_TAG and self._is_xml):
             if not draft.void_aliases():
                 self._stop()
@@ -352,10 +353,10 @@ class Reader:
                 yield from self._response()
             else:
                 place = self._here(inline=not self._lead)
-                self._keep(mark.end())
+                source.pos = mark.end()
                 yield from self._tagged_answer(place)
         else:
-            self._keep(mark.end())
+            source.pos = mark.end()
 
     @property
     def _is_xml(self) -> bool:
@@ -366,9 +367,8 @@ class Reader:
         if not self._draft.messages:
             self._stray()
         if not self.done:
-            self._lead = False
-            self._spoken = True
-            self._keep(self._cursor.pos + len(what))
+            self._speak()
+            self._source.pos += len(what)
 
     def _ends_turn(self, what: str) -> bool:
         """Return whether the mark ends the turn; where it does not, it is text."""
@@ -378,7 +378,7 @@ class Reader:
         return what in self._marks.own_ends or not (self._ticks or self._fence)
 
     def _dialect_mark(self, what: str) -> Steps[None]:
-        cursor, dialects = self._cursor, self._marks.dialects
+        source, dialects = self._source, self._marks.dialects
         if self._quoted:
             self._text_of_mark(what)
             return
@@ -387,14 +387,9 @@ class Reader:
             return
         # The tag that a style and many dialects share: behind it an object is the style's.
         self._tag = True
-        self._keep(cursor.pos + len(what))
-        while True:
-            if space := delimiters.SPACE.match(cursor.text, cursor.pos):
-                self._keep(space.end())
-            if cursor.final or cursor.pos < len(cursor.text):
-                break
-            yield
-        char = cursor.text[cursor.pos : cursor.pos + 1]
+        source.pos += len(what)
+        yield from source.space()
+        char = yield from source.peek()
         if char and char not in "{</" and not self._draft.messages:
             yield from self._run(dialects[delimiters.CALL_TAG], skip=0)
 
@@ -403,21 +398,21 @@ class Reader:
     def _line_form(self, char: str) -> tuple[Dialect, int | None] | tuple[()] | None:
         """The form that may stand here whose mark counts at a line's start alone, and the length of
         the mark if not its own; nothing where more text is needed, None where there is none."""
-        text, pos = self._cursor.text, self._cursor.pos
+        text, pos = self._source.text, self._source.pos
         if self._draft.messages or self._tired or self._quoted:
             return None
         for dialect in self._marks.by_line:
             mark = dialect.open
             if text.startswith(mark, pos):
                 return dialect, None
-            if not self._cursor.final and mark.startswith(text[pos : pos + len(mark)]):
+            if not self._source.final and mark.startswith(text[pos : pos + len(mark)]):
                 return ()
         if self._spoken:
             return None
         if _TO.startswith(ahead := text[pos : pos + 3]):
             if ahead == _TO:
                 return _HARMONY, 0
-            if not self._cursor.final:
+            if not self._source.final:
                 return ()
         if any(name[0] == char for name in self._rules.catalog if name):
             return _BY_NAME["functionary"], 0
@@ -425,33 +420,32 @@ class Reader:
 
     def _run(self, dialect: Dialect, skip: int | None = None, *, weak: bool = False) -> Steps[None]:
         """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
-        cursor, rules, place = self._cursor, self._rules, self._here(inline=not self._lead)
-        run = Run(cursor, dialect, rules.catalog, rules.max_calls, skip)
+        source, rules, place = self._source, self._rules, self._here(inline=not self._lead)
+        run = Run(source, dialect, rules.catalog, rules.max_calls, skip)
         self._in_run = not weak
         yield from run.steps()
         self._in_run = False
         if run.header is not None:  # a message's header is no text; a thought may follow, or speech
-            run.put_back(run.end)
+            source.pos = run.end
             if run.header.channel == "analysis" and not run.header.recipient:
-                yield from self._thought(_MESSAGE_END)
+                yield from self._thought(run.begin, _MESSAGE_END)
                 return
+            self._draft.leave_out(run.begin)
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
-            self._begin_line(self._draft.size)
+            self._begin_line(source.pos)
             return
         fenced = run.calls and run.cut is None and self._fence
         while fenced and not run.quoted:  # they count where nothing else follows
-            found = delimiters.AFTER_MESSAGES.match(cursor.text, cursor.pos)
-            left = len(cursor.text) - cursor.pos
-            if found is None or found.end() < len(cursor.text) or left > _MOST_WRAPPING:
-                run.quoted = not (cursor.final and found and found.end() == len(cursor.text))
-                break
-            if cursor.final:
+            found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
+            is_all = found is not None and found.end() == len(source.text)
+            if source.final or not is_all or source.left > _MOST_WRAPPING:
+                run.quoted = not (source.final and is_all)
                 break
             yield
         self._take_run(run, place.begin, weak=weak)
 
     def _take_run(self, run: Run, begin: int, *, weak: bool) -> None:
-        draft = self._draft
+        source, draft = self._source, self._draft
         if self._in_thought and (not run.calls or run.cut or not self._ends_text(run)):
             self._cut(run)
             return
@@ -461,13 +455,9 @@ class Reader:
         if run.cut is not None and not self._may_close(run):
             self._cut(run)
             return
-        run.put_back(run.end)
         native = run.opening in self._rules.native or run.typed
-        text = "".join(run.taken)
-        done = 0
         for call, end in zip(run.calls, (*run.ends[:-1], run.end), strict=True):
-            draft.keep(text[done:end])
-            done = end
+            source.pos = end
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
             draft.add(replace(call, repairs=repairs), begin, delimiters.Wrapping())
@@ -482,8 +472,7 @@ class Reader:
 
     def _ends_text(self, run: Run) -> bool:
         """Return whether nothing but wrapping and the turn's end follows the run."""
-        run.put_back(run.end)
-        rest = self._cursor.text[self._cursor.pos :]
+        rest = self._source.text[run.end :]
         ending = self._marks.turn_end.match(rest)
         return not rest[ending.end() if ending else 0 :].strip(delimiters.WHITE)
 
@@ -494,8 +483,7 @@ class Reader:
         return not any(may_mutate(self._rules.mutates, call) for call in run.calls)
 
     def _cut(self, run: Run) -> None:
-        run.put_back(0)
-        self._draft.cut(self._cursor.take(len(self._cursor.text)))
+        self._draft.cut(run.begin)
         self._stop()
 
     def _no_call(self, run: Run, *, weak: bool) -> None:
@@ -504,69 +492,65 @@ class Reader:
         if run.cut is not None and not run.quoted and (not weak or run.begun):
             self._cut(run)
         elif weak:
-            self._failed += run.size
-            run.put_back(0)
+            self._failed += self._source.pos - run.begin
+            self._source.pos = run.begin
             self._tried = draft.size
         elif self._fence and run.quoted:
-            run.put_back(run.end)
-            draft.keep("".join(run.taken))
+            self._source.pos = run.end
             self._spoken = True
         else:
-            run.put_back(0)
+            self._source.pos = run.begin
             draft.fail("invalid_json", run.fault or "prose follows the call in its line")
             draft.call_like = True
             self._stop()
 
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
-    def _thought(self, closer: re.Pattern[str]) -> Steps[None]:
-        marks, cursor = self._marks, self._cursor
-        thought: list[str] = []
-        self._draft.reasoning.append(thought)
+    def _thought(self, opening: int, closer: re.Pattern[str]) -> Steps[None]:
+        """What is thought from here on; ``opening``: where the mark is that opens it."""
+        marks, source, draft = self._marks, self._source, self._draft
+        begin = source.pos
         while True:
-            found, end = cursor.seek(closer, marks.end_begun, marks.longest)
-            thought.append(cursor.take(end))
-            if thought[-1]:
-                self._deltas.append(ThoughtDelta(writable(thought[-1])))
-            if found is not None:
-                cursor.pos = found.end()
-                return
-            if cursor.final:
+            found, end = source.seek(closer, marks.end_begun, marks.longest)
+            if piece := source.take(end):
+                self._deltas.append(ThoughtDelta(writable(piece)))
+            if found is not None or source.final:
                 break
             yield
-        # A call ends a thought that the text leaves open, only by marks that are control tokens:
-        # to write one is to have stopped thinking.
-        text = "".join(thought)
-        begun = [text.find(mark) for mark, one in marks.dialects.items() if one.is_token]
-        begin = min((pos for pos in begun if pos >= 0), default=-1)
-        if begin < 0 or self._in_thought or self._reason != "stop":
-            self._draft.cut()
-            return
-        self._in_thought = True
-        thought[:] = [text[:begin]]
-        self._draft.unclean = True
-        cursor.put_back(text[begin:], cursor.pos)
+        if found is None:
+            # A call ends a thought that the text leaves open, only by marks that are control
+            # tokens: to write one is to have stopped thinking.
+            tokens = (mark for mark, one in marks.dialects.items() if one.is_token)
+            begun = [pos for mark in tokens if (pos := source.text.find(mark, begin)) >= 0]
+            if begun and not self._in_thought and self._reason == "stop":
+                self._in_thought = draft.unclean = True
+                source.pos = end = min(begun)
+            else:
+                draft.cut(source.pos)
+        draft.reasoning.append(source.text[begin:end])
+        source.pos = end if found is None else found.end()
+        draft.leave_out(opening)
 
     def _response(self) -> Steps[None]:
         """An observation that the model made up: skipped whole, whatever stands in it."""
-        cursor, parts = self._cursor, list[str]()
+        source, begin = self._source, self._source.pos
         while True:
-            found, end = cursor.seek(*delimiters.RESPONSE_CLOSE)
-            parts.append(cursor.take(end if found is None else found.end()))
-            if found is not None or cursor.final:
-                self._draft.keep_forged("".join(parts))
-                return
+            found, source.pos = source.seek(*delimiters.RESPONSE_CLOSE)
+            if found is not None or source.final:
+                break
             yield
+        if found is not None:
+            source.pos = found.end()
+        self._draft.forge(begin)
 
     def _tagged_answer(self, place: ObjectPlace) -> Steps[None]:
         """The plain text of an answer, up to its closing tag."""
-        cursor, draft = self._cursor, self._draft
+        source, draft = self._source, self._draft
         parts: list[str] = []
         held: list[str] = []  # white space that more text may follow
         while True:
-            found, end = cursor.seek(*delimiters.ANSWER_CLOSE)
-            text = cursor.take(end)
-            draft.keep(text)
+            found, end = source.seek(*delimiters.ANSWER_CLOSE)
+            text = source.take(end)
             if body := text.rstrip(delimiters.WHITE):
                 shown = "".join((*held, body)) if parts else body.lstrip(delimiters.WHITE)
                 held.clear()
@@ -574,10 +558,10 @@ class Reader:
                 self._deltas.append(AnswerDelta(writable(shown)))
             held.append(text[len(body) :])
             if found is not None:
-                self._keep(found.end())
+                source.pos = found.end()
                 self._add_answer("".join(parts), place)
                 return
-            if cursor.final:
+            if source.final:
                 break
             yield
         answer = "".join(parts)
@@ -586,7 +570,7 @@ class Reader:
         if self._reason == "length" and text:
             self._add_cut_answer(writable(text), place)
         elif self._reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
-            draft.cut()
+            draft.cut(source.pos)
         elif not answer:
             draft.fail("invalid_json", "the output is empty")
         else:
@@ -612,41 +596,33 @@ class Reader:
 
     def _object(self, *, inline: bool) -> Steps[None]:
         """An object, from its opening brace to what comes of it."""
-        cursor, place = self._cursor, self._here(inline=inline)
-        if delimiters.NO_OBJECT.match(cursor.text, cursor.pos + 1):
+        source, place = self._source, self._here(inline=inline)
+        if delimiters.NO_OBJECT.match(source.text, source.pos + 1):
             self._stray()
             return
         if self._array:
             self._array = _ARRAY
-        self._open = one = OpenObject(place, ObjectScanner(quiet=self._whole))
-        end = -1
+        scanner = ObjectScanner(source.pos, quiet=self._whole)
+        self._open = one = OpenObject(place, scanner)
         if not inline:
-            found = one.scanner.take_line(cursor.text, cursor.pos, self._line_tried)
-            end, self._line_tried = found
+            self._line_tried = scanner.take_line(source.text, self._line_tried)
         while True:
-            begin = cursor.pos
-            end = end if end >= 0 else one.scanner.advance(cursor.text, begin)
-            verdict = one.verdict(cursor.text, begin, end)
+            if scanner.status == MORE:
+                scanner.advance(source.text)
+            verdict = one.verdict(source.text)
             # What stands in prose may turn out to be quoted: it is shown when it is whole.
             if not inline if verdict is None else verdict.what in ("call", "answer"):
-                self._deltas += one.deltas(len(self._draft.messages))
-            if verdict is not None:
+                self._deltas += one.deltas(len(self._draft.messages), source.text)
+            if verdict is not None or source.final:
                 break
-            one.parts.append(cursor.take(end))
-            end = -1
-            if cursor.final:
-                self._end_object(one)
-                return
             yield
         self._open = None
-        if one.parts:
-            earlier = "".join(one.parts)
-            cursor.put_back(earlier, begin)
-            end += len(earlier) - begin
-        if verdict.what == "unclosed":
-            yield from self._after_unclosed(one, end)
+        if verdict is None:
+            self._end_object(one, may_close=scanner.pos == len(source.text))
+        elif verdict.what == "unclosed":
+            yield from self._after_unclosed(one)
         else:
-            self._act(verdict, end, place)
+            self._act(verdict, scanner.pos, place)
 
     def _act(self, verdict: Judgement, end: int, at: ObjectPlace) -> None:
         """Does what the verdict says with the text up to ``end``."""
@@ -656,80 +632,76 @@ class Reader:
                 draft.fail(verdict.error.code, verdict.error.message)
             self._stop()
         elif what == "alias" and isinstance(message, ToolCall):
-            self._keep(end)
-            place = at.begin, draft.size, at.wrapping
+            self._source.pos = end
+            place = at.begin, end, at.wrapping
             draft.aliases.append(Alias(message, verdict.typed, verdict.dropped, *place))
         elif not draft.void_aliases():
             self._stop()
         elif what == "observation":
-            draft.keep_forged(self._cursor.take(end))
+            begin, self._source.pos = self._source.pos, end
+            draft.forge(begin)
         elif message is None:
             self._go_on_in_prose(verdict, end)
         else:
-            self._keep(end)
+            self._source.pos = end
             draft.add(message, at.begin, at.wrapping, verdict.dropped)
             most = self._rules.max_calls
             if what == "answer" or (most is not None and len(draft.messages) >= most):
                 self._stop(wrapping_may_follow=True)
 
     def _go_on_in_prose(self, verdict: Judgement, end: int) -> None:
-        draft = self._draft
+        source, draft = self._source, self._draft
         if verdict.what == "quoted":
             draft.quoted = draft.quoted or verdict.error
         self._array = _NO_ARRAY
-        self._lead = False
-        self._spoken = True
+        self._speak()
         if verdict.what == "again":
-            self._keep(self._cursor.pos + 1)
+            source.pos += 1
             return
-        text = self._cursor.take(end)
-        draft.keep(text)
-        line = text[text.rfind("\n") + 1 :]
-        if len(line) < len(text) and not line.strip(delimiters.WHITE):
-            self._begin_line(draft.size - len(line))
+        line = source.text.rfind("\n", source.pos, end) + 1
+        source.pos = end
+        if line and not source.text[line:end].strip(delimiters.WHITE):
+            self._begin_line(line)
 
-    def _after_unclosed(self, one: OpenObject, end: int) -> Steps[None]:
+    def _after_unclosed(self, one: OpenObject) -> Steps[None]:
         """After an object that a fence or tag broke off: nothing but wrapping may follow."""
-        cursor, marks = self._cursor, self._marks
-        one.parts = [cursor.take(end)]
-        tail = one.parts[:]
+        source, marks = self._source, self._marks
+        begin, source.pos = source.pos, one.scanner.pos
         while True:
-            text, pos = cursor.text, cursor.pos
-            if pos >= len(text) and cursor.final:
-                self._end_object(one, "".join(tail))
+            text, pos = source.text, source.pos
+            if not source.left and source.final:
+                source.pos = begin
+                self._end_object(one, may_close=True, unclosed=True)
                 return
             begun = marks.begun.match(text, pos) or delimiters.FENCE_BEGUN.match(text, pos)
-            if pos >= len(text) or (begun and not cursor.final):
+            if not source.left or (begun and not source.final):
                 yield
             elif wrapping := delimiters.AFTER_OBJECT.match(text, pos):
-                tail.append(cursor.take(wrapping.end()))
+                source.pos = wrapping.end()
             else:
-                cursor.put_back("".join(tail), pos)
+                source.pos = begin
                 self._draft.fail("invalid_json", one.scanner.reason)
                 self._stop()
                 return
 
-    def _end_object(self, one: OpenObject, unclosed: str = "") -> None:
-        """The text ends within an object, or after what is ``unclosed``, wrapping included."""
-        cursor, draft = self._cursor, self._draft
-        self._open = None
-        held = cursor.text[cursor.pos :]
-        cursor.put_back(unclosed or "".join(one.parts), cursor.pos)
-        size = len(cursor.text)
-        is_message = bool(unclosed) or one.is_message()
+    def _end_object(self, one: OpenObject, *, may_close: bool, unclosed: bool = False) -> None:
+        """The text ends within an object, or after one that is ``unclosed``, its wrapping taken."""
+        text, draft = self._source.text, self._draft
+        is_message = unclosed or one.is_message()
         if not is_message:
-            self._act(Judgement("again" if is_message is None else "prose"), size, one.place)
+            self._act(Judgement("again" if is_message is None else "prose"), len(text), one.place)
             return
-        may_close = self._reason == "stop" and not held
-        closed = one.closed(self._rules.mutates) if may_close else None
+        may_close = may_close and self._reason == "stop"
+        closed = one.closed(text, self._rules.mutates) if may_close else None
         if closed is not None:
             draft.unclean = True
-            self._act(closed, size, one.place)
-        elif self._reason == "length" and (text := one.cut_answer()):
-            self._keep(size)
-            self._add_cut_answer(text, one.place)
+            self._act(closed, len(text), one.place)
+        elif self._reason == "length" and (answer := one.cut_answer(text)):
+            self._source.pos = len(text)
+            self._add_cut_answer(answer, one.place)
         else:
-            draft.cut(cursor.take(size))
+            draft.cut(self._source.pos)
+            self._source.pos = len(text)
 
     def _end_array(self) -> None:
         """The bracket of an array of calls is missing: as with any closer, see rule 7."""
@@ -739,7 +711,7 @@ class Reader:
         if not calls:
             return
         if self._reason != "stop" or any(may_mutate(self._rules.mutates, call) for call in calls):
-            draft.cut()
+            draft.cut(self._source.pos)
             return
         draft.unclean = True
         if draft.messages and isinstance(last := draft.messages[-1], ToolCall):
@@ -799,5 +771,6 @@ def line_deltas(reading: Reading) -> list[Delta] | None:
     (message,) = reading.messages
     if isinstance(message, FinalAnswer):
         return [AnswerDelta(message.content)] if message.content else []
-    raw = raw_arguments(reading.counted)
-    return None if raw is None else [CallStarted(0, message.name), ArgumentsDelta(0, raw)]
+    if (span := arguments_span(reading.counted)) is None:
+        return None
+    return [CallStarted(0, message.name), ArgumentsDelta(0, reading.counted[slice(*span)])]

@@ -98,13 +98,12 @@ def decode(text: str, begin: int = 0) -> tuple[Any, int]:
     return value, end
 
 
-def raw_arguments(text: str) -> str | None:
-    """The arguments as they are written in a sound object; None where that takes more than a
-    look."""
+def arguments_span(text: str) -> tuple[int, int] | None:
+    """Where the arguments stand in a sound object; None where that takes more than a look."""
     key = _ARGUMENTS.search(text)
     if key is None or text.count(_ARGUMENTS_KEY) > 1 or "\\u" in text:
         return None
-    return text[key.end() : decode(text, key.end())[1]]
+    return key.end(), decode(text, key.end())[1]
 
 
 def _is_deep(text: str) -> bool:
