@@ -15,7 +15,7 @@ from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import encode, load
-from mlx_tools.testing import call
+from mlx_tools.testing import ScriptedBackend, call
 from mlx_tools.transcript import Outcome, events
 from mlx_tools.transcript.records import (
     CompletionRecord,
@@ -141,6 +141,27 @@ def heard(controller: Controller, question: str = "What happened?") -> list[even
         return [event async for event in controller.stream(question)]
 
     return anyio.run(go)
+
+
+def asked(controller: Controller, *questions: str) -> list[Outcome]:
+    """What comes of some questions in one conversation."""
+
+    async def go() -> list[Outcome]:
+        async with await controller.conversation() as conversation:
+            return [await conversation.run(question) for question in questions]
+
+    return anyio.run(go)
+
+
+def prompts(controller: Controller) -> list[str]:
+    """What a scripted model was asked."""
+    assert isinstance(controller.backend, ScriptedBackend)
+    return controller.backend.prompts
+
+
+def records_of(outcome: Outcome, *kinds: type[Record]) -> list[Any]:
+    """The records of the transcript that a run stands in, all or those of some kinds."""
+    return [r for r in load(Path(outcome.transcript or "")) if isinstance(r, kinds or object)]
 
 
 def cut_after(path: Path, number: int) -> None:

@@ -24,10 +24,10 @@ from mlx_tools import (
 )
 from mlx_tools.errors import BackendUnreachable
 from mlx_tools.store.access_list import fingerprints
-from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
 from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord, ObservationRecord
+from tests.core.sessions import records_of
 from tests.forked import forks
 
 ALL = Policy(allow=["*"])
@@ -50,14 +50,9 @@ def run(folder: Path, tools: Any, *scripts: Any, policy: Policy = ALL, **store: 
     return Controller(ScriptedBackend(*scripts), tools, policy, store=kept).run_sync("Go")
 
 
-def records(outcome: Outcome) -> list[Any]:
-    assert outcome.transcript is not None
-    return load(Path(outcome.transcript))
-
-
 def denied(outcome: Outcome) -> str:
     """The reason for which the second call was denied: it was allowed, and the list denied it."""
-    found = records(outcome)
+    found = records_of(outcome)
     assert sum(isinstance(r, ExecutionRecord) for r in found) == 1
     decisions = [r for r in found if isinstance(r, DecisionRecord) and r.call == "c2"]
     assert [r.decision for r in decisions] == ["allow", "deny"]

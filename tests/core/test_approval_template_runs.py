@@ -34,7 +34,7 @@ from mlx_tools.tools import Registry, ToolContext
 from mlx_tools.transcript.events import CallDecided
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import DecisionRecord
-from tests.core.sessions import cut_after, heard, resumed
+from tests.core.sessions import cut_after, heard, records_of, resumed
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 WRITE = {"operation": "write", "path": "drafts/a.md", "content": "tea"}
@@ -336,7 +336,7 @@ def test_a_call_that_a_person_edits_is_the_persons_to_approve(house: House) -> N
     approver = ScriptedApprover(ApprovalAnswer(True, arguments=WRITE))
     outcome = house.run(other, approver=approver)
     assert isinstance(outcome, Answered) and house.drafts == ["a.md"]
-    records = load(Path(outcome.transcript or ""))
+    records = records_of(outcome)
     assert not [r for r in records if getattr(r, "rule", "").startswith("template")]
 
 

@@ -30,7 +30,7 @@ from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
-from tests.core.sessions import heard, resumed
+from tests.core.sessions import heard, records_of, resumed
 from tests.tools.tool_folders import make_folder
 
 LEAVES = """
@@ -119,8 +119,7 @@ def test_always_approving_lets_it_through_and_that_is_recorded(root: Path, chang
     outcome = run(root, changing, answer(), approver=AlwaysApprove())
     assert isinstance(outcome, Answered), outcome
     assert [c.status for c in outcome.calls] == ["ok"] and tree(root) != before
-    records = load(Path(outcome.transcript or ""))
-    (said,) = [one for one in records if isinstance(one, ApprovalRecord)]
+    (said,) = records_of(outcome, ApprovalRecord)
     assert said.reason == "always approved" and set(said.effects) & {"write", "execute"}
 
 
@@ -133,8 +132,7 @@ def test_nothing_standing_lets_a_repaired_call_through(root: Path, changing: str
 
 def test_what_lets_a_call_through_is_in_its_decision(root: Path, changing: str) -> None:
     outcome = run(root, changing, answer(), policy=Policy(allow=["*"], ask_effects=()))
-    records = load(Path(outcome.transcript or ""))
-    (decision,) = [one for one in records if isinstance(one, DecisionRecord)]
+    (decision,) = records_of(outcome, DecisionRecord)
     if decision.rule == "needs_approval":  # whatever the policy says of effects
         assert isinstance(outcome, Paused) and "create_file" in changing
         return

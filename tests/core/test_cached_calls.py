@@ -22,10 +22,10 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.messages import ToolSpec
-from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult
 from mlx_tools.transcript.records import ObservationRecord
+from tests.core.sessions import records_of
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})
@@ -102,7 +102,7 @@ def test_a_call_after_one_that_was_refused_is_answered_as_before(tmp_path: Path)
     assert again.to_json()["cached"] is True
     assert outcome.counters.tools["look"].ran == 1
     assert outcome.counters.tools["look"].ok == 2
-    written = load(Path(outcome.transcript or ""))
+    written = records_of(outcome)
     assert [r.cached for r in written if isinstance(r, ObservationRecord)] == [False, False, True]
 
 

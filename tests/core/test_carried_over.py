@@ -3,8 +3,9 @@ counts or is approved."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from mlx_tools import (
     Paused,
     Policy,
     RunSettings,
+    Stopped,
     TranscriptStore,
     UsageError,
     tool,
@@ -28,11 +30,23 @@ from mlx_tools.messages import Style
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
-from mlx_tools.store.transcript import encode, load
+from mlx_tools.store.transcript import encode
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.transcript.outcome import count
-from mlx_tools.transcript.records import CarriedRecord, Header, UserRecord
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    CarriedRecord,
+    CompletionRecord,
+    DecisionRecord,
+    ExecutionRecord,
+    Header,
+    Record,
+    ResumedRecord,
+    StoppedRecord,
+    UserRecord,
+)
 from tests.core.full_disk import file_size_limit
+from tests.core.sessions import asked, cut_after, prompts, records_of
 from tests.prompt.tooled import TOOLED, tooled_format
 
 FREE = Policy(allow=["*"], ask_effects=())
@@ -83,12 +97,6 @@ def house(
     )
 
 
-def prompts(controller: Controller) -> list[str]:
-    backend = controller.backend
-    assert isinstance(backend, ScriptedBackend)
-    return backend.prompts
-
-
 def carried(
     controller: Controller, session: Any, question: str = "And now?", **more: Any
 ) -> Outcome:
@@ -99,25 +107,15 @@ def carried(
     return anyio.run(go)
 
 
-def asked(controller: Controller, *questions: str) -> Outcome:
-    async def go() -> Outcome:
-        async with await controller.conversation() as conversation:
-            for question in questions:
-                outcome = await conversation.run(question)
-            return outcome
-
-    return anyio.run(go)
-
-
 def private_read(outcome: Outcome) -> bool:
     """Whether a later call would be held to have read something private."""
-    session = Session(load(Path(outcome.transcript or "")), specs={}, words=load_words())
+    session = Session(records_of(outcome), specs={}, words=load_words())
     return session.history.private_read
 
 
 def test_the_prompt_begins_with_the_same_bytes_where_nothing_else_changes(tmp_path: Path) -> None:
     first = house(tmp_path, call("look", what="a"), answer("well"), answer("again"))
-    before = asked(first, "What is there?", "Sure?")
+    before = asked(first, "What is there?", "Sure?")[-1]
     did.clear()
     second = house(tmp_path, answer("as before"))
     after = carried(second, before.session)
@@ -137,7 +135,7 @@ def test_nothing_of_before_runs_counts_or_is_reported(tmp_path: Path) -> None:
     assert did == ["it"]
     assert [one.id for one in after.calls] == ["c2"]
     assert (after.turns, after.usage.completion_tokens) == (2, None)
-    counted = count(load(Path(after.transcript or "")))
+    counted = count(records_of(after))
     assert (counted.questions, counted.completions) == (1, 2)
     assert list(counted.tools) == ["look"]
 
@@ -296,7 +294,7 @@ def test_where_the_disk_is_full_meanwhile_nothing_of_it_is_lost_or_said_twice(
     whole = house(tmp_path, answer("done"))
     carried(whole, before.session)
     after = house(tmp_path, answer("done"))
-    kept = load(Path(before.transcript or ""))
+    kept = records_of(before)
 
     async def go(room: int) -> None:
         async with await after.carry_over(before.session) as conversation:
@@ -334,7 +332,7 @@ def test_a_conversation_that_is_open_is_carried_over_before_and_after_its_first_
 def test_a_carried_record_comes_before_the_first_question_and_is_read_back(tmp_path: Path) -> None:
     before = house(tmp_path, call("look"), answer("well")).run_sync("What is there?")
     after = carried(house(tmp_path, answer("done")), before.session)
-    records = load(Path(after.transcript or ""))
+    records = records_of(after)
     kinds = [type(record) for record in records]
     assert kinds[: kinds.index(UserRecord)] == [Header, *[CarriedRecord] * 6]
     session = Session(records, specs={}, words=load_words())
@@ -409,3 +407,134 @@ def test_an_image_in_an_earlier_message_is_refused_in_words(tmp_path: Path, kind
     with pytest.raises(UsageError, match="holds an image, and the model reads text only"):
         run.run_sync("And now?", history=[{"role": "user", "content": parts}])
     assert prompts(run) == []
+
+
+# --- going on with a session that has ended -------------------------------------------------------
+
+ASKING = Policy(allow=["*"])
+
+
+def asked_again(controller: Controller, session: str, question: str = "And now?") -> Outcome:
+    """What comes of another question in a session that is there."""
+
+    async def go() -> Outcome:
+        async with await controller.reopen(session) as conversation:
+            return await conversation.run(question)
+
+    return anyio.run(go)
+
+
+def broken_off(outcome: Outcome, after: Callable[[Record], bool]) -> None:
+    """Leave of a transcript what is there when the process is killed behind this record."""
+    at = next(n for n, record in enumerate(records_of(outcome), start=1) if after(record))
+    cut_after(Path(outcome.transcript or ""), at)
+
+
+def test_the_next_prompt_begins_with_the_bytes_of_the_last_one_and_what_was_written(
+    tmp_path: Path,
+) -> None:
+    first = house(tmp_path, call("look", what="a"), answer("well"))
+    before = first.run_sync("What is there?")
+    second = house(tmp_path, answer("as before"))
+    after = asked_again(second, before.session)
+    assert isinstance(after, Answered)
+    assert (after.session, after.turns) == (before.session, 1)
+    assert prompts(second)[0].startswith(prompts(first)[-1] + answer("well"))
+    kinds = [type(record) for record in records_of(after)]
+    at = kinds.index(ResumedRecord)
+    assert kinds[at - 2 : at + 2] == [AnswerRecord, UserRecord, ResumedRecord, CompletionRecord]
+
+
+def test_a_session_that_stopped_is_gone_on_with(tmp_path: Path) -> None:
+    before = house(tmp_path, "{", "{", "{", "{").run_sync("What is there?")
+    assert isinstance(before, Stopped)
+    after = asked_again(house(tmp_path, answer("now")), before.session)
+    assert isinstance(after, Answered)
+    assert after.answer == "now"
+
+
+def test_a_session_goes_on_under_what_both_policies_allow(tmp_path: Path) -> None:
+    before = house(tmp_path, answer("well")).run_sync("What is there?")
+    narrowed = house(tmp_path, call("put", text="x"), answer("no"), policy=Policy(allow=["look"]))
+    assert asked_again(narrowed, before.session).calls[0].error_code == "not_allowed"
+    again = house(tmp_path, call("put", text="x"), answer("yes"))
+    after = asked_again(again, before.session)
+    assert after.calls[0].status == "ok"  # what stood when it was begun stands again
+    assert did == ["x"]
+    policies = [r.policy for r in records_of(after) if isinstance(r, ResumedRecord)]
+    assert len(policies) == 2
+    assert policies[0] != policies[1] == FREE.to_json()
+
+
+def test_a_policy_that_was_loosened_since_loosens_no_session_that_was_begun(tmp_path: Path) -> None:
+    only = Policy(allow=["look"])
+    before = house(tmp_path, answer("well"), policy=only).run_sync("What is there?")
+    after = asked_again(house(tmp_path, call("put", text="x"), answer("no")), before.session)
+    assert isinstance(after, Answered)
+    assert (after.answer, did) == ("no", [])
+
+
+def test_a_session_that_another_process_is_at_is_not_opened(tmp_path: Path) -> None:
+    before = house(tmp_path, answer()).run_sync("What is there?")
+    holder = anyio.run(house(tmp_path).reopen, before.session)
+    with pytest.raises(TranscriptError, match="in use"):
+        asked_again(house(tmp_path, answer()), before.session)
+    holder.close()
+    assert isinstance(asked_again(house(tmp_path, answer()), before.session), Answered)
+
+
+def test_a_session_of_another_model_is_told_with_both_and_stays_free(tmp_path: Path) -> None:
+    before = house(tmp_path, answer()).run_sync("What is there?")
+    other = house(tmp_path, answer())
+    setattr(other.backend, "model", "another")  # noqa: B010
+    with pytest.raises(UsageError, match=r"begun with the model scripted, and another is here"):
+        asked_again(other, before.session)
+    assert isinstance(asked_again(house(tmp_path, answer()), before.session), Answered)
+
+
+def test_a_session_that_waits_for_an_approval_says_so_and_takes_no_question(
+    tmp_path: Path,
+) -> None:
+    before = house(tmp_path, call("put", text="x"), policy=ASKING).run_sync("Put it.")
+    assert isinstance(before, Paused)
+    written = Path(before.transcript or "").read_bytes()
+    with pytest.raises(UsageError, match="waits for an approval") as raised:
+        asked_again(house(tmp_path, answer(), policy=ASKING), before.session)
+    assert f"sessions resume {before.session}" in str(raised.value)
+    assert Path(before.transcript or "").read_bytes() == written
+    asking = partial(house, tmp_path, answer(), policy=ASKING)
+    anyio.run(partial(asking().resume, before.session, approvals=True))
+    assert isinstance(asked_again(asking(), before.session), Answered)
+    assert did == ["x"]
+
+
+@pytest.mark.parametrize("last", [UserRecord, CompletionRecord, DecisionRecord])
+def test_an_answer_that_a_kill_broke_off_is_left_and_the_next_question_taken(
+    tmp_path: Path, last: type[Record]
+) -> None:
+    before = house(tmp_path, call("put", text="x"), answer()).run_sync("Put it.")
+    broken_off(before, lambda record: isinstance(record, last))
+    did.clear()
+    after = asked_again(house(tmp_path, answer("never mind")), before.session)
+    assert isinstance(after, Answered)
+    assert did == []
+    stops = records_of(after, StoppedRecord)
+    assert [record.reason for record in stops] == ["interrupted"]
+
+
+def test_a_call_that_nobody_knows_the_end_of_must_be_decided_about_first(tmp_path: Path) -> None:
+    before = house(tmp_path, call("put", text="x"), answer()).run_sync("Put it.")
+    broken_off(before, lambda record: isinstance(record, ExecutionRecord))
+    with pytest.raises(UsageError, match="nobody knows how c1 ended") as raised:
+        asked_again(house(tmp_path, answer()), before.session)
+    assert f"sessions resume {before.session}" in str(raised.value)
+    assert did == ["x"]
+
+
+def test_a_session_whose_transcript_is_damaged_says_which_line(tmp_path: Path) -> None:
+    before = house(tmp_path, answer()).run_sync("What is there?")
+    path = Path(before.transcript or "")
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
+    with pytest.raises(TranscriptError, match="line 2 of the transcript is damaged"):
+        asked_again(house(tmp_path, answer()), before.session)

@@ -40,7 +40,7 @@ from mlx_tools.transcript.records import (
     State,
     UserRecord,
 )
-from tests.core.sessions import heard, in_state, resumed
+from tests.core.sessions import heard, in_state, records_of, resumed
 from tests.core.test_shortlist import DEEDS, THINGS
 from tests.core.test_shortlist import made as tool_for
 
@@ -211,8 +211,7 @@ def test_what_the_server_counted_makes_the_count_exact(tmp_path: Path) -> None:
     made = controller(backend=backend, store=TranscriptStore(tmp_path))
     outcome = made.run_sync("What happened?")
     assert isinstance(outcome, Answered)
-    records = load(Path(outcome.transcript or ""))
-    completions = [record for record in records if isinstance(record, CompletionRecord)]
+    completions = records_of(outcome, CompletionRecord)
     exact = -(-len(backend.requests[1].prompt) // 4)
     assert completions[1].context is not None
     tail = backend.requests[1].prompt[len(backend.requests[0].prompt) :]
@@ -368,7 +367,7 @@ def test_in_the_middle_of_a_question_nothing_is_summed_up() -> None:
 
 
 def compactions(outcome: Any) -> list[CompactedRecord]:
-    return [r for r in load(Path(outcome.transcript)) if isinstance(r, CompactedRecord)]
+    return records_of(outcome, CompactedRecord)
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])

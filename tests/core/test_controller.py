@@ -16,8 +16,10 @@ import pytest
 from mlx_tools import (
     Answered,
     Chunk,
+    CompletionsBackend,
     Controller,
     Limits,
+    Outcome,
     Policy,
     RunSettings,
     Stopped,
@@ -26,11 +28,12 @@ from mlx_tools import (
     UsageError,
     tool,
 )
-from mlx_tools.errors import BackendBroken, BackendUnreachable
+from mlx_tools.errors import BackendBroken, BackendTimeout, BackendUnreachable
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import StoppedRecord
+from tests.backends.loopback import Connection, says, serving
 from tests.core.sessions import heard
 
 ALL = Policy(allow=["*"], ask_effects=())
@@ -303,3 +306,50 @@ def test_a_conversation_goes_on_after_a_turn_that_was_interrupted() -> None:
 def test_an_empty_question_is_refused() -> None:
     with pytest.raises(UsageError, match="empty"):
         Controller(ScriptedBackend()).run_sync("  \n")
+
+
+# --- all of a run's time --------------------------------------------------------------------------
+
+
+def hang(connection: Connection) -> None:
+    connection.wait(60)
+
+
+@pytest.mark.parametrize("page", ["health", "models"])
+def test_a_server_that_does_not_say_what_it_serves_takes_no_more_than_the_total_time(
+    page: str,
+) -> None:
+    with serving(says("Hi."), **{page: hang}) as server:  # type: ignore[arg-type]
+        controller = Controller(CompletionsBackend(server.url), limits=Limits(total_timeout=0.3))
+        with pytest.raises(BackendTimeout, match=r"in the 0\.3 s that there were"):
+            controller.run_sync("Hi?")
+    assert server.bodies == []
+
+
+def test_loading_a_model_takes_none_of_the_total_time() -> None:
+    class Loaded(ScriptedBackend):
+        async def start(self) -> None:
+            await skip(15)
+
+        async def complete(self, request):  # type: ignore[no-untyped-def]
+            await skip(11)
+            async for chunk in super().complete(request):
+                yield chunk
+
+    async def main(seconds: float) -> Outcome:
+        limits = Limits(total_timeout=seconds)
+        return await Controller(Loaded(answer("3")), limits=limits).run("One?")
+
+    assert run(main, 12).status == "answered"
+    stopped = run(main, 10)
+    assert isinstance(stopped, Stopped) and stopped.reason == "total_timeout"
+    assert stopped.exit_code == 1
+
+
+def test_a_model_that_cannot_be_loaded_fails_the_run_as_its_backend() -> None:
+    class Broken(ScriptedBackend):
+        async def start(self) -> None:
+            raise OSError("no weights")
+
+    with pytest.raises(BackendBroken, match="no weights"):
+        Controller(Broken()).run_sync("One?")

@@ -21,10 +21,10 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
-from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import events
-from mlx_tools.transcript.records import ObservationRecord, Record
+from mlx_tools.transcript.records import ObservationRecord
+from tests.core.sessions import prompts, records_of
 
 WHOLE = "".join(f"line {n}\n" for n in range(1000))
 POLICY = Policy(allow=["long", "short", "broken"], preset="readonly_basic")
@@ -61,17 +61,8 @@ def controller(
     return Controller(ScriptedBackend(*script), TOOLS, policy, limits=limits, store=store, **more)
 
 
-def prompts(made: Controller) -> list[str]:
-    assert isinstance(made.backend, ScriptedBackend)
-    return made.backend.prompts
-
-
-def records_of(outcome: Any) -> list[Record]:
-    return load(Path(outcome.transcript))
-
-
 def observations(outcome: Any) -> list[ObservationRecord]:
-    return [r for r in records_of(outcome) if isinstance(r, ObservationRecord)]
+    return records_of(outcome, ObservationRecord)
 
 
 def kept_by(outcome: Any) -> dict[str, str]:

@@ -36,7 +36,7 @@ from mlx_tools.transcript.records import (
     Header,
     PauseRecord,
 )
-from tests.core.sessions import add_record, cut_after, resumed, rewritten
+from tests.core.sessions import add_record, cut_after, records_of, resumed, rewritten
 
 ALL = Policy(allow=["*"])
 
@@ -161,7 +161,7 @@ def test_an_edited_call_is_validated_decided_and_approved_as_it_is_then(house: H
     backend = controller.backend
     assert isinstance(backend, ScriptedBackend)
     assert "The user changed the arguments" in backend.requests[0].prompt
-    kinds = [record.type for record in load(Path(paused.transcript or ""))]
+    kinds = [record.type for record in records_of(paused)]
     at = kinds.index("edited")
     assert kinds[at : at + 3] == ["edited", "decision", "approval"]
 
@@ -434,7 +434,7 @@ def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house:
     edit = ApprovalAnswer(True, arguments={"text": "b"})
     assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": edit}), Answered)
     assert house.did == ["b"]
-    kinds = [record.type for record in load(Path(paused.transcript or ""))]
+    kinds = [record.type for record in records_of(paused)]
     assert kinds.count("approval") == 1
 
 

@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 
 from mlx_tools import Answered, Controller, Limits, Outcome, Policy, Source, Sources, tool
 from mlx_tools.store.session_folder import TranscriptStore
-from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import ObservationRecord
@@ -28,6 +27,7 @@ from mlx_tools.transcript.sources import (
     lay_out,
     spelled_out,
 )
+from tests.core.sessions import records_of
 
 GIVEN = {n: GivenSource(n, f"Title {n}", f"docs/{n}.md") for n in range(1, 7)}
 ALL = Policy(allow=["look", "read_artifact"])
@@ -162,7 +162,7 @@ def test_long_sources_are_cut_evenly_kept_whole_and_can_be_read_on(tmp_path: Pat
     assert [s.n for s in outcome.sources] == [1, 2, 3]
     (report,) = outcome.calls
     assert report.artifact is not None
-    (record,) = (r for r in load(Path(outcome.transcript or "")) if type(r) is ObservationRecord)
+    (record,) = (r for r in records_of(outcome) if type(r) is ObservationRecord)
     content = record.content or ""
     assert 3000 < len(content) <= Limits().max_observation_chars
     assert "\n[2] B (b)\n> short\n[3] C (c)\n> xxx" in content

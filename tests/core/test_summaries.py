@@ -26,9 +26,9 @@ from mlx_tools import (
 from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of
 from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
-from mlx_tools.store.transcript import load
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript.records import ObservationRecord, SummaryRecord
+from tests.core.sessions import prompts, records_of
 
 LIMIT = 1600
 LIMITS = Limits(max_observation_chars=LIMIT, max_iterations=8)
@@ -55,18 +55,13 @@ def controller(*script: Any, made: Tool | None = None, **more: Any) -> Controlle
     return Controller(ScriptedBackend(*script), tools, Policy(allow=["log"]), **given)
 
 
-def prompts(made: Controller) -> list[str]:
-    assert isinstance(made.backend, ScriptedBackend)
-    return made.backend.prompts
-
-
 def seen(outcome: Any) -> str:
-    (one,) = (r for r in load(Path(outcome.transcript)) if isinstance(r, ObservationRecord))
+    (one,) = records_of(outcome, ObservationRecord)
     return one.content or ""
 
 
 def summary_of(outcome: Any) -> SummaryRecord:
-    (one,) = (r for r in load(Path(outcome.transcript)) if isinstance(r, SummaryRecord))
+    (one,) = records_of(outcome, SummaryRecord)
     return one
 
 
