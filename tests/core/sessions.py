@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 
-from mlx_tools import Controller
+from mlx_tools import Answered, Controller
 from mlx_tools.controller import Session, Write
 from mlx_tools.messages import Effects, FinishReason, ToolSpec
 from mlx_tools.policy import Limits, Policy
@@ -151,6 +151,12 @@ def asked(controller: Controller, *questions: str) -> list[Outcome]:
             return [await conversation.run(question) for question in questions]
 
     return anyio.run(go)
+
+
+def answered(outcome: Outcome) -> Answered:
+    """The outcome, which must be an answer."""
+    assert isinstance(outcome, Answered), outcome
+    return outcome
 
 
 def prompts(controller: Controller) -> list[str]:

@@ -27,7 +27,7 @@ from mlx_tools.store.access_list import fingerprints
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
 from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord, ObservationRecord
-from tests.core.sessions import records_of
+from tests.core.sessions import answered, records_of
 from tests.forked import forks
 
 ALL = Policy(allow=["*"])
@@ -76,8 +76,7 @@ def test_whoever_deletes_the_list_stops_every_further_call(tmp_path: Path) -> No
     ran: list[str] = []
     first = doing("first", lambda: [path.unlink() for path in lists(tmp_path)])
     second = doing("second", lambda: ran.append("second"))
-    outcome = run(tmp_path, [first, second], call("first"), call("second"), answer())
-    assert isinstance(outcome, Answered)
+    outcome = answered(run(tmp_path, [first, second], call("first"), call("second"), answer()))
     assert "is gone" in denied(outcome) and ran == []
 
 

@@ -46,7 +46,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.full_disk import file_size_limit
-from tests.core.sessions import asked, cut_after, prompts, records_of
+from tests.core.sessions import answered, asked, cut_after, prompts, records_of
 from tests.prompt.tooled import TOOLED, tooled_format
 
 FREE = Policy(allow=["*"], ask_effects=())
@@ -118,8 +118,7 @@ def test_the_prompt_begins_with_the_same_bytes_where_nothing_else_changes(tmp_pa
     before = asked(first, "What is there?", "Sure?")[-1]
     did.clear()
     second = house(tmp_path, answer("as before"))
-    after = carried(second, before.session)
-    assert isinstance(after, Answered)
+    after = answered(carried(second, before.session))
     assert prompts(second)[0].startswith(prompts(first)[-1] + answer("again"))
     assert after.session != before.session
     retried = house(tmp_path, answer("better"))
@@ -146,8 +145,7 @@ def test_a_call_that_waited_or_was_approved_for_the_session_is_neither_run_nor_a
     asks = Policy(allow=["*"])
     waiting = house(tmp_path, call("put", text="x"), policy=asks).run_sync("Put it.")
     assert isinstance(waiting, Paused)
-    after = carried(house(tmp_path, answer("no"), policy=asks), waiting.session)
-    assert isinstance(after, Answered)
+    answered(carried(house(tmp_path, answer("no"), policy=asks), waiting.session))
     yes = ScriptedApprover(True)
     agreed = house(tmp_path, call("put", text="y"), answer(), policy=asks, approver=yes)
     before = agreed.run_sync("Put it.")
@@ -436,8 +434,7 @@ def test_the_next_prompt_begins_with_the_bytes_of_the_last_one_and_what_was_writ
     first = house(tmp_path, call("look", what="a"), answer("well"))
     before = first.run_sync("What is there?")
     second = house(tmp_path, answer("as before"))
-    after = asked_again(second, before.session)
-    assert isinstance(after, Answered)
+    after = answered(asked_again(second, before.session))
     assert (after.session, after.turns) == (before.session, 1)
     assert prompts(second)[0].startswith(prompts(first)[-1] + answer("well"))
     kinds = [type(record) for record in records_of(after)]
@@ -449,7 +446,6 @@ def test_a_session_that_stopped_is_gone_on_with(tmp_path: Path) -> None:
     before = house(tmp_path, "{", "{", "{", "{").run_sync("What is there?")
     assert isinstance(before, Stopped)
     after = asked_again(house(tmp_path, answer("now")), before.session)
-    assert isinstance(after, Answered)
     assert after.answer == "now"
 
 
@@ -470,7 +466,6 @@ def test_a_policy_that_was_loosened_since_loosens_no_session_that_was_begun(tmp_
     only = Policy(allow=["look"])
     before = house(tmp_path, answer("well"), policy=only).run_sync("What is there?")
     after = asked_again(house(tmp_path, call("put", text="x"), answer("no")), before.session)
-    assert isinstance(after, Answered)
     assert (after.answer, did) == ("no", [])
 
 
@@ -515,8 +510,7 @@ def test_an_answer_that_a_kill_broke_off_is_left_and_the_next_question_taken(
     before = house(tmp_path, call("put", text="x"), answer()).run_sync("Put it.")
     broken_off(before, lambda record: isinstance(record, last))
     did.clear()
-    after = asked_again(house(tmp_path, answer("never mind")), before.session)
-    assert isinstance(after, Answered)
+    after = answered(asked_again(house(tmp_path, answer("never mind")), before.session))
     assert did == []
     stops = records_of(after, StoppedRecord)
     assert [record.reason for record in stops] == ["interrupted"]

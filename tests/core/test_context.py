@@ -20,7 +20,6 @@ from mlx_tools import (
     Limits,
     Policy,
     RunSettings,
-    Stopped,
     Tool,
     TranscriptStore,
     UsageError,
@@ -40,7 +39,7 @@ from mlx_tools.transcript.records import (
     State,
     UserRecord,
 )
-from tests.core.sessions import heard, in_state, records_of, resumed
+from tests.core.sessions import answered, heard, in_state, records_of, resumed
 from tests.core.test_shortlist import DEEDS, THINGS
 from tests.core.test_shortlist import made as tool_for
 
@@ -125,7 +124,6 @@ def test_a_thought_and_what_follows_share_what_is_left() -> None:
 def test_a_question_that_is_too_long_by_itself_is_refused_before_anybody_is_asked() -> None:
     made = controller()
     outcome = made.run_sync("why " * 3000)
-    assert isinstance(outcome, Stopped)
     assert (outcome.reason, outcome.exit_code) == ("context_full", 1)
     context = outcome.to_json()["context"]
     assert context["size"] == SIZE and context["used"] > SIZE
@@ -150,8 +148,7 @@ def test_a_person_is_told_once_when_four_fifths_are_used() -> None:
 
 def test_the_oldest_observations_leave_for_references_that_can_be_read(tmp_path: Path) -> None:
     made = controller(*looks(6), answer(), store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("What happened?")
-    assert isinstance(outcome, Answered)
+    outcome = answered(made.run_sync("What happened?"))
     assert within(made)
     (first, *_) = compactions(outcome)
     assert (first.reason, first.gone) == ("full", 0)
@@ -209,8 +206,7 @@ class Counting:
 def test_what_the_server_counted_makes_the_count_exact(tmp_path: Path) -> None:
     backend = Counting(*looks(12), answer())
     made = controller(backend=backend, store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("What happened?")
-    assert isinstance(outcome, Answered)
+    outcome = answered(made.run_sync("What happened?"))
     completions = records_of(outcome, CompletionRecord)
     exact = -(-len(backend.requests[1].prompt) // 4)
     assert completions[1].context is not None
@@ -267,8 +263,7 @@ def test_in_one_long_run_it_sums_up_again_and_again(tmp_path: Path) -> None:
         settings=RunSettings(context=SIZE, compact="auto"),
         store=TranscriptStore(tmp_path),
     )
-    outcome = made.run_sync("What happened?")
-    assert isinstance(outcome, Answered)
+    outcome = answered(made.run_sync("What happened?"))
     assert within(made)
     assert [record.reason for record in compactions(outcome)].count("filling") > 1
     assert backend_of(made).prompts[-1].count("in short: The log was read.") == 1

@@ -34,7 +34,7 @@ from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer,
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import StoppedRecord
 from tests.backends.loopback import Connection, says, serving
-from tests.core.sessions import heard
+from tests.core.sessions import answered, heard
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -58,7 +58,6 @@ def recorded(calls: list[str], name: str, **options: Any) -> Tool:
 def test_a_question_is_answered_through_a_tool() -> None:
     backend = ScriptedBackend(call("area", width=3.5, height=4), answer("14 square metres"))
     outcome = Controller(backend, [area], ALL).run_sync("How large?")
-    assert isinstance(outcome, Answered)
     assert outcome.answer == "14 square metres"
     (made,) = outcome.calls
     assert (made.name, made.status, made.output) == ("area", "ok", "14.0")
@@ -71,7 +70,6 @@ def test_a_plain_function_serves_as_a_backend() -> None:
         return answer("hello")
 
     outcome = Controller(complete).run_sync("Hi")
-    assert isinstance(outcome, Answered)
     assert outcome.answer == "hello"
 
 
@@ -148,7 +146,6 @@ def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
     limits = Limits(total_timeout=60, tool_timeout=600)
     controller = Controller(ScriptedBackend(call("hang")), [hang], ALL, limits=limits)
     outcome = run(controller.run, "Hi")
-    assert isinstance(outcome, Stopped)
     assert outcome.reason == "total_timeout"
     assert outcome.exit_code == 1
     assert outcome.calls[0].error_code == "timeout"
@@ -157,8 +154,7 @@ def test_a_run_that_takes_too_long_stops_and_says_so() -> None:
 def test_the_stream_is_closed_when_the_message_is_complete() -> None:
     text = answer() + "\n" + call("area", width=1, height=1) + " and on and on" * 100
     backend = ScriptedBackend(Script(text, pieces=7))
-    outcome = Controller(backend, [area], ALL).run_sync("Hi")
-    assert isinstance(outcome, Answered)
+    outcome = answered(Controller(backend, [area], ALL).run_sync("Hi"))
     assert outcome.calls == ()
 
 
@@ -171,8 +167,7 @@ def test_a_server_that_stays_silent_after_the_message_holds_nothing_up() -> None
 
     limits = Limits(total_timeout=30)
     silent = Silent(Script(answer(), None))
-    outcome = Controller(silent, [area], ALL, limits=limits).run_sync("Hi")
-    assert isinstance(outcome, Answered)
+    answered(Controller(silent, [area], ALL, limits=limits).run_sync("Hi"))
 
 
 def test_a_backend_that_is_not_there_raises_and_leaves_a_transcript(tmp_path: Path) -> None:
@@ -199,7 +194,6 @@ def test_a_backend_that_breaks_later_stops_the_run_and_nothing_half_read_runs() 
     backend = Breaking(Script(call("note", x="1"), None), Script(half, None))
     controller = Controller(backend, [recorded(calls, "note")], ALL)
     outcome = controller.run_sync("Hi")
-    assert isinstance(outcome, Stopped)
     assert (outcome.reason, outcome.exit_code) == ("backend_error", 3)
     assert calls == []
 
@@ -298,7 +292,6 @@ def test_a_conversation_goes_on_after_a_turn_that_was_interrupted() -> None:
             return await conversation.run("two"), conversation
 
     outcome, _ = anyio.run(main)
-    assert isinstance(outcome, Answered)
     assert outcome.answer == "still here"
     assert backend.prompts[1].startswith(backend.prompts[0])
 

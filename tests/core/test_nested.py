@@ -27,7 +27,7 @@ from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import Header
-from tests.core.sessions import cut_after, resumed
+from tests.core.sessions import answered, cut_after, resumed
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -70,7 +70,6 @@ def test_a_tool_asks_the_model_which_calls_tools_of_its_own(tmp_path: Path, name
     )
     store = TranscriptStore(tmp_path)
     outcome = Controller(backend, TOOLS, ALL, store=store).run_sync("What is there?")
-    assert isinstance(outcome, Answered)
     assert (outcome.answer, outcome.calls[0].output) == ("A tree.", "found: a tree")
     assert "what is there?" in backend.prompts[1]
     headers = [load(path)[0] for path in sorted(tmp_path.glob("*/transcript.jsonl"))]
@@ -86,14 +85,13 @@ def test_a_run_within_has_no_rights_beyond_its_caller_s_and_the_tool_s() -> None
         answer("So be it."),
     )
     free = RunSettings(strategy="free")  # held, it would choose another tool
-    outcome = Controller(backend, TOOLS, ALL, settings=free).run_sync("Go.")
-    assert isinstance(outcome, Answered)
+    answered(Controller(backend, TOOLS, ALL, settings=free).run_sync("Go."))
     assert "research_slowly may not be called here" in backend.prompts[2]
     sent.clear()
     backend = ScriptedBackend(
         call("research", question="?"), call("look"), answer("no luck"), answer("So be it.")
     )
-    outcome = Controller(backend, TOOLS, Policy(allow=["research"])).run_sync("Go.")
+    Controller(backend, TOOLS, Policy(allow=["research"])).run_sync("Go.")
     assert "look may not be called here" in backend.prompts[2]
 
 
@@ -105,8 +103,7 @@ def test_completions_come_out_of_one_budget_and_the_last_word_is_left() -> None:
         answer("out of it"),
     )
     limits = Limits(max_iterations=3)
-    outcome = Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go.")
-    assert isinstance(outcome, Answered)
+    answered(Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go."))
     assert "No more tool calls" in backend.prompts[3]
     assert len(backend.prompts) == 4
 
@@ -115,8 +112,7 @@ def test_runs_stand_within_one_another_only_so_deep() -> None:
     deeper = call("research_slowly", question="deeper")
     backend = ScriptedBackend(deeper, deeper, deeper, *[answer("end")] * 3)
     limits = Limits(max_iterations=10)
-    outcome = Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go.")
-    assert isinstance(outcome, Answered)
+    answered(Controller(backend, TOOLS, ALL, limits=limits).run_sync("Go."))
     assert "levels deep" in backend.prompts[3]
 
 
@@ -195,8 +191,7 @@ def test_a_run_within_that_waits_pauses_the_outer_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("approvals", [{"c1/c1": True}, True])
 def test_an_approved_call_within_runs_once(tmp_path: Path, approvals: Any) -> None:
     paused = paused_within(tmp_path)
-    outcome = resumed(controller(tmp_path, *END), paused.session, approvals)
-    assert isinstance(outcome, Answered)
+    outcome = answered(resumed(controller(tmp_path, *END), paused.session, approvals))
     assert (sent, outcome.calls[0].output) == (["hi"], "found: done")
     with pytest.raises(UsageError):
         resumed(controller(tmp_path, *END), paused.session, {"c1/c1": True})
@@ -222,8 +217,7 @@ def test_where_the_outer_call_changes_things_itself_silence_is_a_no(tmp_path: Pa
 
     sent.clear()
     lines = (call("research", question="?"), call("send", text="hi"), *END)
-    outcome = controller(tmp_path, *lines, tools=[changing, send]).run_sync("Go.")
-    assert isinstance(outcome, Answered)
+    answered(controller(tmp_path, *lines, tools=[changing, send]).run_sync("Go."))
     assert sent == []
 
 
@@ -234,7 +228,6 @@ def test_a_crash_after_the_run_within_does_not_make_it_again(tmp_path: Path) -> 
     cut_after(path, next(i for i, r in enumerate(load(path)) if r.type == "tool_observation"))
     assert sent == ["hi"]
     outcome = resumed(controller(tmp_path, answer("Done again.")), paused.session)
-    assert isinstance(outcome, Answered)
     assert (outcome.answer, outcome.calls[0].output) == ("Done again.", "found: done")
     assert sent == ["hi"]
 
@@ -253,11 +246,9 @@ def test_a_crash_in_the_middle_of_a_call_within_leaves_it_in_doubt(tmp_path: Pat
     paused = doubtful_within(tmp_path)
     assert sent == ["hi"]
     outcome = resumed(controller(tmp_path, *END), paused.session)
-    assert isinstance(outcome, Paused)
     assert [one.call_id for one in outcome.pending] == ["c1/c1"]
     assert sent == ["hi"]
-    outcome = resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False})
-    assert isinstance(outcome, Answered)
+    answered(resumed(controller(tmp_path, *END), paused.session, {"c1/c1": False}))
     assert sent == ["hi"]
 
 
@@ -346,8 +337,7 @@ def test_a_backend_that_fails_within_is_the_tool_s_error() -> None:
     backend = ScriptedBackend(
         call("research", question="?"), RuntimeError("gone"), answer("Sorry.")
     )
-    outcome = Controller(backend, TOOLS, ALL).run_sync("Go.")
-    assert isinstance(outcome, Answered)
+    outcome = answered(Controller(backend, TOOLS, ALL).run_sync("Go."))
     assert outcome.calls[0].error_code == "tool_error"
     assert "could not be asked" in (outcome.calls[0].error_preview or "")
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from mlx_tools import (
-    Answered,
     Controller,
     Limits,
     Policy,
@@ -24,7 +23,7 @@ from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ObservationRecord
-from tests.core.sessions import prompts, records_of
+from tests.core.sessions import answered, prompts, records_of
 
 WHOLE = "".join(f"line {n}\n" for n in range(1000))
 POLICY = Policy(allow=["long", "short", "broken"], preset="readonly_basic")
@@ -170,8 +169,7 @@ def test_what_is_larger_than_a_session_may_keep_is_cut_without_a_way_to_read_on(
     tmp_path: Path,
 ) -> None:
     made = controller(tmp_path, call("long"), answer(), keeping={"max_bytes": 1000})
-    outcome = made.run_sync("Hi")
-    assert isinstance(outcome, Answered)
+    outcome = answered(made.run_sync("Hi"))
     assert kept_by(outcome) == {}
     assert "characters left out" in prompts(made)[1] and not TOLD.search(prompts(made)[1])
 

@@ -36,7 +36,7 @@ from mlx_tools.transcript.records import (
     Header,
     PauseRecord,
 )
-from tests.core.sessions import add_record, cut_after, records_of, resumed, rewritten
+from tests.core.sessions import add_record, answered, cut_after, records_of, resumed, rewritten
 
 ALL = Policy(allow=["*"])
 
@@ -115,8 +115,7 @@ def house(tmp_path: Path) -> House:
 def test_an_approved_call_runs_once_and_the_run_goes_on_to_its_answer(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
     assert house.did == []
-    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
-    assert isinstance(outcome, Answered)
+    outcome = answered(resumed(house.controller(answer()), paused.session, {"c1": True}))
     assert house.did == ["hi"]
     assert outcome.calls[0].status == "ok"
     with pytest.raises(UsageError, match="already decided"):
@@ -127,14 +126,12 @@ def test_an_approved_call_runs_once_and_the_run_goes_on_to_its_answer(house: Hou
 def test_a_session_resumes_by_the_path_of_its_transcript_and_in_memory(house: House) -> None:
     paused = house.paused(call("send", text="hi"))
     assert paused.transcript is not None
-    outcome = resumed(house.controller(answer()), paused.transcript, True)
-    assert isinstance(outcome, Answered)
+    answered(resumed(house.controller(answer()), paused.transcript, True))
     inside = Controller(
         ScriptedBackend(call("send", text="again"), answer("well")), house.tools, ALL
     )
     waiting = inside.run_sync("Do it.")
-    after = resumed(inside, waiting.session, True)
-    assert isinstance(after, Answered)
+    answered(resumed(inside, waiting.session, True))
     assert house.did == ["hi", "again"]
 
 
@@ -142,8 +139,7 @@ def test_a_refused_call_comes_back_to_the_model_with_the_reason(house: House) ->
     paused = house.paused(call("send", text="hi"))
     controller = house.controller(answer())
     no = ApprovalAnswer(False, "not on a Sunday")
-    outcome = resumed(controller, paused.session, {"c1": no})
-    assert isinstance(outcome, Answered)
+    outcome = answered(resumed(controller, paused.session, {"c1": no}))
     assert house.did == []
     assert outcome.calls[0].error_code == "denied"
     backend = controller.backend
@@ -177,8 +173,7 @@ def test_an_edit_that_does_not_fit_is_refused_and_the_call_still_waits(
     with pytest.raises(UsageError, match=says):
         resumed(house.controller(answer()), paused.session, {"c1": edit})
     assert house.did == []
-    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
-    assert isinstance(outcome, Answered)
+    answered(resumed(house.controller(answer()), paused.session, {"c1": True}))
     assert house.did == ["hi"]
 
 
@@ -195,7 +190,6 @@ def test_calls_that_need_no_approval_run_at_once_and_the_others_wait(house: Hous
 def test_some_of_a_batch_can_be_decided_and_the_rest_waits_on(house: House) -> None:
     paused = house.paused(call("send", text="a") + "\n" + call("send", text="b"))
     half = resumed(house.controller(), paused.session, {"c2": True})
-    assert isinstance(half, Paused)
     assert house.did == ["b"]
     assert [c.call_id for c in half.pending] == ["c1"]
     assert isinstance(resumed(house.controller(answer()), paused.session, {"c1": False}), Answered)
@@ -207,8 +201,7 @@ def test_a_tool_allowed_for_the_session_is_not_asked_about_again(house: House) -
     paused = house.paused(*lines)
     yes = ApprovalAnswer(True, for_session=True)
     after = (call("send", text="c"), answer())
-    outcome = resumed(house.controller(*after), paused.session, {"c1": yes})
-    assert isinstance(outcome, Answered)
+    answered(resumed(house.controller(*after), paused.session, {"c1": yes}))
     assert sorted(house.did) == ["a", "b", "c"]
     other = house.paused(call("send", text="d"))
     assert other.session != paused.session
@@ -244,8 +237,7 @@ class Approves:
 
 def test_a_target_that_changes_between_showing_and_running_is_shown_again(house: House) -> None:
     approver = Approves(lambda: setattr(house, "present", "moved"))
-    outcome = house.controller(call("put", text="new"), answer(), approver=approver).run_sync("Do.")
-    assert isinstance(outcome, Answered)
+    answered(house.controller(call("put", text="new"), answer(), approver=approver).run_sync("Do."))
     assert [request.preview for request in approver.seen] == ["-old\n+new\n", "-moved\n+new\n"]
     assert [did for did in house.did if did[0] == "put"] == [("put", "new")]
 
@@ -283,8 +275,7 @@ def test_today_s_policy_narrows_the_recorded_one(house: House) -> None:
     strict = Policy(allow=["*"], deny=["send"])
     with pytest.raises(UsageError, match="denied by the policy"):
         resumed(house.controller(answer(), policy=strict), paused.session, {"c1": True})
-    outcome = resumed(house.controller(answer(), policy=strict), paused.session)
-    assert isinstance(outcome, Answered)
+    outcome = answered(resumed(house.controller(answer(), policy=strict), paused.session))
     assert outcome.calls[0].error_code == "not_allowed"
     assert house.did == []
 
@@ -460,8 +451,7 @@ def test_a_mutating_call_that_was_cut_off_is_in_doubt_and_never_run_again_unaske
     with pytest.raises(UsageError, match="other arguments"):
         edit = ApprovalAnswer(True, arguments={"text": "x"})
         resumed(house.controller(answer()), paused.session, {"c1": edit})
-    outcome = resumed(house.controller(answer()), paused.session, {"c1": False})
-    assert isinstance(outcome, Answered)
+    outcome = answered(resumed(house.controller(answer()), paused.session, {"c1": False}))
     assert outcome.calls[0].error_code == "in_doubt"
     assert house.did == []
 
@@ -473,8 +463,7 @@ def test_a_call_in_doubt_runs_again_where_a_person_says_so(house: House) -> None
     started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
     cut_after(path, started + 1)
     resumed(house.controller(), paused.session)
-    outcome = resumed(house.controller(answer()), paused.session, {"c1": True})
-    assert isinstance(outcome, Answered)
+    answered(resumed(house.controller(answer()), paused.session, {"c1": True}))
     assert house.did == ["hi", "hi"]
 
 

@@ -30,6 +30,7 @@ from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.transcript.records import Header, Record, UserRecord
+from tests.core.sessions import answered
 
 ALL = Policy(allow=["*"])
 STYLES: Sequence[Style] = ("jsonl", "markdown-json", "xml")
@@ -141,8 +142,7 @@ def test_a_search_is_not_the_call_that_was_required() -> None:
         answer(),
     )
     run = {"strategy": "free", "tool_choice": "required"}
-    outcome = controller(backend, settings=run).run_sync("Hello.")
-    assert isinstance(outcome, Answered)
+    answered(controller(backend, settings=run).run_sync("Hello."))
     assert backend.prompts[1].endswith('{"type":"tool_call","name":"')
     assert not backend.prompts[2].endswith('"name":"')
 

@@ -18,7 +18,6 @@ from mlx_tools import (
     Limits,
     Policy,
     RunSettings,
-    Stopped,
     Tool,
     TranscriptStore,
     tool,
@@ -28,7 +27,7 @@ from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.transcript.records import ObservationRecord, SummaryRecord
-from tests.core.sessions import prompts, records_of
+from tests.core.sessions import answered, prompts, records_of
 
 LIMIT = 1600
 LIMITS = Limits(max_observation_chars=LIMIT, max_iterations=8)
@@ -136,8 +135,7 @@ def test_pages_of_what_was_kept_are_not_summarised(tmp_path: Path) -> None:
 def test_a_backend_that_fails_takes_nothing_from_the_run(tmp_path: Path) -> None:
     script = (call("log"), "One.", BackendError("it hiccuped"), answer())
     made = controller(*script, store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("Hi")
-    assert isinstance(outcome, Answered)
+    outcome = answered(made.run_sync("Hi"))
     assert "One." in seen(outcome)
     kept = summary_of(outcome)
     assert (len(kept.parts), kept.requests, kept.problem) == (1, 2, "it hiccuped")
@@ -166,7 +164,6 @@ def test_the_time_of_the_run_holds_while_the_model_summarises() -> None:
     made = Controller(Stuck(call("log")), [log()], Policy(allow=["log"]), limits=limits)
     made.settings = SETTINGS
     outcome = run(made.run, "Hi")
-    assert isinstance(outcome, Stopped)
     assert outcome.reason == "total_timeout"
     assert [report.error_code for report in outcome.calls] == ["timeout"]
 
@@ -177,8 +174,7 @@ def test_what_a_tool_returned_ends_no_turn_and_is_no_message(tmp_path: Path) -> 
     chatml = RunSettings(long_observations="summary", chat_format=NAMED_FORMATS["chatml"])
     script = (call("log"), bad, bad, answer())
     made = controller(*script, made=log(bad * 40), settings=chatml, store=TranscriptStore(tmp_path))
-    outcome = made.run_sync("Hi")
-    assert isinstance(outcome, Answered)
+    outcome = answered(made.run_sync("Hi"))
     assert len(outcome.calls) == 1
     for prompt in prompts(made)[1:]:
         assert prompt.count("<|im_start|>system") == 1
@@ -196,8 +192,7 @@ def test_secrets_are_in_no_prompt(tmp_path: Path) -> None:
         settings=SETTINGS,
         store=TranscriptStore(tmp_path),
     )
-    outcome = made.run_sync("Hi")
-    assert isinstance(outcome, Answered)
+    answered(made.run_sync("Hi"))
     assert not any(secret in prompt for prompt in prompts(made))
 
 

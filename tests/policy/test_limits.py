@@ -85,7 +85,6 @@ def test_a_call_over_the_limit_is_told_with_its_rule_and_when_one_may_be_made_ag
     policy = Policy(rate_limits={"look": "2/minute"})
     made = tally(("look", 0), ("look", 10.25))
     over = exceeded(policy, LOOK, made, at(30))
-    assert over is not None
     assert over.rule == "rate_limit look 2/minute"
     assert over.reason.endswith("it may be called again at 2026-03-01T12:01:00Z")
     assert rule(policy, made, at(59.999)) is not None
