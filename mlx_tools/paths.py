@@ -10,6 +10,7 @@ program itself is, and who put it there, says how an extra is added to it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
@@ -17,7 +18,7 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -80,18 +81,28 @@ def read_private(path: Path, most: int) -> bytes:
         return file.read(most)
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file whole and lastingly, or leave what was there. Raises OSError."""
+@contextlib.contextmanager
+def drafted(path: Path, data: bytes, *, lasting: bool = False, mode: int = 0o600) -> Iterator[Path]:
+    """A new file beside ``path`` with ``data`` in it, whole, to be moved or linked there; else it
+    is gone when the block ends. With ``lasting`` it survives a power cut. Raises OSError."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(draft, flags, mode), "wb") as out:
             out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(path)
+            if lasting:
+                out.flush()
+                os.fsync(out.fileno())
+        yield draft
     finally:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
+
+
+def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a file whole and lastingly, or leave what was there. Raises OSError."""
+    with drafted(path, data, lasting=True, mode=mode) as draft:
+        draft.replace(path)
 
 
 def private_dir(path: Path) -> Path:

@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import json
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -16,8 +15,8 @@ from typing import Final
 
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ToolSpec
+from mlx_tools.paths import drafted
 from mlx_tools.policy import Decision
-from mlx_tools.store.artifacts import drafted
 from mlx_tools.store.transcript import write_all
 
 ACCESS_FILE: Final = "access.json"
@@ -119,7 +118,7 @@ class AccessFile(Access):
 
     def _write(self) -> None:
         try:
-            with drafted(beside(self.path), self._written) as draft:
+            with drafted(self.path, self._written) as draft:
                 draft.replace(self.path)
         except OSError as error:
             raise StorageError(
@@ -173,10 +172,6 @@ def _content(path: str | os.PathLike[str], *, owned: bool = False) -> bytes:
         return os.read(file, MAX_ACCESS_BYTES)
     finally:
         os.close(file)
-
-
-def beside(path: Path) -> Path:
-    return path.with_name(f"{path.name}.{secrets.token_hex(8)}")
 
 
 @dataclass(eq=False)

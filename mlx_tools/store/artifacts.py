@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import StorageError
+from mlx_tools.paths import drafted
 
 KEEP_SECONDS: Final = 3 * 24 * 3600
 MAX_BYTES: Final = 100_000_000
@@ -29,7 +30,7 @@ CLOCK_SETTLES: Final = 3600.0
 """Seconds for which a clock that has jumped must go on before it is believed."""
 
 _ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_KEPT: Final = re.compile(r"\.?[0-9a-f]{32}", re.ASCII)
+_KEPT: Final = re.compile(r"\.?[0-9a-f]{32}(?:\.[0-9a-f]{16})?", re.ASCII)
 """A file, or one that was not finished."""
 
 ARTIFACTS: Final = "artifacts"
@@ -92,8 +93,9 @@ class KeptFiles(Kept):
 
     def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with drafted(self.folder / f".{key}", data, lasting=lasting) as draft:
-            draft.rename(self.folder / key)
+        path = self.folder / key
+        with drafted(path, data, lasting=lasting) as draft:
+            draft.rename(path)
             if lasting:
                 _sync(self.folder)
         self._make_room(key)
@@ -164,23 +166,6 @@ class KeptInMemory(Kept):
 
     def forget(self, key: str) -> None:
         self.held.pop((self.session, key), None)
-
-
-@contextlib.contextmanager
-def drafted(draft: Path, data: bytes, *, lasting: bool = False) -> Iterator[Path]:
-    """A new file with ``data`` in it, whole, that its owner alone can read, to be moved or linked
-    where it belongs; else it is gone when the block ends. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-            file.write(data)
-            if lasting:
-                file.flush()
-                os.fsync(file.fileno())
-        yield draft
-    finally:
-        with contextlib.suppress(OSError):
-            draft.unlink()
 
 
 @dataclass(eq=False)

@@ -78,7 +78,9 @@ def copy_store(
         target.take_keys(keys := source.keys())
         copied.used = len(keys.used)
         for form in forms:
-            copied.tables[_name(form)] = _copy_tables(source.tables(form), target, form)
+            copied.tables[form.file.partition(".")[0]] = _copy_tables(
+                source.tables(form), target, form
+            )
     return copied
 
 
@@ -131,27 +133,17 @@ def _digest(store: SessionStore, session: str) -> bytes:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _name(form: FileFormat) -> str:
-    return form.file.partition(".")[0]
-
-
 def _rows_of(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
     """The digests of all rows, by table."""
     if not tables.made:
         return {}
+
+    def digest(row: Any) -> bytes:  # by column: their order differs where some were added later
+        said = sorted(zip(row.keys(), map(storable, row), strict=True))
+        return hashlib.sha256(repr(said).encode()).digest()
+
     with tables.transaction() as db:
-        return {
-            table: {
-                hashlib.sha256(repr(sorted(_said(row))).encode()).digest()
-                for row in _rows(db, table)
-            }
-            for table in form.tables
-        }
-
-
-def _said(row: Any) -> Iterator[tuple[str, object]]:
-    """The values of a row by their columns, whose order is another where some were added later."""
-    return zip(row.keys(), map(storable, row), strict=True)
+        return {table: {*map(digest, _rows(db, table))} for table in form.tables}
 
 
 def _rows(db: Statements, table: str) -> Iterator[Any]:

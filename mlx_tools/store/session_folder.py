@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
-from mlx_tools.paths import private_dir
-from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile, beside
+from mlx_tools.paths import drafted, private_dir
+from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
@@ -26,7 +26,6 @@ from mlx_tools.store.artifacts import (
     KeptFiles,
     Sweeper,
     UndoStore,
-    drafted,
 )
 from mlx_tools.store.session_store import (
     KeptPart,
@@ -163,10 +162,7 @@ class TranscriptStore(SessionStore):
         try:
             self._make()
             if not path.exists():
-                with (
-                    contextlib.suppress(FileExistsError),
-                    drafted(beside(path), made) as draft,
-                ):
+                with contextlib.suppress(FileExistsError), drafted(path, made) as draft:
                     path.hardlink_to(draft)
             return path.read_bytes()
         except OSError as error:
@@ -314,7 +310,7 @@ class TranscriptStore(SessionStore):
                 for part in parts:
                     path = draft / check_part(session, part).name
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    with drafted(beside(path), part.data) as file:
+                    with drafted(path, part.data) as file:
                         os.utime(file, (part.at, part.at))
                         file.rename(path)
                 draft.rename(self.folder / session)

@@ -173,5 +173,5 @@ def page(text: str, start: int, length: int, room: int | None, notices: Mapping[
 
 
 def why_off() -> str:
-    """Return why the tool is switched off in a session that keeps no artifacts."""
+    """Why the tool is switched off in a session that keeps no artifacts."""
     return words_of(READER).notices["off"]

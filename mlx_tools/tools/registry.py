@@ -6,9 +6,10 @@ a list of tools, or a function without parameters that returns either.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -98,19 +99,14 @@ class Registry:
 
         roots = tuple(roots)
         for found in collection.tools():
-            key = f"{PLUGIN}{FOLDER}/{found.name}"
-            if found.folder is None or refused is not None:
-                self._refused[key] = refused or found.reason or ""
-                continue
-            if found.log is not None:
-                what = "the folder in which it is made"
-                if exposed := exposed_by(found.folder.path, roots, what):
-                    self._refused[key] = exposed
-                    continue
-            try:
+            with self._refusing(f"{PLUGIN}{FOLDER}/{found.name}"):
+                if found.folder is None or refused is not None:
+                    raise ToolDefinitionError(refused or found.reason or "")
+                if found.log is not None:
+                    what = "the folder in which it is made"
+                    if exposed := exposed_by(found.folder.path, roots, what):
+                        raise ToolDefinitionError(exposed)
                 self.add(folder_tool(found.folder, found.reason, found.log, roots))
-            except ToolDefinitionError as error:
-                self._refused[key] = str(error)
         return self
 
     def with_bound(
@@ -137,14 +133,20 @@ class Registry:
         self.sources.append(source)
         key = f"{PLUGIN}{source.plugin}/".__add__
         for tool in source.tools:
-            try:
+            with self._refusing(key(source.tool_name(tool.name))):
                 if refused is not None:
                     raise ToolDefinitionError(refused)
                 self.add(made[source.kind](source, tool), checked=True)
-            except ToolDefinitionError as error:
-                self._refused[key(source.tool_name(tool.name))] = str(error)
         for tool in source.new:
             self._refused[key(source.tool_name(tool.name))] = source.changed
+
+    @contextlib.contextmanager
+    def _refusing(self, key: str) -> Iterator[None]:
+        """What is raised of a tool in it is why there is none of this key."""
+        try:
+            yield
+        except ToolDefinitionError as error:
+            self._refused[key] = str(error)
 
     async def aclose(self) -> None:
         """Ends what tools have kept open, such as connections."""
@@ -314,21 +316,14 @@ class Registry:
             self._refused["plugin:any/entry_points"] = reason[:300]
             return
         for offer in offers:
-            off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
-            if off is not None:
-                self._refused[offer.key] = self._switched_off[off]
-                continue
-            try:
-                tools = offer.tools()
-            except ToolDefinitionError as error:
-                self._refused[offer.key] = str(error)
-                continue
-            for tool in tools:
-                try:
-                    self.add(_of_package(tool, offer.plugin))
-                except ToolDefinitionError as error:
+            with self._refusing(f"{PLUGIN}{offer.plugin}/{offer.name}"):
+                off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
+                if off is not None:
+                    raise ToolDefinitionError(self._switched_off[off])
+                for tool in offer.tools():
                     name = getattr(tool, "__name__", offer.name)
-                    self._refused[f"plugin:{offer.plugin}/{name}"] = str(error)
+                    with self._refusing(f"{PLUGIN}{offer.plugin}/{name}"):
+                        self.add(_of_package(tool, offer.plugin))
 
 
 # --- what installed packages offer ----------------------------------------------------------------
@@ -341,11 +336,6 @@ class Offer:
     plugin: str
     name: str
     load: Callable[[], Any]
-
-    @property
-    def key(self) -> str:
-        """Return what stands for the offer in listings where it came to no tool."""
-        return f"plugin:{self.plugin}/{self.name}"
 
     def is_meant_by(self, pattern: str) -> bool:
         """Return whether a pattern means everything that this package offers."""
@@ -400,11 +390,11 @@ def _of_package(tool: Any, plugin: str) -> Tool:
     try:
         if _is_tool(tool):
             return of_plugin(tool, plugin)
+        raise _no_tool(type(tool).__name__)
     except ToolDefinitionError:
         raise
     except Exception as error:  # somebody else's code
         raise ToolDefinitionError(f"{type(error).__name__}: {error}"[:300]) from None
-    raise _no_tool(type(tool).__name__)
 
 
 def _no_tool(what: str) -> ToolDefinitionError:
