@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from mlx_tools.errors import require_instance, require_items
 from mlx_tools.policy import check_presets
@@ -16,10 +16,6 @@ from mlx_tools.tools import Registry, Tool, read_artifact, tool_search
 if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule_task import Jobs
     from mlx_tools.toolbox.web_tools import WebOptions
-
-_NO_WALK: Final = "this system cannot open files safely (openat)"
-_NO_ROOTS: Final = "no folder was named that it may see (--root DIR)"
-_NO_JOBS: Final = "no place for jobs was named"
 
 
 class ToolOptions(TypedDict, total=False):
@@ -91,9 +87,10 @@ def tools(
     knowledge = Knowledge(None if file is None else Path(file))
     notes = Notes(None if folder is None else Path(folder))
     jobs, web = options.get("jobs"), options.get("web") or WebOptions()
-    no_walk = None if supported() else _NO_WALK
-    no_files = no_walk or (None if opened else _NO_ROOTS)
+    no_walk = None if supported() else "this system cannot open files safely (openat)"
+    no_files = no_walk or (None if opened else "no folder was named that it may see (--root DIR)")
     no_notes = no_walk or (NO_FOLDER if folder is None else None)
+    no_jobs = "no place for jobs was named" if jobs is None else None
     return [
         calculator(),
         clock(),
@@ -104,7 +101,7 @@ def tools(
         read_artifact(),
         _off(run_command(opened, commands), functools.partial(unusable, opened)),
         *(_off(tool, knowledge.unusable) for tool in knowledge.tools()),
-        _off(schedule_task(jobs), _NO_JOBS if jobs is None else None),
+        _off(schedule_task(jobs), no_jobs),
         _off(notes_create(notes), no_notes),
         _off(notes_search(notes), no_notes),
         fetch_url(web.fetcher(), web.seconds),

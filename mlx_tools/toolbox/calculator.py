@@ -366,9 +366,9 @@ def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Decima
 def _name_of(name: str, *, function: bool) -> str:
     """The name as the tables have it. Raises CalculationError for one that they do not have."""
     table: Mapping[str, object] = _FUNCTIONS if function else _CONSTANTS
-    found = next((one for one in (name, name.lower()) if one in table), None)
-    if found is not None:
-        return found
+    for one in (name, name.lower()):
+        if one in table:
+            return one
     if function:
         raise CalculationError(f"there is no function {name[:40]}")
     known = name in _FUNCTIONS or name.lower() in _FUNCTIONS

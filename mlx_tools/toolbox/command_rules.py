@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import os
 import re
-import shlex
 import stat
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -63,11 +62,6 @@ class Rule:
     excludes: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     subcommands: Mapping[str, Rule] = field(default_factory=dict)
-
-    @property
-    def writes(self) -> bool:
-        """True if it may write below a root that was named ``:rw``. What has rules only reads."""
-        return self.form == "any"
 
 
 @functools.cache
@@ -333,11 +327,6 @@ class Plan:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     private: Hidden
-
-    @property
-    def text(self) -> str:
-        """The words as one would type them in a shell; none reads them."""
-        return shlex.join(self.argv)
 
     def state(self) -> str:
         """A name for the words and the program's file as they are now. Raises OSError."""

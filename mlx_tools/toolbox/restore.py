@@ -216,6 +216,4 @@ def _state(change: Change) -> str:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return getattr(error, "message", "") or str(error)
+    return getattr(error, "strerror", None) or getattr(error, "message", None) or str(error)

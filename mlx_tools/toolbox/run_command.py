@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -110,7 +111,7 @@ class _Commands:
         """The words that would really run. Raises ToolError."""
         with tool_errors(f"{arguments['program']} cannot be run"):
             made = self._plan(arguments)
-            return Preview(made.text, made.state())
+            return Preview(shlex.join(made.argv), made.state())
 
     def run(self, arguments: Mapping[str, Any]) -> str:
         """Run a program; an exit code other than 0 is no error. Raises ToolError."""
@@ -145,7 +146,7 @@ class _Commands:
 
     def _view(self, made: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path
-        replaced = {}
+        replaced: dict[str, bytes] = {}
         if made.rule.repository:
             if not box.hides_contents:
                 raise Refused(
@@ -153,17 +154,13 @@ class _Commands:
                     "repository's configuration makes it run"
                 )
             config = first / ".git" / "config"
-            replaced = {str(config): repository_state(config)}
+            if str(config) in made.private.files:
+                replaced[str(config)] = repository_state(config)
         if not all(map(_in_place, self._roots)):
             raise Refused("a root was moved or replaced since it was opened")
-        writes = made.rule.writes
-        return SandboxView(
-            folder=str(first),
-            roots=[(str(root.path), root.writable and writes) for root in self._roots],
-            hidden=made.private,
-            replaced={path: text for path, text in replaced.items() if path in made.private.files},
-            starts=made.rule.form == "any",
-        )
+        free = made.rule.form == "any"  # what has rules only reads, and starts nothing
+        roots = [(str(root.path), root.writable and free) for root in self._roots]
+        return SandboxView(str(first), roots, made.private, replaced, starts=free)
 
     def _report(self, ran: Ran) -> str:
         """The end of the program, on the first line, where nothing that it prints can stand; then

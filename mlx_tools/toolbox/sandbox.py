@@ -14,6 +14,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -196,9 +197,8 @@ def probe(candidate: Sandbox, folders: Sequence[str]) -> str | None:
 def _counts_by_namespace(release: str) -> bool:
     """True if this Linux counts a user's processes by namespace (since 5.14). An older one counts
     all that the user has, and the limit would hold for those."""
-    major, _, rest = release.partition(".")
-    minor = rest.partition(".")[0].partition("-")[0]
-    return major.isdecimal() and minor.isdecimal() and (int(major), int(minor)) >= (5, 14)
+    found = re.match(r"(\d+)\.(\d+)", release, re.ASCII)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 14)
 
 
 @contextlib.contextmanager
@@ -249,12 +249,6 @@ def bwrap_options(
     made += [*size, "--tmpfs", "/tmp"] if size else ["--dir", "/tmp"]  # noqa: S108
     for path, writable in view.outermost_first:
         made += ["--bind" if writable else "--ro-bind", path, path]
-    made += _hidden(view, replaced)
-    return [*made, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.folder]
-
-
-def _hidden(view: SandboxView, replaced: Mapping[str, int]) -> list[str]:
-    made: list[str] = []
     for path in view.hidden.repositories:
         made += ["--ro-bind", path, path]
     for path in view.hidden.folders:
@@ -264,7 +258,7 @@ def _hidden(view: SandboxView, replaced: Mapping[str, int]) -> list[str]:
             made += ["--ro-bind-data", str(replaced[path]), path]
         else:
             made += ["--ro-bind", os.devnull, path]  # a device, and none may be opened there
-    return made
+    return [*made, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.folder]
 
 
 def status_of(said: bytes) -> dict[str, Any]:

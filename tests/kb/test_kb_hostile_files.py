@@ -21,7 +21,7 @@ import pytest
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.toolbox import KnowledgeBase
-from mlx_tools.toolbox.kb.documents import PDF_BOUNDS, UnreadableFile, read_pdf
+from mlx_tools.toolbox.kb.documents import BOUNDS, UnreadableFile, read_pdf
 from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of
 from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream, written
 
@@ -196,7 +196,7 @@ HEAVY = ("pages without end", "a stream without end")
 def test_a_pdf_that_is_a_bomb_is_read_or_given_up(kind: str) -> None:
     pytest.importorskip("pypdf")
     try:
-        document = read_pdf("a.pdf", BOMBS[kind](), replace(PDF_BOUNDS, seconds=30))
+        document = read_pdf("a.pdf", BOMBS[kind](), replace(BOUNDS, seconds=30))
     except UnreadableFile as error:
         assert "it cannot be read" in str(error) or "no text" in str(error)
     else:
@@ -218,7 +218,7 @@ def test_a_pdf_is_given_up_beyond_its_bounds(bounds: dict[str, Any], said: str) 
     pytest.importorskip("pypdf")
     long = made_pdf(CATALOG, PAGES, PAGE, stream(b"BT (x) Tj ET " * 2_000_000))
     with pytest.raises(UnreadableFile, match=said):
-        read_pdf("a.pdf", long, replace(PDF_BOUNDS, **bounds))
+        read_pdf("a.pdf", long, replace(BOUNDS, **bounds))
 
 
 # --- a damaged file -----------------------------------------------------------------------------

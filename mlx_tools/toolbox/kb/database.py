@@ -91,12 +91,8 @@ class Database(SqliteFile):
 
     def corpus(self, name: str) -> int | None:
         """The number of the corpus with this name."""
-        found = self.sql.execute("SELECT id FROM corpus WHERE name=?", (name,)).fetchone()
+        found = next(self.rows("SELECT id FROM corpus WHERE name=?", name), None)
         return None if found is None else int(found[0])
-
-    def corpora(self) -> list[int]:
-        """The numbers of all corpora."""
-        return [int(row[0]) for row in self.rows("SELECT id FROM corpus")]
 
     def files(self, corpus: int) -> list[FileRow]:
         """The files of a corpus."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -148,7 +149,7 @@ def _document(
 # By pypdf, in a process of its own: a PDF can be a bomb, of streams that unpack without end and
 # objects that hold themselves.
 
-PDF_BOUNDS: Final = Bounds(seconds=60, cpu_seconds=60, memory_mb=1_500)
+BOUNDS: Final = Bounds(seconds=60, cpu_seconds=60, memory_mb=1_500)
 """What one file may take."""
 
 _PAGE_END: Final = "\n\n"
@@ -163,19 +164,16 @@ def _pdf_reader() -> str:
         return ""
 
 
-def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
+def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
     """A PDF, its pages' texts one after the other. Raises `UnreadableFile`."""
     if not _pdf_reader():
         raise UnreadableFile(f"reading it takes pypdf: {to_install('pdf')}")
     found = _read_apart("pdf_script", "pypdf", {"data": data}, bounds)
-    starts, text = [], ""
-    for page in found["pages"]:
-        starts.append(len(text))
-        text += f"{page}{_PAGE_END}"
-    text = text.removesuffix(_PAGE_END)
+    ends = [*itertools.accumulate(len(page) + len(_PAGE_END) for page in found["pages"])]
+    text = _PAGE_END.join(found["pages"])
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
-    return _document(found["title"], name, text, "text", tuple(starts), made=True)
+    return _document(found["title"], name, text, "text", (0, *ends[:-1]), made=True)
 
 
 # --- office programs, books ---------------------------------------------------------------------
@@ -183,7 +181,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = PDF_BOUNDS) -> Document:
 
 def _read_office(name: str, data: bytes) -> Document:
     question = {"data": data, "form": suffix_of(name)}
-    found = _read_apart("office_script", "justhtml", question, PDF_BOUNDS)
+    found = _read_apart("office_script", "justhtml", question, BOUNDS)
     text = decoded(str(found["text"]).encode("utf-8", "replace"))
     if not text.strip():
         raise UnreadableFile("it holds no text")

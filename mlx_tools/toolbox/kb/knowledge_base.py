@@ -173,7 +173,8 @@ class KnowledgeBase:
                 database.guarded(),
                 database.transaction(write=True),
             ):
-                numbers = [self._number(database, corpus)] if corpus else database.corpora()
+                every = database.rows("SELECT id FROM corpus")
+                numbers = [self._number(database, corpus)] if corpus else [row[0] for row in every]
                 for number in numbers:
                     for row in database.files(number):
                         if paths & {row.path, *map(str, Path(row.path).parents)}:
@@ -195,10 +196,18 @@ class KnowledgeBase:
             raise self._unknown(corpus)
         with Database(self.path, create=False) as database, database.guarded():
             number = self._number(database, corpus)
-            removed = _removed(database, number, on_progress)
+            with database.transaction(write=True) as sql:
+                files = database.files(number)
+                if database.one("SELECT count(*) FROM corpus")[0] == 1:
+                    database.drop_all()
+                else:
+                    for done, row in enumerate(files, start=1):
+                        database.drop(number, row.path)
+                        on_progress(done, len(files), row.path)
+                    sql.execute("DELETE FROM corpus WHERE id=?", (number,))
             with contextlib.suppress(sqlite3.Error):  # a full disk: what comes next takes the room
                 database.tidy()
-            return removed
+            return sum(not row.problem for row in files)
 
     def _number(self, database: Database, corpus: str) -> int:
         """The number of a corpus. Raises `UsageError` where there is none of this name."""
@@ -214,20 +223,6 @@ class KnowledgeBase:
             f"there {verb} {', '.join(names[:20])}" if names else "mlx-tools kb add PATH makes one"
         )
         return UsageError(f"there is no corpus {corpus[:100]!r}", hint=hint)
-
-
-def _removed(database: Database, corpus: int, on_progress: OnProgress) -> int:
-    """Removes a corpus and returns how many of its files had text."""
-    with database.transaction(write=True) as sql:
-        files = database.files(corpus)
-        if database.one("SELECT count(*) FROM corpus")[0] == 1:
-            database.drop_all()
-        else:
-            for done, row in enumerate(files, start=1):
-                database.drop(corpus, row.path)
-                on_progress(done, len(files), row.path)
-            sql.execute("DELETE FROM corpus WHERE id=?", (corpus,))
-    return sum(not row.problem for row in files)
 
 
 @dataclass(slots=True)
