@@ -219,10 +219,8 @@ class Notes:
             root = Root(RootName(str(folder), writable=True))
         except UsageError as error:
             raise ToolError(f"the notes cannot be opened: {error.message}") from None
-        try:
+        with contextlib.closing(root):
             yield root
-        finally:
-            root.close()
 
 
 def body_of(title: str, content: str) -> str:

@@ -193,15 +193,12 @@ def _within(store: SessionStore, session: str) -> list[str]:
 def _place(change: Change) -> Iterator[Place]:
     """The place of the file. Raises what the walk raises, and Refused where the folder that it was
     found under is another one by now."""
-    root = Root(RootName(change.root, writable=True))
-    try:
+    with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:
             raise Refused(f"{change.root} is another folder by now")
         parts = root.parts("/".join(change.names), writing=True)
         with place_of(root, parts or (), {}) as place:
             yield place
-    finally:
-        root.close()
 
 
 def _state(change: Change) -> str:

@@ -108,22 +108,6 @@ def test_what_bwrap_tells_is_read_however_it_comes() -> None:
 # --- sandbox-exec ---
 
 
-def test_the_profile_denies_what_it_does_not_name() -> None:
-    private = Hidden(["/data/.env"], ["/data/.ssh"], ["/data/.git"])
-    view = SandboxView("/data", [("/data", False), ("/data/w", True)], private, starts=False)
-    lines = seatbelt_profile("/bin/cat", view).splitlines()
-    assert lines[:2] == ["(version 1)", "(deny default)"]
-    assert lines[-1] == "(deny network*)"
-    assert '(allow process-exec (literal "/bin/cat"))' in lines
-    assert not any("process-fork" in line or "allow network" in line for line in lines)
-    writes = [line for line in lines if line.startswith("(allow") and "file-write*" in line]
-    assert writes == ['(allow file-write* (subpath "/data/w"))']
-    hiding = lines.index('(deny file-read* file-write* (subpath "/data/.env"))')
-    assert hiding > lines.index('(allow file-read* (subpath "/data"))')
-    assert '(deny file-write* (subpath "/data/.git"))' in lines
-    assert all(line.count("(") == line.count(")") for line in lines)
-
-
 class Seatbelt:
     """Decides as the system does by a profile: a list of rules in Scheme's notation, the last that
     fits an operation and a path counts."""

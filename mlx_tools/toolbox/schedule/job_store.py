@@ -415,9 +415,8 @@ class JobStore:
         if job is None:
             return Listed(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
         due = _time(row["next_due"])
-        state: JobState = "scheduled" if due is not None else "done"
-        if waiting := [run.status for run in runs if run.status in OPEN]:
-            state = waiting[0]
+        state: JobState = "done" if due is None else "scheduled"
+        state = next((run.status for run in runs if run.status in OPEN), state)
         return Listed(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
     def _believed(self, row: Any) -> Job | None:
