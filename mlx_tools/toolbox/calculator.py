@@ -1,8 +1,8 @@
 """``calculator``: the value of an arithmetic expression.
 
 An expression is translated to one of Python, which is parsed and never run: only the nodes that are
-named here have a value. ``×``, ``^``, ``mod`` and the like become Python's operators, a number the
-name of its value, ``5!`` and ``15%`` attributes, since those bind as closely. What could mean two
+named here have a value. ``×``, ``^``, ``mod`` and the like become Python's operators, a number an
+item (``_['1.5']``), ``5!`` and ``15%`` attributes, since those bind as closely. What could mean two
 things is an error, never a choice: ``100 + 5%``, ``3!!``, ``2pi``. A comma groups digits in threes,
 save between a function's numbers.
 
@@ -293,10 +293,10 @@ def evaluate(expression: str) -> Decimal:
     text = expression.strip().removesuffix("=").rstrip()
     if not text:
         raise CalculationError("the expression is empty")
-    python, places, values = _translated(text)
+    python, places = _translated(text)
     try:
         with localcontext(_EXACT):
-            return +_value(ast.parse(python, mode="eval").body, values)
+            return +_value(ast.parse(python, mode="eval").body)
     except (Overflow, OverflowError):
         raise CalculationError(_TOO_LARGE) from None
     except Subnormal:
@@ -314,10 +314,9 @@ def evaluate(expression: str) -> Decimal:
         raise CalculationError("the expression has too many levels") from None
 
 
-def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Decimal]]:
-    """The expression in Python; where its tokens begin, there and in the text; and what its names
-    stand for."""
-    python, places, values = "", [], dict[str, Decimal]()
+def _translated(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """The expression in Python; and where its tokens begin, there and in the text."""
+    python, places = "", []
     open_calls: list[bool] = []  # whether the parentheses that are open are a function's
     operand = function = False  # what the last token was the end of
     at = 0
@@ -338,10 +337,8 @@ def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Decima
             sign = _WORDS[name]
         if sign is None:
             function = name is not None and text[at:].lstrip().startswith("(")
-            key = f"_{len(values)}" if name is None else _name_of(name, function=function)
-            if not function:
-                values[key] = _number(found) if name is None else _CONSTANTS[key]
-            python += f"{key} "
+            known = f"_[{found!r}]" if name is None else _name_of(name, function=function)
+            python += f"{known} "
             operand = not function
             continue
         if sign == "(":
@@ -360,7 +357,7 @@ def _translated(text: str) -> tuple[str, list[tuple[int, int]], dict[str, Decima
         operand = sign in (")", "!") or python.endswith("._percent")
         if sign == "!" and text[at:].lstrip().startswith("!"):
             raise CalculationError("!! can mean two things: write factorial(factorial(n))")
-    return python, places, values
+    return python, places
 
 
 def _name_of(name: str, *, function: bool) -> str:
@@ -384,20 +381,22 @@ def _number(text: str) -> Decimal:
     return Decimal(plain)
 
 
-def _value(node: ast.expr, values: Mapping[str, Decimal]) -> Decimal:
+def _value(node: ast.expr) -> Decimal:
     """The value of a node. Raises CalculationError for one that has none, or is not allowed."""
     match node:
-        case ast.Name(name) if name in values:
-            return values[name]
+        case ast.Subscript(ast.Name("_"), ast.Constant(str(text))):
+            return _number(text)
+        case ast.Name(name) if name in _CONSTANTS:
+            return _CONSTANTS[name]
         case ast.Attribute(inner, "_percent"):
-            return _value(inner, values) / 100
+            return _value(inner) / 100
         case ast.Attribute(inner, "_factorial"):
-            return _factorial(_value(inner, values))
+            return _factorial(_value(inner))
         case ast.UnaryOp(ast.UAdd() | ast.USub() as sign, inner):
-            value = _value(inner, values)
+            value = _value(inner)
             return -value if isinstance(sign, ast.USub) else value
         case ast.BinOp(left, operator, right):
-            first, second = _value(left, values), _value(right, values)
+            first, second = _value(left), _value(right)
             if isinstance(operator, ast.Add | ast.Sub) and (
                 _is_percentage(left) or (_is_percentage(right) and first != 1)
             ):
@@ -406,13 +405,13 @@ def _value(node: ast.expr, values: Mapping[str, Decimal]) -> Decimal:
                 )
             return _BINARY[type(operator)](first, second)
         case ast.Call(ast.Name("_group"), [inner], []):
-            return _value(inner, values)
+            return _value(inner)
         case ast.Call(ast.Name(name), arguments, []) if name in _FUNCTIONS:
             do, least, most = _FUNCTIONS[name]
             if not least <= len(arguments) <= most:
                 count = str(least) if least == most else f"{least} to {most}"
                 raise CalculationError(f"{name} takes {count} numbers, not {len(arguments)}")
-            return do(*(_value(one, values) for one in arguments))
+            return do(*(_value(one) for one in arguments))
         case ast.Tuple() | ast.Call(ast.Name("_group"), [_, *_]):
             raise CalculationError("a comma groups digits in threes, or parts a function's numbers")
     raise CalculationError("a number is missing, or the sign between two of them")
