@@ -33,6 +33,7 @@ from tests.tools.web_server import (
 )
 
 PAGE = "<title>A page</title><p>Hello <a href='/other?a=1'>there</a>."
+HELLO = says("Hello", "text/plain")  # read here, where a page takes a process
 
 
 def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
@@ -58,7 +59,7 @@ def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
 
 
 def test_what_is_usual_refuses_this_machine() -> None:
-    with site(says(PAGE)) as server:
+    with site(HELLO) as server:
         usual = builtin_tools().get("fetch_url")
         for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"):
             for port in (server.port, 8080):
@@ -74,7 +75,7 @@ def opened(*hosts: str, url: str) -> ToolResult:
 
 
 def test_a_local_host_that_was_named_is_asked_at_its_port_and_no_other() -> None:
-    with site(says(PAGE)) as server, site(says(PAGE)) as other:
+    with site(HELLO) as server, site(HELLO) as other:
         for host in ("localhost", "127.0.0.1"):
             named = f"{host}:{server.port}"
             assert "Hello" in text(opened(named, url=f"http://{named}/"))
@@ -91,9 +92,9 @@ def test_no_other_page_leads_to_a_local_host() -> None:
     def handle(asked: Asked) -> None:
         paths = {"/own": f"http://localhost:{asked.fields['host'].rpartition(':')[2]}/page"}
         place = paths.get(asked.path) or (asked.path[1:] if "//" in asked.path else "")
-        asked.lead_to(place) if place else asked.answer(PAGE)
+        asked.lead_to(place) if place else asked.answer("Hello", "text/plain")
 
-    with site(handle) as server, site(says(PAGE)) as other:
+    with site(handle) as server, site(HELLO) as other:
         hosts = [
             f"{host}:{one.port}" for one in (server, other) for host in ("localhost", "127.0.0.1")
         ]
@@ -125,14 +126,14 @@ class Turning(Names):
 
 def test_the_name_is_looked_up_once_and_only_what_was_checked_is_connected_to() -> None:
     names = Turning()
-    with site(says(PAGE)) as server:
+    with site(HELLO) as server:
         assert text(fetched(fetching(server, names=names), server.url()))
         assert names.asked == ["site.test"]
 
 
 def test_a_name_with_one_address_that_is_refused_is_not_asked_at_all() -> None:
     names = Names({"site.test": ["127.0.0.1", "10.0.0.1"]})
-    with site(says(PAGE)) as server:
+    with site(HELLO) as server:
         code, words = refusal(fetched(fetching(server, names=names), server.url()))
         assert code == "not_allowed" and "not out on the internet" in words
         assert server.connected == 0
@@ -143,7 +144,7 @@ def test_the_next_address_is_tried_where_one_cannot_be_connected_to() -> None:
         return address.is_loopback
 
     names = Names({"site.test": ["127.0.0.9", "127.0.0.1"], "gone.test": ["127.0.0.9"]})
-    with site(says(PAGE)) as server:
+    with site(HELLO) as server:
         fetcher = fetching(server, names=names, may_ask=any_loopback)
         assert text(fetched(fetcher, server.url()))
         code, words = refusal(fetched(fetcher, server.url(host="gone.test")))
@@ -163,7 +164,7 @@ def test_every_redirect_is_checked_anew_and_the_last_address_is_told() -> None:
             case "/two":
                 asked.lead_to(f"//other.test:{server.port}/three", "307 Temporary Redirect")
             case _:
-                asked.answer(PAGE)
+                asked.answer("Hello", "text/plain")
 
     with site(handle) as server:
         result = fetched(fetching(server, names=names), server.url())
@@ -224,7 +225,7 @@ def test_the_certificate_is_held_to_the_name_and_the_server_is_told_it(tmp_path:
     own, trusting = certificate(tmp_path, "site.test")
     told: list[str | None] = []
     own.sni_callback = lambda connection, name, context: told.append(name)
-    with site(says(PAGE), own) as server:
+    with site(HELLO, own) as server:
         fetcher = fetching(server, context=trusting)
         assert text(fetched(fetcher, server.url(scheme="https")))
         assert told == ["site.test"]
@@ -271,7 +272,7 @@ def test_cookies_are_not_kept_and_credentials_are_not_sent(
         if asked.path == "/":
             asked.answer("", status="302 Found", fields=fields)
         else:
-            asked.answer(PAGE, fields=fields)
+            asked.answer("Hello", "text/plain", fields=fields)
 
     with site(handle) as server:
         fetcher = fetching(server)
@@ -283,7 +284,7 @@ def test_cookies_are_not_kept_and_credentials_are_not_sent(
 
 
 def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    with site(says("proxy")) as proxy, site(says(PAGE)) as server:
+    with site(says("proxy")) as proxy, site(HELLO) as server:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
         monkeypatch.setenv("NO_PROXY", "")
@@ -315,7 +316,7 @@ def test_an_answer_that_is_no_page_says_so(status: str) -> None:
 
 def test_only_the_domains_that_were_named_are_asked() -> None:
     names = Names({name: ["127.0.0.1"] for name in ("a.test", "x.a.test", "b.test")})
-    with site(says(PAGE)) as server:
+    with site(HELLO) as server:
         fetcher = fetching(server, names=names, domains=("a.test",), blocked=("bad.a.test",))
         assert text(fetched(fetcher, server.url(host="x.a.test")))
         for host, why in (("b.test", "web.domains"), ("x.bad.a.test", "web.blocked_domains")):
@@ -337,7 +338,7 @@ def test_local_only_holds_in_the_tool_itself_too() -> None:
         tool = fetch_url(fetching(server))
         return await execute(tool, {"url": server.url()}, ToolContext(policy=policy), timeout=20)
 
-    with site(says(PAGE)) as server:
+    with site(HELLO) as server:
         narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], local_only=True))
         assert refusal(asyncio.run(call(narrowed)))[0] == "not_allowed"
         assert server.connected == 0
