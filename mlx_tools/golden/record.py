@@ -102,16 +102,10 @@ def make_golden(
         template=template_of(files, ChatFormat.from_json(header.chat_format), header.model),
         expect=tuple(expect),
     )
-    records = [_with_whole(record, artifact) for record in session.records]
-    raw = Golden(header, golden, tuple(records))
+    raw = Golden(header, golden, tuple(_with_whole(record, artifact) for record in session.records))
     if differences := replay(raw).differences:
         raise CannotSettle("the session does not replay as it is", differences)
-    hidden = str(Path.home()) if home is None else home
-    named_header, (kept, *named_records), meant = named(header, [golden, *records], home=hidden)
-    if not isinstance(kept, GoldenRecord):
-        raise AssertionError("the golden record comes first")
-    kept = replace(kept, named=meant)
-    return settled(Golden(named_header, kept, tuple(named_records))).now
+    return settled(named(raw, home=str(Path.home()) if home is None else home)).now
 
 
 def settled(golden: Golden, **today: Any) -> Replay:
@@ -155,26 +149,32 @@ _PROTOCOL: Final = frozenset(("type", *_TIMES))
 """Keys under which no secret can stand."""
 
 
-def named(
-    header: Header, records: Sequence[Record], *, home: str = ""
-) -> tuple[Header, list[Record], Mapping[str, str]]:
-    """The records with names in them, and the meaning of each name.
+def named(golden: Golden, *, home: str) -> Golden:
+    """The transcript with names in it, and the meaning of each name.
 
     ``home`` is a folder whose name is nobody's business: the user's own.
     """
-    every = [_without_marks(record) for record in (header, *records)]
-    meant = _meant(header, every, home)
+    every = [_without_marks(record) for record in golden.all]
+    meant = _meant(golden.header, every, home)
     plain = [to_json(record) for record in every]
     for number, (value, kind) in enumerate(sorted(_secrets(plain).items()), start=1):
         meant[value] = f"{{secret {number}}}", f"{SECRET}{kind}"
-    names = {value: name for value, (name, _) in meant.items()}
-    order = sorted(names, key=len, reverse=True)  # a folder before the one that it lies in
-    began = _time(header.created)
-    made = [from_json(_replaced(value, order, names, began, "")) for value in plain]
-    first = made[0]
-    if not isinstance(first, Header):
-        raise AssertionError("the first record is the header")
-    return first, made[1:], dict(meant.values())
+    order = sorted(meant, key=len, reverse=True)  # a folder before the one that it lies in
+
+    def renamed(value: Any, key: str = "") -> Any:
+        if isinstance(value, str) and key in _TIMES:
+            return _from_day(value, golden.header.created)
+        if isinstance(value, str):
+            for one in order:
+                value = value.replace(one, meant[one][0])
+        elif isinstance(value, dict):
+            return {renamed(k): renamed(v, k) for k, v in value.items()}
+        elif isinstance(value, list | tuple):
+            return [renamed(item) for item in value]
+        return value
+
+    made = Golden.of([from_json(renamed(value)) for value in plain])
+    return replace(made, golden=replace(made.golden, named=dict(meant.values())))
 
 
 def _without_marks(record: Record) -> Record:
@@ -248,38 +248,10 @@ def _secrets(values: Any) -> dict[str, str]:
     return found
 
 
-def _replaced(
-    value: Any, order: Sequence[str], names: Mapping[str, str], began: datetime | None, key: str
-) -> Any:
-    """A JSON value with the names in its texts, and its times counted from `DAY`."""
-    if isinstance(value, str):
-        if key in _TIMES:
-            return _from_day(value, began)
-        for one in order:
-            if one in value:
-                value = value.replace(one, names[one])
-        return value
-    if isinstance(value, dict):
-        return {
-            _replaced(k, order, names, None, ""): _replaced(v, order, names, began, k)
-            for k, v in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_replaced(item, order, names, began, "") for item in value]
-    return value
-
-
-def _time(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        return None
-
-
-def _from_day(text: str, began: datetime | None) -> str:
+def _from_day(text: str, began: str) -> str:
     """The time as it would be, had the session begun on `DAY`."""
-    at = _time(text)
-    if at is None or began is None:
+    try:
+        moved = DAY + (datetime.fromisoformat(text) - datetime.fromisoformat(began))
+    except (ValueError, TypeError):
         return text
-    moved = DAY + (at - began)
     return moved.isoformat(timespec="milliseconds" if "." in text else "seconds")

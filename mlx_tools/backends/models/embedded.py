@@ -205,8 +205,7 @@ def _make(
     with tempfile.TemporaryDirectory(
         prefix=prefix, dir=folder.parent, ignore_cleanup_errors=True
     ) as name:
-        work = Path(name)
-        made, package = work / "made", work / "package"
+        made, package = Path(name, "made"), Path(name, "package")
         made.mkdir(mode=OWNER_ONLY)
         package.mkdir(mode=OWNER_ONLY)
         source = fetch(model, package, report, environ)
@@ -214,7 +213,7 @@ def _make(
         _check_weights(made / "model.safetensors")
         _write_manifest(made, model, precision)
         if folder.exists():  # not whole, or from another version: put aside, not mixed
-            folder.rename(work / "old")
+            folder.rename(Path(name, "old"))
         made.rename(folder)
     _sync(folder.parent)
 

@@ -79,7 +79,11 @@ def cached_snapshots(environ: Mapping[str, str] = os.environ) -> Iterator[tuple[
 
 def cached_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | None:
     """The folder of the model ``owner/name``, a `REPOSITORY`, if the cache holds all of it."""
-    return _whole(hub_cache_dir(environ) / f"models--{name.replace('/', '--')}")
+    return _whole(_folder_of(name, environ))
+
+
+def _folder_of(name: str, environ: Mapping[str, str]) -> Path:
+    return hub_cache_dir(environ) / f"models--{name.replace('/', '--')}"
 
 
 def _whole(folder: Path) -> Path | None:
@@ -148,12 +152,25 @@ def pull_from_hub(
         )
     if importlib.util.find_spec("huggingface_hub") is None:
         raise MissingDependency(
-            "fetching from Hugging Face needs huggingface_hub",
-            hint=to_install("mlx"),
+            "fetching from Hugging Face needs huggingface_hub", hint=to_install("mlx")
         )
     cache = private_dir(hub_cache_dir(environ))
+    blobs = _folder_of(name, environ) / "blobs"
+    before, total = folder_bytes(blobs), 0
+
+    def watch() -> None:
+        nonlocal total
+        if not total:
+            said = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
+            total = int(said[1]) if said else 0
+        done = folder_bytes(blobs) - (0 if total else before)
+        report(PullProgress("fetch", min(done, total) if total else max(done, 0), total))
+
     with tempfile.TemporaryDirectory(prefix="mlx-tools-") as work:
-        _fetch(name, cache, Path(work) / "log", report, environ)
+        log = Path(work) / "log"
+        own = dict(environ) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        command = [*SUPERVISED, _SCRIPT, name, str(cache), *_FILES]
+        run(command, log, own, watch, lambda said: _not_pulled(name, said))
     path = cached_model(name, environ)
     if path is None:
         raise ModelError(
@@ -161,24 +178,6 @@ def pull_from_hub(
             hint="look for a version of it under mlx-community",
         )
     return path
-
-
-def _fetch(name: str, cache: Path, log: Path, report: Report, environ: Mapping[str, str]) -> None:
-    folder = cache / f"models--{name.replace('/', '--')}"
-    before = folder_bytes(folder / "blobs")
-    total = 0
-
-    def watch() -> None:
-        nonlocal total
-        if not total:
-            said = re.search(r"(?m)^total (\d+)$", log.read_text(errors="replace"))
-            total = int(said[1]) if said else 0
-        done = folder_bytes(folder / "blobs") - (0 if total else before)
-        report(PullProgress("fetch", min(done, total) if total else max(done, 0), total))
-
-    own = dict(environ) | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    command = [*SUPERVISED, _SCRIPT, name, str(cache), *_FILES]
-    run(command, log, own, watch, lambda said: _not_pulled(name, said))
 
 
 _REASONS: Final = (

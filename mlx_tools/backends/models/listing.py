@@ -242,16 +242,12 @@ and other programs need their part."""
 
 def memory_bytes() -> int | None:
     """This machine's memory, or what a container allows of it; None where it cannot be told."""
+    total = None
     try:
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
-    limit = Path("/sys/fs/cgroup/memory.max")
-    try:
-        allowed = int(limit.read_text())
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):
         return total
-    return min(total, allowed)
 
 
 def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestion:
@@ -259,14 +255,10 @@ def suggest_model(memory: int | None, platform: str = sys.platform) -> Suggestio
 
     Without Metal (any platform but macOS) only small models are quick enough to talk to.
     """
-    share = SHARE * (memory or 0)
-    known = f"{(memory or 0) / GB:.0f} GB of memory" if memory else "memory of unknown size"
-    if platform != "darwin":
-        fits = [entry for entry in _METAL[:2] if entry[0] * GB <= share]
-        where = f"{known} and no Metal"
-    else:
-        fits = [entry for entry in _METAL if entry[0] * GB <= share]
-        where = known
+    share, metal = SHARE * (memory or 0), platform == "darwin"
+    where = f"{memory / GB:.0f} GB of memory" if memory else "memory of unknown size"
+    where += "" if metal else " and no Metal"
+    fits = [entry for entry in (_METAL if metal else _METAL[:2]) if entry[0] * GB <= share]
     if not fits:
         return Suggestion(
             DEFAULT_MODEL,
