@@ -387,7 +387,6 @@ def _files(name: str | None, *, loopback: bool) -> tuple[ModelFiles | None, str]
 
 
 def _folder(name: str, *, loopback: bool) -> Path | None:
-    """The folder of the model that a server calls ``name``."""
     # a path on another machine says nothing about this one
     return find_model(name) if loopback or not _is_path(name) else None
 

@@ -82,7 +82,6 @@ class Worker(threading.Thread):
         self._load = load
 
     def run(self) -> None:
-        """The thread's life."""
         while (work := self.queue.get()) is not None:
             if not work.cancelled:
                 work.put(self._done(work))
@@ -248,7 +247,6 @@ class LocalBackend:
             self._work.discard(work)
 
     def _loaded(self) -> Engine:
-        """The model, loaded in the worker's thread."""
         from mlx_tools.backends.local_engine import Engine
 
         line = load_openblas(self._openblas)

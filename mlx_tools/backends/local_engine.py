@@ -203,7 +203,6 @@ class Engine:
 
     @property
     def passes(self) -> int:
-        """Forward passes since the model was loaded."""
         return self._reading.passes
 
     def complete(self, request: CompletionRequest, watch: Watch) -> Generator[Chunk, None, None]:
@@ -439,7 +438,6 @@ class CachedPrefix:
         return all(layer.is_trimmable() for layer in self._cache)
 
     def forget(self) -> None:
-        """Begin anew."""
         from mlx_lm.models.cache import make_prompt_cache
 
         self.tokens = []

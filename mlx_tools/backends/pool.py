@@ -86,7 +86,6 @@ class Breaker:
         return not self.is_out or self.clock() >= self._until
 
     def succeed(self) -> None:
-        """It did well."""
         self.problem, self._failures, self._pause = "", 0, PAUSE
 
     def fail(self, problem: str, *, at_once: bool = True) -> None:
@@ -113,7 +112,6 @@ class Upstream:
 
     @property
     def address(self) -> str:
-        """Where it is."""
         return str(self.backend.address)
 
     @property
@@ -128,7 +126,6 @@ class Upstream:
 
     @property
     def problem(self) -> str:
-        """Why it is out."""
         return self.server.problem or self.member.problem
 
     def note(self, error: BackendError) -> None:
@@ -248,7 +245,6 @@ class UpstreamPool:
         return tuple(dict.fromkeys(name for names in listed for name in names))
 
     async def aclose(self) -> None:
-        """Close the connections to all of them."""
         for one in (*self.upstreams, *self.others):
             await one.backend.aclose()
 

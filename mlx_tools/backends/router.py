@@ -230,7 +230,6 @@ class Route:
     obeys: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The route as a header has it."""
         said: dict[str, Any] = {"path": self.path, "reason": self.reason}
         return said if self.path == "prompted" else asdict(self)
 

@@ -136,7 +136,6 @@ Clock = Callable[[], float]
 
 
 def now() -> float:
-    """The event loop's own clock."""
     import anyio
 
     return anyio.current_time()
@@ -515,7 +514,6 @@ class Exchange:
         return told
 
     async def client(self) -> httpx.AsyncClient:
-        """The client of the running event loop."""
         from asyncio import get_running_loop
 
         if self._given is not None:

@@ -134,7 +134,6 @@ class VendorBackend(ABC):
 
     @property
     def client(self) -> Any:
-        """The SDK's client for the running event loop."""
         from asyncio import get_running_loop
 
         loop = get_running_loop()

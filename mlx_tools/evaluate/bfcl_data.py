@@ -67,7 +67,6 @@ class BfclItem:
 
     @property
     def tools(self) -> dict[str, ToolSpec]:
-        """The functions as tools, by name."""
         specs = map(tool_of, self.functions)
         return {spec.name: spec for spec in specs}
 

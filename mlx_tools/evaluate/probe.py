@@ -196,7 +196,6 @@ class Cell:
 
     @property
     def asked(self) -> int:
-        """How many questions were asked."""
         return len(self.trials)
 
     @property
@@ -206,7 +205,6 @@ class Cell:
 
     @property
     def right(self) -> frozenset[str]:
-        """The questions that were answered rightly."""
         return frozenset(t.question.id for t in self.trials if t.question.is_right(t.proposal))
 
     @property
@@ -220,12 +218,10 @@ class Cell:
 
     @property
     def seconds(self) -> float:
-        """The time of all questions."""
         return sum(one.proposal.seconds for one in self.trials)
 
     @property
     def marks(self) -> tuple[int, int]:
-        """How many were right, and how many valid."""
         return len(self.right), len(self.valid)
 
     def total(self, name: str) -> int | None:

@@ -308,7 +308,6 @@ def _row(category: str, strategy: str, group: Sequence[Result]) -> SummaryRow:
 
 
 def _sum(numbers: Sequence[Any]) -> int | None:
-    """The sum, None where one is not known."""
     return None if None in numbers else sum(numbers)
 
 

@@ -329,7 +329,6 @@ class SaysYes:
     came of it is judged."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """Yes, to each."""
         return [ApprovalAnswer(True) for _ in requests]
 
 

@@ -69,7 +69,6 @@ class Sample:
 
     @property
     def passed(self) -> bool:
-        """True where nothing was otherwise than it should be."""
         return not self.differences and not self.error
 
 
@@ -101,12 +100,10 @@ class GoldenCheck:
 
     @property
     def share(self) -> Share:
-        """The share of the runs that passed."""
         return Share(sum(sample.passed for sample in self.samples), len(self.samples))
 
     @property
     def passed(self) -> bool:
-        """True where all runs passed."""
         return all(sample.passed for sample in self.samples)
 
     @property
@@ -138,7 +135,6 @@ class GoldenCheck:
 
 
 def sum_of(shares: Iterable[Share]) -> Share:
-    """All of these shares together."""
     every = list(shares)
     return Share(sum(share.hits for share in every), sum(share.total for share in every))
 
@@ -331,6 +327,5 @@ class _SameSaid:
                     )
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        """An answer a request."""
         nothing = ApprovalAnswer(None)
         return [self._said.get(canonical(r.name, r.arguments), nothing) for r in requests]

@@ -35,7 +35,6 @@ class Golden:
 
     @property
     def all(self) -> tuple[Record, ...]:
-        """All records, as the file has them."""
         return (self.header, self.golden, *self.records)
 
     @classmethod
@@ -70,7 +69,6 @@ def read_golden(path: Path) -> Golden:
 
 
 def to_text(golden: Golden) -> str:
-    """The text of a file of it."""
     return "".join(f"{encode(record)}\n" for record in golden.all)
 
 

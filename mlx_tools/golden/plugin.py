@@ -21,7 +21,6 @@ class NotAsRecorded(Exception):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Registers the marker."""
     config.addinivalue_line("markers", "golden: a golden transcript, replayed")
 
 

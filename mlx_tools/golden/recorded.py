@@ -185,7 +185,6 @@ class RecordedArtifacts:
         return self.artifact is not None
 
     def put(self, text: str) -> str | None:
-        """The id."""
         return self.artifact
 
     def sweep(self) -> None:
@@ -313,7 +312,6 @@ class NamedSecrets:
         }
 
     def find_secrets(self, text: str, /) -> Sequence[SecretSpan]:
-        """The secrets, in no order."""
         found = list(redact.find_secrets(text))
         for name, kind in self._kinds.items():
             if (start := text.find(name)) >= 0:

