@@ -30,9 +30,15 @@ def results(script: str, *options: str) -> Any:
 
 
 @pytest.fixture
-def texts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("texts")
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Runs a script that starts no others in this process; gives what it prints."""
+
+    def run_here(script: str, *options: str) -> str:
+        monkeypatch.setattr(sys, "argv", [script, *options])
+        importlib.import_module(script).main()
+        return capsys.readouterr().out
+
+    return run_here
 
 
 # --- the scripts --------------------------------------------------------------------------------
@@ -93,11 +99,13 @@ def test_a_missing_competitor_is_left_out_or_where_all_are_needed_an_error() -> 
     assert "cannot be measured: LangChain JSON chat" in needed.stderr
 
 
-def test_tool_retrieval_counts_the_questions_whose_tools_are_found(tmp_path: Path) -> None:
+def test_tool_retrieval_counts_the_questions_whose_tools_are_found(
+    here: Any, tmp_path: Path
+) -> None:
     wheel = make_wheel(tmp_path / "bfcl.whl")
     named = ("--category", "simple_python,multiple,parallel_multiple")
     options = ("--wheel", str(wheel), *named, "--half", "all", "--tools", "2")
-    found = results("tool_retrieval.py", *options, "--json")
+    found = json.loads(here("tool_retrieval", *options, "--json"))
     assert {name: cell["at 5"]["of"] for name, cell in found.items()} == {
         "simple_python": 40,
         "multiple": 8,
@@ -107,12 +115,12 @@ def test_tool_retrieval_counts_the_questions_whose_tools_are_found(tmp_path: Pat
     assert found["multiple"]["at 1"]["hits"] == 8  # they ask to play, which is its name
     assert found["parallel_multiple"]["at 1"]["hits"] == 0  # two tools are not both the first
     assert found["all"]["shown"]["hits"] == 49  # two fit
-    page = run("tool_retrieval.py", *options)
+    page = here("tool_retrieval", *options)
     assert "| multiple | 8 | 100.0 % (67.6 to 100.0) |" in page
 
 
-def test_the_table_of_rankings_is_what_the_figures_say() -> None:
-    assert run("tool_ranking.py", "--check") == ""
+def test_the_table_of_rankings_is_what_the_figures_say(here: Any) -> None:
+    assert here("tool_ranking", "--check") == ""
 
 
 @pytest.mark.slow
@@ -124,14 +132,11 @@ def test_the_whole_of_it_runs_quickly_without_touching_the_page(tmp_path: Path) 
     assert json.loads(figures.read_text())["machine"]["cores"] >= 1
 
 
-# --- the texts ----------------------------------------------------------------------------------
-
-
 # --- the page -----------------------------------------------------------------------------------
 
 
-def test_the_page_is_what_the_figures_say_and_carries_its_command() -> None:
-    run("report.py", "--check")
+def test_the_page_is_what_the_figures_say_and_carries_its_command(here: Any) -> None:
+    here("report", "--check")
     page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert "\n$ python benchmarks/run.py" in page
 

@@ -27,11 +27,8 @@ def test_no_page_takes_more_than_it_may(tmp_path: Path) -> None:
 
 
 def test_the_figures_of_hostile_pages_are_those_that_were_measured() -> None:
-    sys.path.insert(0, str(PAGES.parent))
-    try:
-        import hostile_pages  # type: ignore[import-not-found]
-    finally:
-        sys.path.remove(str(PAGES.parent))
+    import hostile_pages
+
     kept = json.loads(PAGES.with_suffix(".json").read_text())
     page = " ".join((ROOT / "docs" / "web.md").read_text().split())
     given_up = sum(row["endings"].get("given up", 0) for row in kept["found"]["kinds"].values())
@@ -87,11 +84,8 @@ QUESTIONS = json.loads((ROOT / "benchmarks" / "kb_questions.json").read_text())
 
 
 def test_the_figures_of_recall_are_those_that_were_measured() -> None:
-    sys.path.insert(0, str(RECALL.parent))
-    try:
-        import kb_recall  # type: ignore[import-not-found]
-    finally:
-        sys.path.remove(str(RECALL.parent))
+    import kb_recall
+
     page = (ROOT / "docs" / "knowledge-base.md").read_text()
     found = KEPT["found"]
     assert kb_recall.table(found) in page

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return importlib.import_module("quality_page")
+import quality_page as page
 
 
 def result(
     number: int, strategy: str, *, correct: bool, category: str = "multiple"
 ) -> dict[str, Any]:
     call = {"name": "play", "arguments": {"songs": [f"{number}"]}, "repairs": []}
-    return {
-        "type": "item",
-        "category": category,
-        "strategy": strategy,
-        "id": f"{category}_{number}",
-        "correct": correct,
-        "valid": True,
-        "calls": [call],
-        "requests": 2,
-        "seconds": None,
-        "completion": "left out",
-    }
+    of = {"type": "item", "category": category, "strategy": strategy, "id": f"{category}_{number}"}
+    told = {"correct": correct, "valid": True, "calls": [call], "requests": 2, "seconds": None}
+    return of | told | {"completion": "left out"}
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -41,13 +24,11 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_the_committed_page_is_up_to_date(page: Any) -> None:
+def test_the_committed_page_is_up_to_date() -> None:
     assert page.main(["--check"]) == 0
 
 
-def test_what_is_kept_is_each_questions_last_result_with_its_calls(
-    page: Any, tmp_path: Path
-) -> None:
+def test_what_is_kept_is_each_questions_last_result_with_its_calls(tmp_path: Path) -> None:
     copy = tmp_path / "page.md"
     copy.write_text(page.PAGE.read_text())
     old = write(
@@ -70,6 +51,6 @@ def test_what_is_kept_is_each_questions_last_result_with_its_calls(
     assert page.main(["--check", *where]) == 1
 
 
-def test_a_page_without_a_place_for_a_table_is_an_error(page: Any, tmp_path: Path) -> None:
+def test_a_page_without_a_place_for_a_table_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no place for the table of a strong model"):
         page.written("# Nothing", tmp_path)

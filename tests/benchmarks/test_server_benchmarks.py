@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import second_server
 
 from mlx_tools.evaluate.bfcl_data import wheel_path
 from mlx_tools.testing import ScriptedServer, answer
@@ -32,20 +32,12 @@ def run(script: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def result(number: int, strategy: str, *, correct: bool) -> dict[str, Any]:
-    return {
-        "category": "multiple",
-        "strategy": strategy,
-        "id": f"multiple_{number}",
-        "correct": correct,
-        "valid": True,
-        "seconds": 2.0,
-        "requests": 3,
-        "pieces": None if number == 1 else 10,
-    }
+    of = {"category": "multiple", "strategy": strategy, "id": f"multiple_{number}"}
+    cost = {"seconds": 2.0, "requests": 3, "pieces": None if number == 1 else 10}
+    return of | cost | {"correct": correct, "valid": True}
 
 
 def test_shares_come_with_their_intervals_and_servers_are_told_apart() -> None:
-    second_server = importlib.import_module("second_server")
     found = {
         "servers": {
             "one": {"results": [result(n, "guided", correct=n < 3) for n in range(4)]},
@@ -78,6 +70,7 @@ def test_a_server_that_runs_already_is_measured(tmp_path: Path) -> None:
     assert run("second_server.py", "--table", str(out)).stdout == done.stdout
 
 
-def test_a_server_that_nobody_knows_is_refused() -> None:
-    done = run("second_server.py", "--servers", "mlx,other")
-    assert done.returncode == 2 and "no such server: other" in done.stderr
+def test_a_server_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        second_server.main(["--servers", "mlx,other"])
+    assert "no such server: other" in capsys.readouterr().err

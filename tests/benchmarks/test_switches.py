@@ -6,38 +6,31 @@ A switch that nothing reads makes all rows alike, and tables of them say what is
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ablation
 import anyio
 import pytest
+import questions
+import second_server
+import strong
+from strong_model import Asked, StrongModel, StrongServer, Wish
 
 from mlx_tools.evaluate.bfcl_score import score
 from mlx_tools.prompt import WRITTEN_STYLES, opening
 from tests.evaluate.questions import make_wheel
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
-
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-
-def script(name: str) -> Any:
-    return importlib.import_module(name)
-
-
-def strong(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def asked(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """What `strong` keeps of a few questions: figures, and a line for each."""
     out, lines = tmp_path / "out.json", tmp_path / "lines.jsonl"
     always = ["--wheel", str(make_wheel(tmp_path / "bfcl.whl")), "--mistaken", "0"]
     always += ["--category", "multiple,irrelevance", "--limit", "2"]
     always += ["--strategy", "free", "--style", "jsonl", "--rows", "base"]
-    script("strong").main([*always, *options, "--out", str(out), "--lines", str(lines)])
+    strong.main([*always, *options, "--out", str(out), "--lines", str(lines)])
     return json.loads(out.read_text()), [
         json.loads(line) for line in lines.read_text().splitlines()
     ]
@@ -47,7 +40,7 @@ def strong(tmp_path: Path, *options: str) -> tuple[dict[str, Any], list[dict[str
 
 
 def test_figures_are_of_what_was_asked_and_keep_what_was_wished(tmp_path: Path) -> None:
-    found, lines = strong(tmp_path)
+    found, lines = asked(tmp_path)
     assert [(line["category"], line["as_wished"]) for line in lines] == [
         ("multiple", True),
         ("multiple", True),
@@ -60,37 +53,29 @@ def test_figures_are_of_what_was_asked_and_keep_what_was_wished(tmp_path: Path) 
     assert found["options"]["limit"] == 2
 
 
-def habits() -> list[str]:
-    return [
-        "hermes",
-        "blanks",
-        "indented",
-        "escapes",
-        "no likelihoods",
-        "whole",
-        "shuffled",
-        "stubborn",
-    ]
+HABITS = (
+    *("hermes", "blanks", "indented", "escapes", "no likelihoods", "whole", "shuffled"),
+    "stubborn",
+)
 
 
 def test_all_habits_are_tested_here() -> None:
-    assert habits() == list(script("strong").HABITS)
+    assert list(HABITS) == list(strong.HABITS)
 
 
-@pytest.mark.parametrize("name", habits())
+@pytest.mark.parametrize("name", HABITS)
 def test_each_habit_changes_what_a_model_writes_or_how_it_is_served(name: str) -> None:
-    strong, strong_model = script("strong"), script("strong_model")
-    items = script("questions").fresh_questions()
+    items = questions.fresh_questions()
     known = "es-6" if name == "escapes" else "en-2"  # a name that is not ASCII; four arguments
     item = next(one for one in items if one.id == known)
-    case = strong.Case(item, script("questions").wanted(item, mistaken=0))
+    case = strong.Case(item, questions.wanted(item, mistaken=0))
     options = argparse.Namespace(model="strong", latency=0.0, probability=0.97, seed=0)
 
     def seen(row: Any) -> tuple[Any, ...]:
         model = strong.model_for(case, row, options)
         written = []
         for begun in ("", '{"type":"'):
-            asked = strong_model.Asked(f"<|im_start|>assistant\n{begun}", likely=3)
+            asked = Asked(f"<|im_start|>assistant\n{begun}", likely=3)
             written += [token.data for token in model.tokens(asked)]
         return *written, model.serving.whole, model.serving.likelihoods
 
@@ -105,7 +90,6 @@ def test_each_habit_changes_what_a_model_writes_or_how_it_is_served(name: str) -
 
 
 def test_the_fresh_questions_are_sixty_in_four_languages_and_can_be_answered() -> None:
-    questions = script("questions")
     items = questions.fresh_questions()
     assert len(items) == len({item.id for item in items}) == len({i.question for i in items}) == 60
     assert {name: len([i for i in items if i.category == name]) for name in questions.FRESH} == {
@@ -128,13 +112,11 @@ ROWS = ["free", "guided", *(f"style {style}" for style in WRITTEN_STYLES[1:]), "
 
 
 def test_all_rows_are_tested_here() -> None:
-    assert ["auto", *ROWS] == list(script("ablation").ROWS)
+    assert ["auto", *ROWS] == list(ablation.ROWS)
 
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_row_of_the_ablation_asks_for_something_else(name: str) -> None:
-    ablation = script("ablation")
-
     async def prints() -> list[Any]:
         return [await ablation.fingerprint(ablation.ROWS[one]) for one in ("auto", name)]
 
@@ -146,7 +128,6 @@ def test_each_row_of_the_ablation_asks_for_something_else(name: str) -> None:
 
 
 def test_a_switch_that_changes_nothing_is_not_measured() -> None:
-    ablation = script("ablation")
     rows = {"auto": ablation.Row(), "idle": ablation.Row({"tool_choice": "auto"})}
     with pytest.raises(SystemExit, match="idle: this switch changes nothing"):
         anyio.run(ablation.check, ["auto", "idle"], rows)
@@ -169,15 +150,14 @@ def test_a_switch_that_changes_nothing_is_not_measured() -> None:
 def test_the_second_servers_switches_reach_the_server(
     tmp_path: Path, switch: tuple[str, str], differs: str
 ) -> None:
-    second, model = script("second_server"), script("strong_model")
     wheel = str(make_wheel(tmp_path / "bfcl.whl"))
 
     def asked(*more: str) -> list[Any]:
         command = ["--wheel", wheel, "--servers", "none", "--half", "all", "--limit", "1"]
-        with model.StrongServer(model.StrongModel(model.Wish())) as server:
+        with StrongServer(StrongModel(Wish())) as server:
             command += ["--url", server.url, "--categories", "multiple", "--strategies", "free"]
             command += ["--chat-format", "chatml", "--out", str(tmp_path / "out"), *more]
-            second.main(command)
+            second_server.main(command)
             return [body[differs] for body in server.bodies]
 
     assert asked(*switch) != asked()

@@ -20,6 +20,7 @@ from mlx_tools.protocol.scan import REPAIRS
 from mlx_tools.schema.validator import COERCIONS
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
+from scripts.golden_set.mutations import mutations
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "golden_transcripts"
@@ -195,11 +196,6 @@ def test_every_mutation_is_noticed_by_the_right_transcripts_in_the_right_room() 
 
 
 def test_the_page_tells_of_every_mutation() -> None:
-    sys.path.insert(0, str(ROOT))
-    try:
-        from scripts.golden_set.mutations import mutations
-    finally:
-        sys.path.remove(str(ROOT))
     names = [mutation.name for mutation in mutations()]
     assert len(set(names)) == len(names)
     page = (ROOT / "scripts" / "golden_set" / "mutations.md").read_text(encoding="utf-8")
