@@ -8,6 +8,7 @@ import inspect
 import itertools
 from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 
 import httpx
 import pytest
@@ -184,9 +185,9 @@ def test_a_proxy_that_cannot_be_is_the_callers_fault_whatever_is_asked(
 ) -> None:
     monkeypatch.setenv("ALL_PROXY", "socks9://x:1")
     backend = CompletionsBackend("http://192.0.2.1:8080")
-    for looking in (backend.health, backend.models):
+    for asking in (backend.health, backend.models, partial(collect, backend)):
         with pytest.raises(UsageError, match="check HTTPS_PROXY"):
-            asyncio.run(looking())
+            asyncio.run(asking())
 
 
 def test_silence_ends_by_the_idle_limit() -> None:
@@ -364,10 +365,13 @@ def test_an_exception_of_a_client_is_translated_on_its_way_out() -> None:
                 await collect(CompletionsBackend("http://there", client=client))
             return caught.value
 
-    assert isinstance(asyncio.run(failing(httpx.ConnectTimeout)), BackendUnreachable)
-    assert isinstance(asyncio.run(failing(httpx.ReadTimeout)), BackendTimeout)
-    assert isinstance(asyncio.run(failing(httpx.RemoteProtocolError)), BackendBroken)
-    assert isinstance(asyncio.run(failing(httpx.ProxyError)), BackendUnreachable)
+    for kind, ours in (
+        (httpx.ConnectTimeout, BackendUnreachable),
+        (httpx.ReadTimeout, BackendTimeout),
+        (httpx.RemoteProtocolError, BackendBroken),
+        (httpx.ProxyError, BackendUnreachable),
+    ):
+        assert isinstance(asyncio.run(failing(kind)), ours)
 
 
 @pytest.mark.parametrize(

@@ -367,8 +367,13 @@ DONE = b"data: [DONE]\n\n"
         event({"text": "Hel"}, usage=USAGE)
         + event({"text": "lo", "finish_reason": "stop"}, usage=USAGE),
         b": keepalive 1/2\n\n" + event(None) + PIECES + END + event(None, usage=USAGE),
+        (PIECES + event({"finish_reason": "stop"}, usage=USAGE))[:-1],
+        (PIECES + event({"finish_reason": "stop"}, usage=USAGE))[:-2],
     ],
-    ids=["all", "no done", "usage late", "reason late", "no space", "reason with text", "comment"],
+    ids=[
+        *("all", "no done", "usage late", "reason late", "no space", "reason with text"),
+        *("comment", "no empty line", "no line's end"),
+    ],
 )
 @pytest.mark.parametrize("kind", ["text/event-stream", "application/json", "text/plain"])
 @pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}], ids=["asked for", "not asked for"])

@@ -20,6 +20,7 @@ from mlx_tools.protocol.scan import REPAIRS
 from mlx_tools.schema.validator import COERCIONS
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
+from scripts import mutate_golden
 from scripts.golden_set.mutations import mutations
 
 ROOT = Path(__file__).parents[2]
@@ -180,12 +181,12 @@ def test_a_word_a_rule_and_a_decision_are_each_noticed_by_the_right_transcripts(
     ]
 
 
-def test_a_name_that_no_mutation_has_is_told() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "no/such-mutation"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr == "no mutation is named so\n"
+def test_a_name_that_no_mutation_has_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "no/such-mutation"])
+    assert mutate_golden.main() == 2
+    assert capsys.readouterr().err == "no mutation is named so\n"
 
 
 @pytest.mark.slow
