@@ -9,13 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
-from mlx_tools.errors import (
-    BackendBroken,
-    BackendError,
-    BackendTimeout,
-    MlxToolsError,
-    UsageError,
-)
+from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout, MlxToolsError, UsageError
 
 CompleteFunction = Callable[[str], Awaitable[str]]
 

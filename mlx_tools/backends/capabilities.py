@@ -18,12 +18,7 @@ from mlx_tools.backends.interface import Backend, CompletionRequest, GrammarText
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import Dropped, ServerFailed
 from mlx_tools.backends.verdicts import NativeVerdict
-from mlx_tools.backends.wire import (
-    GRAMMAR_HINT,
-    GrammarOption,
-    grammar_fields,
-    read_usage,
-)
+from mlx_tools.backends.wire import GRAMMAR_HINT, GrammarOption, grammar_fields, read_usage
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

@@ -27,12 +27,7 @@ from mlx_tools.backends.transport import (
     parse_address,
     words_of,
 )
-from mlx_tools.backends.wire import (
-    Collector,
-    GrammarOption,
-    check_request,
-    completion_body,
-)
+from mlx_tools.backends.wire import Collector, GrammarOption, check_request, completion_body
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,

@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mlx_tools.backends.choose import (
-    CALL_MARKERS,
-    QUICK,
-    Chosen,
-    look_at,
-    meant_by,
-    which_runs,
-)
+from mlx_tools.backends.choose import CALL_MARKERS, QUICK, Chosen, look_at, meant_by, which_runs
 from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.transport import (

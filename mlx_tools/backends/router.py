@@ -22,13 +22,7 @@ from mlx_tools.backends.verdicts import (
     decide,
     find_verdict,
 )
-from mlx_tools.errors import (
-    BackendError,
-    BackendTimeout,
-    ChatFormatError,
-    ModelError,
-    UsageError,
-)
+from mlx_tools.errors import BackendError, BackendTimeout, ChatFormatError, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
 
@@ -368,10 +362,8 @@ async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
         if getattr(backend, "kind", "") in OURS:
             identity = await _identity(backend, wishes.model, look=wishes.chat_format is None)
         found = find_verdict(identity)
-    grammars = False
-    if found.verdict is not None and found.wants_grammar(style, strategy):
-        grammars = await takes_grammar(backend)
-    return decide(style, strategy, found, grammars=grammars)
+    held, free = (decide(style, strategy, found, grammars=grammars) for grammars in (True, False))
+    return held if held != free and await takes_grammar(backend) else free
 
 
 async def _identity(backend: Any, model: str | None, *, look: bool) -> str | None:

@@ -173,13 +173,6 @@ class FoundVerdict:
     place: str = ""
     problem: str = ""
 
-    def wants_grammar(self, style: StyleChoice, strategy: StrategyChoice) -> bool:
-        """Whether it depends on the backend's taking grammars what is decided."""
-        if self.verdict is None or strategy != "auto":
-            return False
-        known = self.verdict.styles.get(self.verdict.style if style == "auto" else style)
-        return known is not None and known.strategy == "grammar"
-
 
 @dataclass(frozen=True, slots=True)
 class Decided:
@@ -192,11 +185,7 @@ class Decided:
 
 
 def decide(
-    style: StyleChoice,
-    strategy: StrategyChoice,
-    found: FoundVerdict,
-    *,
-    grammars: bool = False,
+    style: StyleChoice, strategy: StrategyChoice, found: FoundVerdict, *, grammars: bool = False
 ) -> Decided:
     """The style and strategy of a run, where ``auto`` leaves them to what is known of the model.
 

@@ -135,9 +135,7 @@ def _lines(archive: zipfile.ZipFile, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line.strip()]
 
 
-def _conversation(
-    messages: Sequence[Mapping[str, str]],
-) -> tuple[str, list[dict[str, str]]]:
+def _conversation(messages: Sequence[Mapping[str, str]]) -> tuple[str, list[dict[str, str]]]:
     """The system message, and the others; what one side says in a row becomes one message, as BFCL
     has it for models whose turns must alternate."""
     context: list[str] = []

@@ -104,9 +104,7 @@ def _named(functions: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, An
 
 
 def _one(
-    function: Mapping[str, Any],
-    call: ToolCall,
-    answer: Mapping[str, Mapping[str, Sequence[Any]]],
+    function: Mapping[str, Any], call: ToolCall, answer: Mapping[str, Mapping[str, Sequence[Any]]]
 ) -> CallScore:
     """One call against one expected call."""
     expected = next(iter(answer.values()))

@@ -195,9 +195,7 @@ def _short(value: Any) -> str:
 
 
 async def run_all(
-    todo: Sequence[tuple[Key, Ask]],
-    results: Results,
-    step: Callable[[], None] = lambda: None,
+    todo: Sequence[tuple[Key, Ask]], results: Results, step: Callable[[], None] = lambda: None
 ) -> list[Result]:
     """The results of all keys, in order: those that are there, and the others asked for.
 

@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from mlx_tools.golden.checking import Column, GoldenCheck, Sample, check_live, replay_file
     from mlx_tools.golden.difference import ROOMS, Difference, Room, difference_lines
     from mlx_tools.golden.expect import expectations, outcomes_of
-    from mlx_tools.golden.file import (
-        Golden,
-        find_golden,
-        read_golden,
-        to_text,
-        write_golden,
-    )
+    from mlx_tools.golden.file import Golden, find_golden, read_golden, to_text, write_golden
     from mlx_tools.golden.record import CannotSettle, make_golden, settled
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report

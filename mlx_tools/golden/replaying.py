@@ -23,15 +23,7 @@ from mlx_tools.controller import (
 )
 from mlx_tools.decoding import HeldTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.golden.difference import (
-    Comparing,
-    Difference,
-    Room,
-    alike,
-    following,
-    shown,
-    text,
-)
+from mlx_tools.golden.difference import Comparing, Difference, Room, alike, following, shown, text
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
@@ -96,10 +88,7 @@ class Replay:
 
 
 def replay(
-    golden: Golden,
-    *,
-    words: PromptWords | None = None,
-    tools: Mapping[str, ToolSpec] | None = None,
+    golden: Golden, *, words: PromptWords | None = None, tools: Mapping[str, ToolSpec] | None = None
 ) -> Replay:
     """Replays a golden transcript.
 

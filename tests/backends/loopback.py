@@ -164,12 +164,7 @@ def serving(
 ) -> Iterator[Server]:
     """A server whose ``/v1/completions`` does ``complete``; the rest is not found, or as given.
     With ``context`` it speaks TLS."""
-    routes = {
-        "/v1/completions": complete,
-        "/health": health,
-        "/v1/models": models,
-        "/props": props,
-    }
+    routes = {"/v1/completions": complete, "/health": health, "/v1/models": models, "/props": props}
 
     def handle(request: Connection) -> None:
         route = routes.get(request.path)

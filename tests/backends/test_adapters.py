@@ -12,13 +12,7 @@ import pytest
 from mlx_tools import Chunk, CompletionRequest, Controller, tool
 from mlx_tools.backends import FunctionBackend, GrammarText, Guarded, as_backend
 from mlx_tools.controller import RunSettings
-from mlx_tools.errors import (
-    BackendBroken,
-    BackendError,
-    BackendRefused,
-    BackendTimeout,
-    UsageError,
-)
+from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, BackendTimeout, UsageError
 from mlx_tools.transcript.outcome import Answered
 from tests.backends.asking import ask, collect
 

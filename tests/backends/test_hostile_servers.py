@@ -163,8 +163,7 @@ def test_a_compressed_stream_is_not_unpacked() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"HTTP/1.0 200", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.0 200 OK\r\nContent-Le"],
+    "data", [b"", b"HTTP/1.0 200", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.0 200 OK\r\nContent-Le"]
 )
 def test_a_peer_that_does_not_speak_http_is_broken(data: bytes) -> None:
     assert isinstance(raised_by(sends(data, head=b"")), BackendBroken)

@@ -25,14 +25,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from tests.backends.loopback import Connection, answers, says, serving
-from tests.backends.test_choose import (
-    NOBODY,
-    OK,
-    listing,
-    mlx_server,
-    no_models,
-    server_of,
-)
+from tests.backends.test_choose import NOBODY, OK, listing, mlx_server, no_models, server_of
 
 __all__ = ["no_models"]  # a fixture
 

@@ -17,12 +17,7 @@ import pytest
 
 from mlx_tools.backends import ServerBackend
 from mlx_tools.backends.server import new_log, server_environment
-from mlx_tools.errors import (
-    BackendBroken,
-    BackendDead,
-    BackendTimeout,
-    BackendUnreachable,
-)
+from mlx_tools.errors import BackendBroken, BackendDead, BackendTimeout, BackendUnreachable
 from tests.backends.asking import ask, collect
 from tests.forked import forks
 

@@ -12,13 +12,7 @@ import pytest
 
 from mlx_tools.backends import Chunk, CompletionsBackend, parse_address
 from mlx_tools.backends.transport import Retry
-from mlx_tools.errors import (
-    BackendBroken,
-    BackendDead,
-    BackendError,
-    BackendRefused,
-    UsageError,
-)
+from mlx_tools.errors import BackendBroken, BackendDead, BackendError, BackendRefused, UsageError
 from mlx_tools.messages import Usage
 from tests.backends.asking import AT_ONCE, ask, collect
 from tests.backends.loopback import (

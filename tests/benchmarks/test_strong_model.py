@@ -8,12 +8,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
-from strong_model import (
-    Serving,
-    StrongModel,
-    StrongServer,
-    Wish,
-)
+from strong_model import Serving, StrongModel, StrongServer, Wish
 from strong_text import DIALECTS
 
 from mlx_tools import CompletionsBackend

@@ -108,10 +108,7 @@ def test_types_become_those_of_json_schema() -> None:
             {"type": "array", "items": {"type": "string"}, "enum": ["a", "b"]},
             ("array", {"type": "string", "enum": ["a", "b"]}),
         ),
-        (
-            {"type": "integer", "enum": ["1", "2", "dontcare"]},
-            {"type": "integer", "enum": [1, 2]},
-        ),
+        ({"type": "integer", "enum": ["1", "2", "dontcare"]}, {"type": "integer", "enum": [1, 2]}),
         ({"type": "boolean", "enum": ["True", "False", "dontcare"]}, {"type": "boolean"}),
         ({"type": "float", "enum": [1, 2.5, True]}, {"type": "number", "enum": [1, 2.5]}),
     ],

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from mlx_tools import Limits, RunSettings
 from mlx_tools.app.proposal import Proposal
 from mlx_tools.backends.verdicts import parse_verdict
-from mlx_tools.errors import (
-    BackendRefused,
-    BackendTimeout,
-    BackendUnreachable,
-    ConfigError,
-)
+from mlx_tools.errors import BackendRefused, BackendTimeout, BackendUnreachable, ConfigError
 from mlx_tools.evaluate.probe import (
     Cell,
     Expected,
@@ -48,12 +43,7 @@ def probe(backend: Any, seconds: float = 60, **more: Any) -> Measured:
 
     async def main() -> Measured:
         return await measure(
-            backend,
-            ASKED.questions,
-            settings=settings,
-            limits=Limits(),
-            seconds=seconds,
-            **more,
+            backend, ASKED.questions, settings=settings, limits=Limits(), seconds=seconds, **more
         )
 
     return anyio.run(main)

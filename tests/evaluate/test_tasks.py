@@ -13,15 +13,7 @@ import pytest
 from mlx_tools import RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
-from mlx_tools.evaluate.tasks import (
-    TOOLS,
-    Task,
-    World,
-    answers,
-    ask_task,
-    load_tasks,
-    run_tasks,
-)
+from mlx_tools.evaluate.tasks import TOOLS, Task, World, answers, ask_task, load_tasks, run_tasks
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend, answer, call
 
@@ -61,10 +53,7 @@ RIGHT: dict[str, list[Any]] = {
     "product": [calc("387 * 46"), answer("It is 17,802.")],
     "percent": [calc("15% * 260"), answer("15% of 260 is 39.")],
     "invoice": [calc("13*24.5"), answer("You pay 318,50 euros.")],
-    "two-results": [
-        calc("58*19") + "\n" + calc("1512/12"),
-        answer("They are 1102 and 126."),
-    ],
+    "two-results": [calc("58*19") + "\n" + calc("1512/12"), answer("They are 1102 and 126.")],
     "root": [calc("sqrt(7921)"), passed_on],
     "share": [calc("918.40 / 7"), passed_on],
     "weekday": [call("clock"), answer("No, it is Thursday.")],

@@ -131,10 +131,7 @@ RUNS = st.fixed_dictionaries(
         "context": st.sampled_from([None, 900, 1200]),
         "rates": st.sampled_from([{}, {"look": "1/minute"}]),
         "history": st.sampled_from(
-            [
-                (),
-                ({"role": "user", "content": "Before"}, {"role": "assistant", "content": "yes"}),
-            ]
+            [(), ({"role": "user", "content": "Before"}, {"role": "assistant", "content": "yes"})]
         ),
     }
 )

@@ -76,10 +76,7 @@ def test_tokens_are_read_from_every_place_they_stand_in(tmp_path: Path) -> None:
             },
             "D",
         ),
-        (
-            {"tokenizer_config_json": {"chat_template": [{"name": "rag", "template": "R"}]}},
-            "R",
-        ),
+        ({"tokenizer_config_json": {"chat_template": [{"name": "rag", "template": "R"}]}}, "R"),
         ({"tokenizer_config_json": {"chat_template": 3}}, None),
         ({"tokenizer_config_json": {"chat_template": [3, {"name": "x"}]}}, None),
     ],

@@ -93,9 +93,7 @@ def model_path(name: str, environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def pull_model(
-    name: str,
-    report: Report = lambda progress: None,
-    environ: Mapping[str, str] = os.environ,
+    name: str, report: Report = lambda progress: None, environ: Mapping[str, str] = os.environ
 ) -> Pulled:
     """Have the model called ``name`` on this machine, whole.
 
