@@ -39,7 +39,7 @@ from mlx_tools.backends import (
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.paths import data_dir
-from mlx_tools.policy import PLUGIN, check_presets, is_glob, permitted
+from mlx_tools.policy import PLUGIN, Policy, check_presets, is_glob, permitted
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName
 from mlx_tools.toolbox import Jobs, WebOptions
@@ -270,13 +270,15 @@ def controller_of(
     backend: Backend,
     settings: RunSettings,
     approver: Approver,
+    policy: Policy | None = None,
 ) -> Controller:
-    """A controller of a backend that was found, as the settings say."""
+    """A controller of a backend that was found, as the settings say; they say the policy too, where
+    none is given."""
     store = session_store(configuration)
     return Controller(
         backend,
         registry,
-        configuration.policy(),
+        policy or configuration.policy(),
         limits=configuration.limits(),
         settings=settings,
         store=store,

@@ -194,5 +194,5 @@ def _plain(value: Any) -> str:
 
 
 def _from(origins: Sequence[Mapping[str, str]]) -> str:
-    named = [o["name"] for o in origins if o["kind"] != "default"]
-    return " + ".join(named) if named else "default" if origins else "not set"
+    named = " + ".join(one["name"] for one in origins if one["kind"] != "default")
+    return named or ("default" if origins else "not set")

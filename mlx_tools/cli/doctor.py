@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from math import isfinite
@@ -309,7 +309,11 @@ def _table(probed: Probed) -> str:
         for row in rows
     ]
     lines.append("in brackets: the 95 % interval (Wilson)")
-    return "\n".join([*lines, *_verdict_lines(probed.verdict)])
+    if (verdict := probed.verdict) is not None:
+        reason = verdict.styles[verdict.style].reason
+        lines += ["", f"style {verdict.style}: {verdict.reason}"]
+        lines.append(f"strategy {verdict.strategy}: {reason}")
+    return "\n".join(lines)
 
 
 def _row(cell: Cell) -> tuple[str, ...]:
@@ -328,13 +332,3 @@ def _row(cell: Cell) -> tuple[str, ...]:
 def _share(hits: int, total: int) -> str:
     low, high = Share(hits, total).interval
     return f"{hits} of {total} ({100 * low:.0f}-{100 * high:.0f} %)"
-
-
-def _verdict_lines(verdict: Verdict | None) -> Sequence[str]:
-    if verdict is None:
-        return ()
-    return (
-        "",
-        f"style {verdict.style}: {verdict.reason}",
-        f"strategy {verdict.strategy}: {verdict.styles[verdict.style].reason}",
-    )

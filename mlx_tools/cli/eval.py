@@ -95,7 +95,8 @@ def bfcl(
     options_given: options.Options,
 ) -> None:
     """Questions of the Berkeley Function-Calling Leaderboard (BFCL v4), one turn each."""
-    categories = _categories(category)
+    categories: Sequence[str] = options.some_of("--category", category, ("all", *CATEGORIES))
+    categories = CATEGORIES if "all" in categories else categories
     half = cast(Half, options.one_of("--half", half, get_args(Half)))
     run = options.run_options(options_given, tools=False)
     strategies = _strategies(strategy, run)
@@ -175,11 +176,6 @@ def _data(wheel: Path | None) -> tuple[Path, str]:
     if not wheel_path().is_file():
         note(f"fetching {PACKAGE} {VERSION} (2 MB)")
     return have_wheel(), f"{PACKAGE}=={VERSION}"
-
-
-def _categories(text: str) -> Sequence[str]:
-    names = options.some_of("--category", text, ("all", *CATEGORIES))
-    return CATEGORIES if "all" in names else names
 
 
 def _strategies(text: str | None, run: RunOptions) -> Sequence[StrategyChoice]:

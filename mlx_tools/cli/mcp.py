@@ -140,7 +140,8 @@ def list_servers(as_lines: AsJsonLines = False) -> None:
     for source in found:
         state = "changed" if source.said else "as agreed"
         if as_lines:
-            place = {**source.at, **{key: _hidden(source.at.get(key)) for key in _SECRET}}
+            hidden = {key: list(source.at.get(key) or ()) for key in ("env", "headers")}
+            place = {**source.at, **hidden}  # names alone: the values may be secrets
             tools = [source.tool_name(tool.name) for tool in source.tools]
             row = {"name": source.name, "version": source.version, "at": place, "tools": tools}
             print_json(row | {"changed": bool(source.said)})
@@ -367,11 +368,3 @@ def _pairs(given: Sequence[str] | None, what: str) -> dict[str, str]:
             raise UsageError(f"{what}: {text[:80]!r} is no NAME=VALUE")
         found[name] = value if equals else f"${{{name}}}"
     return found
-
-
-_SECRET: Final = ("env", "headers")
-
-
-def _hidden(value: Mapping[str, str] | None) -> list[str]:
-    """The names of variables or headers, whose values may be secrets."""
-    return list(value or ())

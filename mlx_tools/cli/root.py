@@ -243,7 +243,8 @@ def refused(error: OSError) -> int:
 
     Whoever has read enough of standard output, or has closed the terminal, is told nothing.
     """
-    _silence_stdout()
+    with contextlib.suppress(OSError, ValueError):  # the interpreter flushes it when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), ours().fileno())
     if isinstance(error, BrokenPipeError) or any(map(_is_gone, range(3))):
         return EXIT_STOPPED
     where = f"{error.filename}: " if error.filename else ""
@@ -313,14 +314,6 @@ def _keep(text: str) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(Redactor().text(text).text)
     return path
-
-
-def _silence_stdout() -> None:
-    """Give the interpreter a standard output that it can flush when it ends."""
-    try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), ours().fileno())
-    except (OSError, ValueError):
-        return
 
 
 # --- help -----------------------------------------------------------------------------------------

@@ -15,14 +15,13 @@ import typer
 
 from mlx_tools.app import (
     Autostart,
-    approval_templates,
     config,
+    controller_of,
     found,
     job_store,
     lasting,
     registry_of,
     roots_of,
-    session_store,
     starters,
 )
 from mlx_tools.cli import inputs, options
@@ -337,20 +336,10 @@ async def _controller(job: Job) -> AsyncIterator[Controller]:
         given["policy.local_only"] = True  # it holds for where the model is, too
     run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
-    registry, standing = registry_of(configuration), configuration.standing()
-    store = session_store(configuration)
+    registry, policy = registry_of(configuration), job.policy_today(configuration.standing())
+    nobody = NobodyThere()
     try:
         async with found(run, note) as (chosen, settings):
-            yield Controller(
-                chosen.backend,
-                registry,
-                job.policy_today(standing),
-                limits=configuration.limits(),
-                settings=settings,
-                store=store,
-                approver=NobodyThere(),
-                templates=approval_templates(store),
-                standing=standing,
-            )
+            yield controller_of(configuration, registry, chosen.backend, settings, nobody, policy)
     finally:
         await registry.aclose()

@@ -318,8 +318,10 @@ def bind(
     found = list(read.operations())
     tools = [one for _, one in _chosen(found, wanted) if isinstance(one, BoundTool)]
     _refuse_unknown(stricter, [tool.name for tool in tools], "--writes")
+    title = (read.title or Path(place).stem).lower()
+    usual = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
     source = BoundSource(
-        name=before.name if before is not None else name or _slug(read.title or Path(place).stem),
+        name=before.name if before is not None else name or usual,
         kind="openapi",
         at=at | {"operations": list(wanted), "writes": sorted(stricter)},
         version=read.version,
@@ -407,10 +409,6 @@ def _refuse_unknown(given: Sequence[str] | set[str], names: Sequence[str], what:
         if name not in names:
             hint = did_you_mean(name, names)
             raise UsageError(f"{what}: there is no operation {name[:100]!r}", hint=hint)
-
-
-def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:31].strip("-") or "api"
 
 
 def _told(source: BoundSource, found: Found) -> Iterator[ShownLine]:

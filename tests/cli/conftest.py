@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.cli import main
+from tests.cli.terminal import Terminal
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Result:
 
 
 Run = Callable[..., Result]
+Open = Callable[..., Terminal]
 
 
 @pytest.fixture
@@ -73,6 +76,28 @@ def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return Result(code, out.getvalue().decode(), err.getvalue().decode())
 
     return command
+
+
+@pytest.fixture
+def terminal(home: Path) -> Iterator[Open]:
+    """Starts commands, each on a terminal of its own, with these variables more."""
+    with ExitStack() as opened:
+        yield lambda *arguments, program="", columns=100, **environ: opened.enter_context(
+            closing(Terminal(*arguments, program=program, columns=columns, environ=environ))
+        )
+
+
+@pytest.fixture
+def configure(home: Path) -> Callable[[str], Path]:
+    """Writes the user's own file of settings."""
+
+    def write(text: str) -> Path:
+        file = home / "config" / "config.toml"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
 
 
 class Streams:

@@ -9,7 +9,6 @@ import pytest
 
 from mlx_tools.errors import EXIT_PAUSED, EXIT_USAGE
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.cli.terminal import Terminal
 
 WRITE = call("file_access", operation="write", path="drafts/a.md", content="tea")
 SHAPE = ("file_access", "operation=write", "path=drafts/*", "content=*")
@@ -84,16 +83,13 @@ def test_ids_that_name_none_are_told(run: Any) -> None:
     assert run("approvals", "revoke").code == EXIT_USAGE
 
 
-def test_a_person_sees_what_is_meant_before_it_holds(home: Path, root: Path) -> None:
+def test_a_person_sees_what_is_meant_before_it_holds(terminal: Any, home: Path, root: Path) -> None:
     shape = ["file_access", "operation=write", "path=drafts/\u202e*", "content=*"]
-    terminal = Terminal("approvals", "add", *shape, "--root", f"{root}:rw")
-    try:
-        shown = terminal.see("Add this standing yes?")
-        assert 'path: "drafts/\\u202e*"' in shown and "content: anything" in shown
-        assert not (home / "config" / "approvals.json").exists()
-        terminal.type("y")
-        terminal.see("in runs whose folders lie in")
-        assert terminal.end() == 0
-    finally:
-        terminal.close()
+    screen = terminal("approvals", "add", *shape, "--root", f"{root}:rw")
+    shown = screen.see("Add this standing yes?")
+    assert 'path: "drafts/\\u202e*"' in shown and "content: anything" in shown
+    assert not (home / "config" / "approvals.json").exists()
+    screen.type("y")
+    screen.see("in runs whose folders lie in")
+    assert screen.end() == 0
     assert (home / "config" / "approvals.json").stat().st_mode & 0o777 == 0o600

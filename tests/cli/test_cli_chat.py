@@ -6,8 +6,7 @@ import re
 import stat
 import textwrap
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,19 +93,6 @@ def test_bytes_that_are_no_text_are_told(run: Any) -> None:
 
 
 # --- at a terminal ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def terminal(home: Path) -> Iterator[Talk]:
-    opened: list[Terminal] = []
-
-    def open_terminal(*arguments: str, **environ: str) -> Terminal:
-        opened.append(Terminal(*arguments, environ=environ))
-        return opened[-1]
-
-    yield open_terminal
-    for item in opened:
-        item.close()
 
 
 def test_a_talk_at_a_terminal(terminal: Talk, home: Path) -> None:
@@ -197,7 +183,7 @@ def test_steps_have_colours_at_a_terminal_that_wants_them(terminal: Talk) -> Non
         assert screen.end() == 0
 
 
-def test_a_terminal_that_goes_away_is_no_error(home: Path) -> None:
+def test_a_terminal_that_goes_away_is_no_error(terminal: Talk) -> None:
     program = """
         import os, signal, sys
         from mlx_tools.cli import main
@@ -207,13 +193,12 @@ def test_a_terminal_that_goes_away_is_no_error(home: Path) -> None:
     """
     slow = Completion(answer("endless " * 400), delay=0.1)
     with ScriptedServer(slow) as server:
-        screen = Terminal(program=textwrap.dedent(program).replace("URL", server.url))
-        with closing(screen):
-            screen.see("^>$")
-            screen.type("go on?\r")
-            screen.see("endless endless")
-            screen.hang_up()
-            assert screen.process.wait(30) == 1
+        screen = terminal(program=textwrap.dedent(program).replace("URL", server.url))
+        screen.see("^>$")
+        screen.type("go on?\r")
+        screen.see("endless endless")
+        screen.hang_up()
+        assert screen.process.wait(30) == 1
     assert Path("said").read_text().splitlines()[-1] == "/help lists the commands, Ctrl-D leaves"
 
 

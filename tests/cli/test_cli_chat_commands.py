@@ -18,7 +18,6 @@ from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, obey
 from mlx_tools.cli.talk import Talk
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.cli.terminal import Terminal
 
 Say = Callable[..., Any]
 
@@ -159,9 +158,8 @@ def test_what_is_allowed_in_a_talk_that_goes_on_is_added_to_what_it_had(
     assert '"dry_run":true' in newest.read_text()
 
 
-def test_a_list_of_the_users_own_is_widened(home: Path) -> None:
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text('policy.allow = ["clock"]')
+def test_a_list_of_the_users_own_is_widened(configure: Any) -> None:
+    configure('policy.allow = ["clock"]')
     with talking() as talk:
         obey(talk, "/allow format_xml")
         obey(talk, "/system You are brief.")
@@ -201,7 +199,9 @@ def test_a_folder_is_named_once_with_what_was_said_last(
             obey(talk, "/root -.")
 
 
-def test_what_was_allowed_for_the_session_holds_on_but_for_more_folders(home: Path) -> None:
+def test_what_was_allowed_for_the_session_holds_on_but_for_more_folders(
+    terminal: Any, home: Path
+) -> None:
     script = [
         said
         for name in ("a", "b", "c")
@@ -209,21 +209,20 @@ def test_what_was_allowed_for_the_session_holds_on_but_for_more_folders(home: Pa
     ]
     with ScriptedServer(*script) as server:
         options = ("--root", ".", "--tools", "create_file,clock")
-        screen = Terminal("chat", "--url", server.url, *options)
-        with closing(screen):
-            screen.see("^>$")
-            screen.type("make a\r")
-            screen.see("s for the session")
-            screen.type("s")
-            screen.see("Made a")
-            screen.type("/deny clock\r")
-            screen.see("clock needs")
-            screen.type("make b\r")
-            screen.see("Made b")
-            screen.type(f"/root {home}\r")
-            screen.see("~ .read")
-            screen.type("make c\r")
-            screen.see(r'Run create_file\? path: "c"')
+        screen = terminal("chat", "--url", server.url, *options)
+        screen.see("^>$")
+        screen.type("make a\r")
+        screen.see("s for the session")
+        screen.type("s")
+        screen.see("Made a")
+        screen.type("/deny clock\r")
+        screen.see("clock needs")
+        screen.type("make b\r")
+        screen.see("Made b")
+        screen.type(f"/root {home}\r")
+        screen.see("~ .read")
+        screen.type("make c\r")
+        screen.see(r'Run create_file\? path: "c"')
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -353,24 +352,25 @@ def test_the_banner_says_model_context_folders_and_what_asks(home: Path) -> None
         ]
 
 
-def test_undo_brings_back_what_an_earlier_session_of_the_talk_changed(home: Path) -> None:
+def test_undo_brings_back_what_an_earlier_session_of_the_talk_changed(
+    terminal: Any, home: Path
+) -> None:
     (home / "note.txt").write_text("old\n")
     write = call("file_access", operation="write", path="note.txt", content="new\n")
     with ScriptedServer(write, answer("Written.")) as server:
         options = ("--root", f"{home}:rw", "--tools", "file_access", "--approve", "always")
-        screen = Terminal("chat", "--url", server.url, *options)
-        with closing(screen):
-            screen.see("^>$")
-            screen.type("write\r")
-            screen.see("Written")
-            assert (home / "note.txt").read_text() == "new\n"
-            screen.type("/deny clock\r")
-            screen.see("clock needs /allow clock")
-            screen.type("/undo\r")
-            screen.see("Undo 1 change")
-            screen.type("y\n")
-            screen.see("restored")
-            assert (home / "note.txt").read_text() == "old\n"
+        screen = terminal("chat", "--url", server.url, *options)
+        screen.see("^>$")
+        screen.type("write\r")
+        screen.see("Written")
+        assert (home / "note.txt").read_text() == "new\n"
+        screen.type("/deny clock\r")
+        screen.see("clock needs /allow clock")
+        screen.type("/undo\r")
+        screen.see("Undo 1 change")
+        screen.type("y\n")
+        screen.see("restored")
+        assert (home / "note.txt").read_text() == "old\n"
 
 
 # --- prompts of MCP servers -----------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mlx_tools.cli.output import beside, folded
-from tests.cli.terminal import Terminal
 
 
 def test_what_is_before_a_text_stays_before_it() -> None:
@@ -25,20 +24,14 @@ def test_what_is_before_a_text_stays_before_it() -> None:
     )
 
 
-def screen(columns: int, *arguments: str) -> list[str]:
-    """What a command shows on a terminal of so many columns."""
-    terminal = Terminal(*arguments)
-    try:
-        terminal.resize(columns, 30)
-        terminal.end()
-        terminal.read_rest()
-        return terminal.text.split("\r\n")
-    finally:
-        terminal.close()
-
-
 @pytest.mark.slow
-def test_a_terminal_gets_rows_that_fit(home: Path, run: Any) -> None:
+def test_a_terminal_gets_rows_that_fit(terminal: Any, run: Any) -> None:
+    def screen(columns: int, *arguments: str) -> list[str]:
+        opened = terminal(*arguments, columns=columns)
+        opened.end()
+        shown: list[str] = opened.text.split("\r\n")
+        return shown
+
     for columns in (60, 100):
         rows = screen(columns, "tools", "list")
         assert max(map(len, rows)) <= columns

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,12 @@ from typer.main import get_command
 from mlx_tools.app import config
 from mlx_tools.cli import ask
 from mlx_tools.testing import ScriptedServer
-from tests.cli.terminal import Terminal
 
 
 def test_every_setting_is_shown_with_its_value_and_origin(
-    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    run: Any, configure: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text("[model]\nseed = 3\n")
+    configure("[model]\nseed = 3\n")
     Path("mlx-tools.toml").write_text("[policy]\ndeny = ['clock']\n")
     monkeypatch.setenv("MLX_TOOLS_DRY_RUN", "yes")
     rows = {row["key"]: row for row in run("config", "show", "--json").lines}
@@ -73,11 +70,8 @@ def test_a_fault_in_a_file_stops_every_command(run: Any, write: Any) -> None:
 
 
 @pytest.fixture
-def mine(home: Path) -> Path:
-    (home / "config").mkdir()
-    file = home / "config" / "config.toml"
-    file.write_text("# mine\n[model]\nseed = 3  # lucky\n")
-    return file
+def mine(configure: Any) -> Any:
+    return configure("# mine\n[model]\nseed = 3  # lucky\n")
 
 
 def test_a_setting_is_written_where_it_stands_and_comments_stay(run: Any, mine: Path) -> None:
@@ -135,7 +129,7 @@ def test_without_a_terminal_no_editor_is_started(run: Any, mine: Path) -> None:
     assert "needs a terminal" in run("config", "edit").error
 
 
-def test_what_was_edited_counts_once_it_is_sound(home: Path, mine: Path) -> None:
+def test_what_was_edited_counts_once_it_is_sound(terminal: Any, home: Path, mine: Path) -> None:
     script = home / "editor.py"
     script.write_text(
         "import pathlib, sys\nfile = pathlib.Path(sys.argv[1])\ntext = file.read_text()\n"
@@ -143,15 +137,12 @@ def test_what_was_edited_counts_once_it_is_sound(home: Path, mine: Path) -> None
         "file.write_text(text.replace('seed = 3', 'seed = x') if broken else"
         " text.replace('seed = x', 'seed = 5'))\n"
     )
-    environ = {**os.environ, "EDITOR": f"{sys.executable} {script}"}
-    environ.pop("VISUAL", None)
-    terminal = Terminal("config", "edit", environ=environ)
-    terminal.see("Edit it again?")
+    screen = terminal("config", "edit", VISUAL=f"{sys.executable} {script}")
+    screen.see("Edit it again?")
     assert "seed = 3" in mine.read_text()
-    terminal.type("y")
-    terminal.press("enter")
-    assert terminal.end() == 0
-    terminal.close()
+    screen.type("y")
+    screen.press("enter")
+    assert screen.end() == 0
     assert mine.read_text() == "# mine\n[model]\nseed = 5  # lucky\n"
 
 

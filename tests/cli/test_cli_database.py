@@ -65,11 +65,9 @@ def test_a_question_waits_is_approved_undone_counted_recorded_and_removed(
 
 
 def test_what_a_tool_may_do_an_hour_is_counted_over_all_processes_of_a_session(
-    run: Run, home: Path, address: str
+    run: Run, configure: Any, address: str
 ) -> None:
-    (home / "config").mkdir()
-    limits = '[policy]\nrate_limits = { calculator = "1/hour" }\n'
-    (home / "config" / "config.toml").write_text(limits)
+    configure('[policy]\nrate_limits = { calculator = "1/hour" }\n')
     with ScriptedServer(SUM, answer("391."), SUM, answer("No.")) as server:
         first = run("ask", "--url", server.url, "--json", "What is 17 * 23?")
         second = run("ask", "-c", "--json", "Again?")
@@ -113,15 +111,14 @@ def test_doctor_tries_the_database_and_says_what_keeps_it_from_being_used(
 
 
 def test_a_shell_is_told_the_ids_also_where_a_file_names_the_database(
-    run: Run, home: Path, address: str, monkeypatch: pytest.MonkeyPatch
+    run: Run, configure: Any, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert session_ids() == ["last"]
     files = session_store(config.load()).create()
     files.transcript.close()
     monkeypatch.delenv("MLX_TOOLS_SESSIONS")
     assert session_ids() == ["last"]
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text(f'sessions = "{address}"\n')
+    configure(f'sessions = "{address}"\n')
     assert session_ids() == [files.session, "last"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from mlx_tools.gateway.run_rows import RunRow, RunRows
 from mlx_tools.store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.cli.terminal import Terminal
 from tests.core.sessions import cut_after
 from tests.tools.tool_folders import make_folder
 
@@ -129,14 +127,10 @@ def test_what_narrows_goes_with_a_session_for_the_question_alone(
         assert [one["status"] for one in none["calls"]] != ["ok"]
 
 
-def test_a_policy_that_was_narrowed_since_holds(
-    run: Any, home: Path, server: ScriptedServer
-) -> None:
+def test_a_policy_that_was_narrowed_since_holds(run: Any, configure: Any) -> None:
     with ScriptedServer(answer(), call("calculator", expression="6*7"), answer()) as server:
         asked(run, server)
-        config = home / "config" / "config.toml"
-        config.parent.mkdir(exist_ok=True)
-        config.write_text('[policy]\ndeny = ["calculator"]\n')
+        configure('[policy]\ndeny = ["calculator"]\n')
         after = run("ask", "-c", "--json", "What is 6*7?").json
         assert [one["error_code"] for one in after["calls"]] == ["not_allowed"]
 
@@ -250,35 +244,35 @@ def test_a_new_beginning_in_a_talk_that_went_on_has_all_that_was_said(
 
 
 def test_resuming_a_session_that_has_ended_goes_on_in_chat_at_a_terminal(
-    run: Any, server: ScriptedServer
+    run: Any, terminal: Any, server: ScriptedServer
 ) -> None:
     first = asked(run, server)
     for more in ((), ("--json",), ("--approve-all",)):
         told = run("sessions", "resume", first["session"], *more)
         assert told.code == 2
         assert f"mlx-tools chat --session {first['session']}" in told.error
-    with closing(Terminal("sessions", "resume", first["session"])) as screen:
-        screen.see("going on with")
-        screen.see("> First[?]")
-        screen.see("answer 1 ^>$")
-        screen.type("More?\r")
-        screen.see("answer 2 ^>$")
-        screen.type("\x04")
-        assert screen.end() == 0
+    screen = terminal("sessions", "resume", first["session"])
+    screen.see("going on with")
+    screen.see("> First[?]")
+    screen.see("answer 1 ^>$")
+    screen.type("More?\r")
+    screen.see("answer 2 ^>$")
+    screen.type("\x04")
+    assert screen.end() == 0
     assert server.prompts[1].startswith(server.prompts[0])
 
 
-def test_chat_has_decided_what_waits_before_it_listens(run: Any, home: Path) -> None:
+def test_chat_has_decided_what_waits_before_it_listens(run: Any, terminal: Any, home: Path) -> None:
     root = home / "root"
     root.mkdir()
     with ScriptedServer(MAKE, answer("made"), answer("more")) as server:
         asked(run, server, "--root", str(root), "--tools", "create_file", code=4)
-        with closing(Terminal("chat", "-c")) as screen:
-            screen.see("note.txt")
-            screen.type("y")
-            screen.see("made ^>$")
-            screen.type("And now?\r")
-            screen.see("more ^>$")
-            screen.type("\x04")
-            assert screen.end() == 0
+        screen = terminal("chat", "-c")
+        screen.see("note.txt")
+        screen.type("y")
+        screen.see("made ^>$")
+        screen.type("And now?\r")
+        screen.see("more ^>$")
+        screen.type("\x04")
+        assert screen.end() == 0
     assert (root / "note.txt").read_text() == "hello\n"

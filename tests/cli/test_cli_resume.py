@@ -140,22 +140,19 @@ def test_a_target_that_came_meanwhile_voids_what_was_shown(
 
 
 def test_what_is_configured_since_narrows_the_session(
-    run: Any, server: ScriptedServer, root: Path, home: Path
+    run: Any, server: ScriptedServer, root: Path, configure: Any
 ) -> None:
     outcome = paused(run, server, root)
-    (home / "config").mkdir(exist_ok=True)
-    (home / "config" / "config.toml").write_text('[policy]\ndeny = ["create_file"]\n')
+    configure('[policy]\ndeny = ["create_file"]\n')
     done = resume(run, outcome["session"], "--approve-all", "--json")
     assert not (root / "note.txt").exists()
     assert done.code in (0, 2)
-    (home / "config" / "config.toml").unlink()
 
 
 def test_a_choice_made_by_an_option_still_counts(
-    run: Any, server: ScriptedServer, root: Path, home: Path
+    run: Any, server: ScriptedServer, root: Path, configure: Any
 ) -> None:
-    (home / "config").mkdir(exist_ok=True)
-    (home / "config" / "config.toml").write_text('[policy]\nallow = ["calculator"]\n')
+    configure('[policy]\nallow = ["calculator"]\n')
     outcome = paused(run, server, root)
     done = resume(run, outcome["session"], "--approve-all")
     assert done.code == 0, done.err

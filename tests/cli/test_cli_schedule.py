@@ -18,7 +18,6 @@ import pytest
 
 from mlx_tools.paths import data_dir, state_dir
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
-from tests.cli.terminal import Terminal
 from tests.forked import forks
 
 NOTE = call("notes_create", title="Bread", content="Buy flour.")
@@ -45,12 +44,6 @@ def listed(run: Any) -> Any:
 def header_of(session: str) -> Any:
     transcript = state_dir() / "sessions" / session / "transcript.jsonl"
     return json.loads(transcript.read_text().splitlines()[0])
-
-
-def configure(home: Path, text: str) -> None:
-    """The user's own configuration, from now on."""
-    (home / "config").mkdir(exist_ok=True)
-    (home / "config" / "config.toml").write_text(text)
 
 
 def added(run: Any, server: ScriptedServer, *options: str, task: Any = TASK, **environ: str) -> Any:
@@ -106,28 +99,20 @@ def test_nothing_is_made_where_there_is_nothing_to_run(run: Any) -> None:
     assert not database().exists()
 
 
-def test_a_person_is_told_what_runs_a_job_and_that_nothing_is_due(home: Path) -> None:
+def test_a_person_is_told_what_runs_a_job_and_that_nothing_is_due(terminal: Any) -> None:
     for arguments, said in (
         (("run",), "nothing is due: mlx-tools schedule list"),
         (("add", *TASK), "it runs when mlx-tools schedule run runs"),
     ):
-        terminal = Terminal("schedule", *arguments)
-        try:
-            assert terminal.end() == 0
-            terminal.read_rest()
-            assert said in terminal.text
-        finally:
-            terminal.close()
+        screen = terminal("schedule", *arguments)
+        assert screen.end() == 0 and said in screen.text
 
 
-def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(home: Path) -> None:
-    terminal = Terminal("schedule", "run", "--loop")
-    try:
-        terminal.until("each job runs when it is due; Ctrl-C ends this")
-        terminal.insist("\x03", r"\r\nmlx-tools: interrupted: mlx-tools schedule list")
-        assert terminal.end() == 130
-    finally:
-        terminal.close()
+def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(terminal: Any) -> None:
+    screen = terminal("schedule", "run", "--loop")
+    screen.until("each job runs when it is due; Ctrl-C ends this")
+    screen.insist("\x03", r"\r\nmlx-tools: interrupted: mlx-tools schedule list")
+    assert screen.end() == 130
 
 
 # --- run ----------------------------------------------------------------------------------------
@@ -181,28 +166,28 @@ def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:
     ],
 )
 def test_a_job_that_was_made_for_this_machine_alone_asks_no_other(
-    run: Any, home: Path, made: tuple[str, ...]
+    run: Any, made: tuple[str, ...], configure: Any
 ) -> None:
     assert run(*made, POLICY_LOCAL_ONLY="true").code == 0
     make_due()
-    configure(home, '[backend]\nurl = "http://192.0.2.1:8080"\n')
+    configure('[backend]\nurl = "http://192.0.2.1:8080"\n')
     result = run("schedule", "run", "--json")
     assert result.lines[0]["status"] == "failed"
     assert "not on this machine" in result.lines[0]["reason"]
 
 
-def test_what_is_configured_since_takes_power_away(run: Any, home: Path) -> None:
+def test_what_is_configured_since_takes_power_away(run: Any, configure: Any) -> None:
     with ScriptedServer(NOTE, answer("I may not.")) as server:
         added(run, server, "--preset", "notes")
         make_due()
-        configure(home, '[policy]\ndeny = ["notes_create"]\n')
+        configure('[policy]\ndeny = ["notes_create"]\n')
         result = run("schedule", "run", "--json")
     assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
 
 
-def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, home: Path) -> None:
+def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, configure: Any) -> None:
     with ScriptedServer(NOTE, answer("Noted."), answer("Again.")) as server:
-        configure(home, '[policy]\nask = ["notes_create"]\napprove = "always"\n')
+        configure('[policy]\nask = ["notes_create"]\napprove = "always"\n')
         added(run, server, "--preset", "notes")
         make_due()
         result = run("schedule", "run")
@@ -220,10 +205,12 @@ def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, home: Pa
         assert run("schedule", "run", "--json").lines[0]["answer"] == "Again."
 
 
-def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(run: Any, home: Path) -> None:
+def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(
+    run: Any, configure: Any
+) -> None:
     again = [call("notes_create", title=f"Bread {n}", content="x") for n in range(6)]
     with ScriptedServer(NOTE, *again) as server:
-        configure(home, '[policy]\nask = ["notes_create"]\n')
+        configure('[policy]\nask = ["notes_create"]\n')
         added(run, server, "--preset", "notes", MAX_ITERATIONS="1")
         make_due()
         assert run("schedule", "run").code == 4
@@ -233,9 +220,9 @@ def test_what_goes_on_after_a_pause_keeps_to_the_limits_of_the_job(run: Any, hom
     assert listed(run)["runs"][0]["status"] == "stopped"
 
 
-def test_a_job_that_is_removed_leaves_its_session_and_says_so(run: Any, home: Path) -> None:
+def test_a_job_that_is_removed_leaves_its_session_and_says_so(run: Any, configure: Any) -> None:
     with ScriptedServer(NOTE, answer("Noted.")) as server:
-        configure(home, '[policy]\nask = ["notes_create"]\n')
+        configure('[policy]\nask = ["notes_create"]\n')
         job = added(run, server, "--preset", "notes")
         make_due()
         run("schedule", "run")

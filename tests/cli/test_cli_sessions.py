@@ -29,7 +29,6 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.cli.terminal import Terminal
 from tests.core.records import RECORDS
 
 HEAD = Header(session="s", created="2026-01-01T00:00:00+00:00", model="m")
@@ -307,16 +306,12 @@ def test_a_session_in_use_stays(run: Any, home: Path, keep: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("typed", "left"), [("y\r", 5), ("n\r", 6), ("\r", 6), ("\x04", 6)])
 @pytest.mark.usefixtures("several")
-def test_at_a_terminal_it_asks(home: Path, typed: str, left: int) -> None:
-    screen = Terminal("sessions", "prune", "--older-than", "30")
-    try:
-        assert "s1-old" in screen.until(r"Remove 1 session \(\d+ bytes\)\? \[y/N\] ")
-        screen.type(typed)
-        assert screen.end() == 0
-        screen.read_rest()
-        assert "\r\nmlx-tools: " in screen.text  # what is said begins a line
-    finally:
-        screen.close()
+def test_at_a_terminal_it_asks(terminal: Any, home: Path, typed: str, left: int) -> None:
+    screen = terminal("sessions", "prune", "--older-than", "30")
+    assert "s1-old" in screen.until(r"Remove 1 session \(\d+ bytes\)\? \[y/N\] ")
+    screen.type(typed)
+    assert screen.end() == 0
+    assert "\r\nmlx-tools: " in screen.text  # what is said begins a line
     assert len(kept(home)) == left
 
 

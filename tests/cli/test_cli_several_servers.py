@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from mlx_tools.testing import ScriptedServer, answer, call
@@ -46,11 +45,10 @@ def test_every_address_must_be_on_this_machine_where_that_is_asked(run: Any) -> 
     assert result.code == 2 and "http://192.0.2.1 is not on this machine" in result.err
 
 
-def test_a_file_may_name_one_address_or_a_list(run: Any, home: Path) -> None:
+def test_a_file_may_name_one_address_or_a_list(run: Any, configure: Any) -> None:
     with ScriptedServer(answer("Hi."), answer("Ho.")) as server:
         for value, said in ((f'"{server.url}"', "Hi."), (f'["{NOBODY}", "{server.url}"]', "Ho.")):
-            (home / "config").mkdir(exist_ok=True)
-            (home / "config" / "config.toml").write_text(f"[backend]\nurl = {value}\n")
+            configure(f"[backend]\nurl = {value}\n")
             assert run("ask", "Hm?").out == f"{said}\n"
-    (home / "config" / "config.toml").write_text('[backend]\nurl = ["nowhere"]\n')
+    configure('[backend]\nurl = ["nowhere"]\n')
     assert "backend.url" in run("ask", "Hm?").err

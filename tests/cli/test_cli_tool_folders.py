@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Result, Run
-from tests.cli.terminal import Terminal
+from tests.cli.conftest import Open, Result, Run
 from tests.forked import forks
 from tests.tools.tool_folders import make_folder
 
@@ -135,21 +134,19 @@ def test_a_new_tool_is_named_as_one_would_type_it(run: Run) -> None:
     assert "'my tools/counter'" in run("tools", "new", "counter", "--folder", "my tools").err
 
 
-def test_a_question_about_a_folder_is_answered_after_it_was_seen(run: Run, home: Path) -> None:
+def test_a_question_about_a_folder_is_answered_after_it_was_seen(
+    terminal: Open, home: Path
+) -> None:
     make_folder(home / "here")
     for typed, code in (("n\r", 1), ("\r", 1), ("\x04", 1), ("\x03", 130), ("y\r", 0)):
-        terminal = Terminal("tools", "add", "echo")
-        try:
-            terminal.type("y\r")  # before anything was shown
-            terminal.until(r"Add echo in\s+\S+\?\s+\[y/N\] ")
-            assert terminal.process.poll() is None
-            terminal.type(typed)
-            assert terminal.end() == code
-            terminal.read_rest()
-            said = {1: "note: nothing was changed", 130: "interrupted: by Ctrl-C", 0: "tools/echo"}
-            assert said[code] in terminal.text
-        finally:
-            terminal.close()
+        screen = terminal("tools", "add", "echo")
+        screen.type("y\r")  # before anything was shown
+        screen.until(r"Add echo in\s+\S+\?\s+\[y/N\] ")
+        assert screen.process.poll() is None
+        screen.type(typed)
+        assert screen.end() == code
+        said = {1: "note: nothing was changed", 130: "interrupted: by Ctrl-C", 0: "tools/echo"}
+        assert said[code] in screen.text
 
 
 def test_what_was_done_is_told(run: Run, home: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.cli.terminal import Terminal
-
 LISTED = [
     *("name", "description", "effects", "plugin", "pinned", "enabled", "disabled_reason"),
     *("permitted", "denied_reason", "needs_approval"),
@@ -124,16 +122,13 @@ def test_a_call_that_must_be_approved_waits_with_exit_code_4(
     assert result.error == "mlx-tools: note: dry run: clock was not called"
 
 
-def test_a_person_who_calls_a_tool_is_not_taken_for_a_model(home: Path) -> None:
-    terminal = Terminal("tools", "call", "clock", "{}", environ={"MLX_TOOLS_POLICY_ASK": "clock"})
-    try:
-        terminal.until(r"Run clock\? no arguments[^$]*p pause ")
-        terminal.type("d")
-        terminal.until("You ask to call clock: [^$]*p pause ")
-        terminal.type("y")
-        assert terminal.end() == 0
-    finally:
-        terminal.close()
+def test_a_person_who_calls_a_tool_is_not_taken_for_a_model(terminal: Any) -> None:
+    screen = terminal("tools", "call", "clock", "{}", MLX_TOOLS_POLICY_ASK="clock")
+    screen.until(r"Run clock\? no arguments[^$]*p pause ")
+    screen.type("d")
+    screen.until("You ask to call clock: [^$]*p pause ")
+    screen.type("y")
+    assert screen.end() == 0
 
 
 def test_what_may_not_be_called_or_is_no_json_comes_with_what_to_do(run: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import pytest
 
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.cli.terminal import Terminal
 
 WRITE = '{"operation": "write", "path": "monday.txt", "content": "Buy flour.\\n"}'
 OLD = "Buy milk.\n"
@@ -124,12 +122,12 @@ def test_where_the_last_session_left_nothing_the_one_that_did_is_named(
     assert run("undo", "20200101-000000-00000000").code == 2
 
 
-def test_at_a_terminal_it_asks(run: Any, home: Path, root: Path) -> None:
+def test_at_a_terminal_it_asks(run: Any, terminal: Any, root: Path) -> None:
     assert write(run, root, "--approve", "always").code == 0
     for key, content in (("n", "Buy flour.\n"), ("y", OLD)):
-        terminal = Terminal("undo", environ=dict(os.environ))
-        shown = terminal.until(r"Undo 1 change\? \[y/N\]")
+        screen = terminal("undo")
+        shown = screen.until(r"Undo 1 change\? \[y/N\]")
         assert f"restore {root / 'monday.txt'}" in shown
-        terminal.type(f"{key}\n")
-        assert terminal.process.wait(30) == 0
+        screen.type(f"{key}\n")
+        assert screen.process.wait(30) == 0
         assert (root / "monday.txt").read_text() == content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,11 +81,8 @@ def test_the_key_of_a_server_is_read_from_a_file(run: Any, write: Any) -> None:
     assert server.headers[0]["Authorization"] == "Bearer s3cret"
 
 
-def test_a_profile_is_used_and_shown(run: Any, home: Path) -> None:
-    (home / "config").mkdir()
-    (home / "config" / "config.toml").write_text(
-        "[profiles.terse]\nmodel.name = 'oracle'\nprompt.system = 'You are terse.'\n"
-    )
+def test_a_profile_is_used_and_shown(run: Any, configure: Any) -> None:
+    configure("[profiles.terse]\nmodel.name = 'oracle'\nprompt.system = 'You are terse.'\n")
     server = asked(run, "--profile", "terse", "Hello?")
     assert "You are terse." in server.prompts[0] and server.bodies[0]["model"] == "oracle"
     (row,) = [
