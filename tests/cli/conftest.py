@@ -9,11 +9,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlx_tools.backends.transport import Retry
 from mlx_tools.cli import main
 from tests.cli.terminal import Terminal
 
@@ -63,7 +65,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command in this process, without a terminal, with these variables more."""
+    """Runs a command in this process, without a terminal, with these variables more. A server that
+    fails is asked again without a pause."""
+    for module in ("completions", "pool"):
+        monkeypatch.setattr(f"mlx_tools.backends.{module}.Retry", partial(Retry, pause=0.0))
 
     def command(*arguments: str, stdin: str | bytes = b"", **environ: str) -> Result:
         data = stdin.encode() if isinstance(stdin, str) else stdin

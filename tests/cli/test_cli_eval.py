@@ -75,8 +75,8 @@ def test_the_halves_and_the_seed_choose_the_questions(run: Any, wheel: str) -> N
 
     def ids(*options: str) -> list[str]:
         name = "_".join(options).replace("-", "") + ".jsonl"
-        given = ("--category", "simple_python", "--strategy", "free", "--limit", "8")
-        result, _ = bfcl(run, wheel, *given, "--out", name, *options, script=(right,) * 8)
+        given = ("--category", "simple_python", "--strategy", "free", "--limit", "4")
+        result, _ = bfcl(run, wheel, *given, "--out", name, *options, script=(right,) * 4)
         assert result.code == 0, result.err
         return [json.loads(line)["id"] for line in Path(name).read_text().splitlines()[1:]]
 

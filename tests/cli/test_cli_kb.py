@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.core.full_disk import file_size_limit
+from tests.forked import forks
 
 
 @pytest.fixture
@@ -141,19 +140,14 @@ def test_a_name_of_several_lines_stays_on_one(run: Any, docs: Path) -> None:
 
 
 def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:
-    for number in range(3000):
+    for number in range(2000):
         Path(f"{number}.txt").write_text(f"Number {number} of many.\n")
-    adding = subprocess.Popen(
-        [sys.executable, "-m", "mlx_tools", "kb", "add", "."],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    adding = forks().start("kb", "add", ".")
     while not (home / "data" / "knowledge-base.sqlite3").exists():
         assert adding.poll() is None
         time.sleep(0.01)
     adding.send_signal(signal.SIGINT)
-    out, said = adding.communicate(timeout=30)
+    out, said = adding.communicate()
     assert (adding.returncode, out) == (130, b"")
     told = b"mlx-tools: interrupted: what was taken in is kept; adding again goes on\n"
     assert said == told
