@@ -151,10 +151,13 @@ def nothing(folder: Path) -> str:
         found = figures(folder / f"{name}.json")
         of = [one for row in found["rows"] for one in row["of"].values()] if found else []
         keys = ("asked", "ran", "unfit", "invented", "crashed")
+        asked, ran, unfit, invented, crashed = (sum(one[key] for one in of) for key in keys)
         if of:
-            made.append([what, *(str(sum(one[key] for one in of)) for key in keys)])
-    head = ["writes", "turns", "calls that would run", "of these invalid"]
-    return table([*head, "values nobody wrote", "crashes"], made) if made else ""
+            made.append(
+                f"{what}: {ran} calls that would run in {asked} turns, {unfit} of them invalid, "
+                f"{invented} values that nobody wrote, {crashed} crashes"
+            )
+    return paragraph(f"{'; '.join(made)}.") if made else ""
 
 
 # --- of models ----------------------------------------------------------------------------------

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 
-from scripts.stretch import ROOT, Stretch
+from scripts.stretch import ROOT, Stretch, paragraph
 
 
 def chaos() -> str:
-    """A row of what was killed and what came of it, for each store."""
-    rows = ["| | gateways, workers | runs, calls | killed | lost | twice | doubts, all decided |"]
-    rows.append("| --- | --- | --- | --- | --- | --- | --- |")
+    """What was killed and what came of it, by store."""
+    parts = []
     kept = json.loads((ROOT / "benchmarks" / "chaos.json").read_text())
     for store, one in kept.items():
         wrong, seen = one["wrong"], one["seen"]
@@ -23,15 +22,13 @@ def chaos() -> str:
         lost = wrong["runs without an answer"] + wrong["calls that were lost"]
         twice = wrong["calls that happened twice"] + wrong["runs that were made twice"]
         doubts = seen.get("doubts that were said, and decided", 0)
-        cells = [
-            {"postgres": "PostgreSQL"}.get(store, store),
-            f"{one['gateways']}, {one['workers']}",
-            f"{one['runs']}, {one['calls']}",
-            f"{sum(one['kills'].values())}: {killed}",
-            *map(str, (lost, twice, doubts)),
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
+        parts.append(
+            f"- {({'postgres': 'PostgreSQL'}).get(store, store)}, {one['gateways']} gateways, "
+            f"{one['workers']} workers, {one['runs']} runs with {one['calls']} calls: "
+            f"{sum(one['kills'].values())} killed ({killed}), {lost} lost, {twice} made twice, "
+            f"{doubts} doubts, all decided."
+        )
+    return "\n".join(map(paragraph, parts))
 
 
 def capacity() -> str:
