@@ -50,6 +50,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/scaling_table.py
 	$(BIN)/python scripts/chat_screens.py
 	$(BIN)/python scripts/completion_table.py
+	$(BIN)/python scripts/counts.py
 
 lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest versions)
 	$(BIN)/uv pip compile pyproject.toml --universal --python-version 3.11 $(LOCKED:%=--extra %) \

@@ -174,15 +174,15 @@ def reduced(edges: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def diagram() -> str:
-    """The mermaid block: arrows for the imports that say something, a line for each room."""
+    """The mermaid block: an arrow for each import that says something."""
     graph = {room: set(imported) for room, imported in room_imports().items()}
     arrows = reduced(graph)
     lines = ["```mermaid", "flowchart TD"]
     lines += [f'  {node(FACE)}["{PACKAGE}"]']
     lines += [
-        f"  {node(here)} --> {' & '.join(map(node, sorted(arrows[here])))}"
+        f"  {node(here)} --> {node(there)}"
         for here in sorted(arrows)
-        if arrows[here]
+        for there in sorted(arrows[here])
     ]
     return "\n".join([*lines, "```"])
 
