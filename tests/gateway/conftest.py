@@ -37,6 +37,13 @@ from mlx_tools.store import TranscriptStore, load_words
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry
 
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """On what tests run that are coroutines."""
+    return "asyncio"
+
+
 WEATHER = {
     "type": "function",
     "function": {

@@ -14,6 +14,8 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.server import application
 
+pytestmark = pytest.mark.anyio
+
 BODY = {"model": "scripted", "messages": [{"role": "user", "content": "Hi"}]}
 
 
@@ -138,38 +140,32 @@ def test_who_waits_is_let_in_by_turns_of_clients() -> None:
     assert order == ["a1", "a2", "b1", "a3", "b2"]
 
 
-def test_a_full_line_says_when_to_come_again() -> None:
-    async def main() -> None:
-        admission = Admission(1, 0, lambda: 0.0)
-        async with admission.slot("a"):
-            with pytest.raises(ApiError) as refused:
-                async with admission.slot("b"):
-                    pass
-        assert refused.value.status == 429
-        assert refused.value.retry_after == 5
-
-    anyio.run(main)
+async def test_a_full_line_says_when_to_come_again() -> None:
+    admission = Admission(1, 0, lambda: 0.0)
+    async with admission.slot("a"):
+        with pytest.raises(ApiError) as refused:
+            async with admission.slot("b"):
+                pass
+    assert refused.value.status == 429
+    assert refused.value.retry_after == 5
 
 
-def test_who_goes_away_while_waiting_or_just_when_called_leaves_no_slot_taken() -> None:
-    async def main() -> None:
-        admission = Admission(1, 10, lambda: 0.0)
+async def test_who_goes_away_while_waiting_or_just_when_called_leaves_no_slot_taken() -> None:
+    admission = Admission(1, 10, lambda: 0.0)
 
-        async def come(client: str) -> None:
-            async with admission.slot(client):
-                await anyio.sleep(0)
+    async def come(client: str) -> None:
+        async with admission.slot(client):
+            await anyio.sleep(0)
 
-        for when in range(8):
-            async with anyio.create_task_group() as others:
-                others.start_soon(come, "a")
-                async with anyio.create_task_group() as mine:
-                    mine.start_soon(come, "b")
-                    for _ in range(when):
-                        await anyio.sleep(0)
-                    mine.cancel_scope.cancel()
-            assert (admission.active, admission.waiting) == (0, 0), when
-
-    anyio.run(main)
+    for when in range(8):
+        async with anyio.create_task_group() as others:
+            others.start_soon(come, "a")
+            async with anyio.create_task_group() as mine:
+                mine.start_soon(come, "b")
+                for _ in range(when):
+                    await anyio.sleep(0)
+                mine.cancel_scope.cancel()
+        assert (admission.active, admission.waiting) == (0, 0), when
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -8,12 +8,15 @@ from typing import Any
 
 import anyio
 import httpx
+import pytest
 
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.paths import read_data
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript import events
 from tests.gateway.conftest import ask, rested
+
+pytestmark = pytest.mark.anyio
 
 SECRET = "zebra"
 _LINE = re.compile(r'(mlx_tools_\w+)(?:\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\})? ([-+\d.e]+)')
@@ -86,72 +89,61 @@ def test_turns_and_runs_are_counted_by_model_tool_and_end(begin: Any) -> None:
     anyio.run(main)
 
 
-def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
-    async def main() -> None:
-        one = await used(begin)
-        error = ErrorInfo("unknown_tool", SECRET)
-        ended = {"preview": SECRET, "duration_ms": None, "output_size_chars": None}
-        unknown = events.ToolEnded(call="c1", name=SECRET, error=error, **ended)
-        one.meters.happened(unknown, 'a "name"\n\\', {})
-        one.meters.turn('a "name"\n\\', Usage(1), 0.2)
-        found = await page(one)
-        labels = {(key, value) for _, some in found for key, value in some}
-        assert SECRET not in json.dumps(sorted(labels))
-        assert "lookup" not in {value for _, value in labels}
-        assert {value for key, value in labels if key == "tool"} <= {
-            *("area", "keep", "read_artifact", "client", "unknown")
-        }
-        assert {value for key, value in labels if key == "model"} == {
-            *("default", "scripted", r"a \"name\"\n\\")
-        }
-
-    anyio.run(main)
+async def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
+    one = await used(begin)
+    error = ErrorInfo("unknown_tool", SECRET)
+    ended = {"preview": SECRET, "duration_ms": None, "output_size_chars": None}
+    unknown = events.ToolEnded(call="c1", name=SECRET, error=error, **ended)
+    one.meters.happened(unknown, 'a "name"\n\\', {})
+    one.meters.turn('a "name"\n\\', Usage(1), 0.2)
+    found = await page(one)
+    labels = {(key, value) for _, some in found for key, value in some}
+    assert SECRET not in json.dumps(sorted(labels))
+    assert "lookup" not in {value for _, value in labels}
+    assert {value for key, value in labels if key == "tool"} <= {
+        *("area", "keep", "read_artifact", "client", "unknown")
+    }
+    assert {value for key, value in labels if key == "model"} == {
+        *("default", "scripted", r"a \"name\"\n\\")
+    }
 
 
-def test_who_bears_no_key_reads_no_metrics(begin: Any) -> None:
-    async def main() -> None:
-        one = begin(answer("1"), key="secret")
-        transport = httpx.ASGITransport(one.app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            assert (await client.get("/metrics")).status_code == 401
-            given = {"authorization": "Bearer secret"}
-            assert (await client.get("/metrics", headers=given)).status_code == 200
-            assert (
-                await client.get("/metrics", headers=given | {"host": "evil.example"})
-            ).status_code == 403
-
-    anyio.run(main)
+async def test_who_bears_no_key_reads_no_metrics(begin: Any) -> None:
+    one = begin(answer("1"), key="secret")
+    transport = httpx.ASGITransport(one.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        assert (await client.get("/metrics")).status_code == 401
+        given = {"authorization": "Bearer secret"}
+        assert (await client.get("/metrics", headers=given)).status_code == 200
+        assert (
+            await client.get("/metrics", headers=given | {"host": "evil.example"})
+        ).status_code == 403
 
 
-def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -> None:
-    async def main() -> None:
-        one = await used(begin)
-        text = (await one.client.get("/metrics")).text
-        declared = {
-            line.split()[2]: line.split()[3] for line in text.splitlines() if "TYPE" in line
-        }
-        labels: dict[str, set[str]] = {}
-        for name, some in samples(text):
-            labels.setdefault(name, set()).update(key for key, _ in some)
-        panels = json.loads(read_data("config/grafana.json"))["panels"]
-        asked = set()
-        for target in (target for panel in panels for target in panel["targets"]):
-            names = set(re.findall(r"mlx_tools_\w+", target["expr"]))
-            assert names, target
-            for name in names:
-                base = name.removesuffix("_bucket")
-                assert (declared[base] == "histogram") == (name != base)
-                wanted = {
-                    word
-                    for some in re.findall(r"by \(([^)]*)\)", target["expr"])
-                    for word in some.split(", ")
-                }
-                wanted |= set(re.findall(r"(\w+)!?=\"", target["expr"]))
-                assert wanted <= labels.get(name, wanted), target
-                asked.add(base)
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (
-                labels.get(max(names), set()) | wanted
-            )
-        assert asked == set(declared)
-
-    anyio.run(main)
+async def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -> None:
+    one = await used(begin)
+    text = (await one.client.get("/metrics")).text
+    declared = {line.split()[2]: line.split()[3] for line in text.splitlines() if "TYPE" in line}
+    labels: dict[str, set[str]] = {}
+    for name, some in samples(text):
+        labels.setdefault(name, set()).update(key for key, _ in some)
+    panels = json.loads(read_data("config/grafana.json"))["panels"]
+    asked = set()
+    for target in (target for panel in panels for target in panel["targets"]):
+        names = set(re.findall(r"mlx_tools_\w+", target["expr"]))
+        assert names, target
+        for name in names:
+            base = name.removesuffix("_bucket")
+            assert (declared[base] == "histogram") == (name != base)
+            wanted = {
+                word
+                for some in re.findall(r"by \(([^)]*)\)", target["expr"])
+                for word in some.split(", ")
+            }
+            wanted |= set(re.findall(r"(\w+)!?=\"", target["expr"]))
+            assert wanted <= labels.get(name, wanted), target
+            asked.add(base)
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= (
+            labels.get(max(names), set()) | wanted
+        )
+    assert asked == set(declared)

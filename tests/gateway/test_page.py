@@ -22,6 +22,8 @@ from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRe
 from tests.forked import forks
 from tests.gateway.conftest import KEY, ask, rested
 
+pytestmark = pytest.mark.anyio
+
 HOME = "http://127.0.0.1"
 KEEP = call("keep", text="a")
 SESSION = "/page/sessions/{id}"
@@ -53,32 +55,29 @@ async def waiting(begin: Any, *more: Any) -> tuple[Any, dict[str, Any], str]:
 
 
 @pytest.mark.parametrize("cookie", ["", "9.f", "forged", "old", "key"])
-def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
+async def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
     begin: Any, cookie: str
 ) -> None:
-    async def main() -> None:
-        one = begin(KEEP, key="one")  # a client has a key, and sends it
-        made = await ask(one)
-        other, late = Person(b"x", lambda: 1_700_000_000.0), [0.0]
-        seals = {
-            "forged": _cookie_of(other),
-            "old": _cookie_of(Person(one.runs.sessions.secret, lambda: late[0])),
-            "key": one.person.key,
-        }
-        one.client.cookies.set(COOKIE, seals.get(cookie, cookie))
-        for path in SEEN:
-            got = await one.client.get(path.format(id=made["id"]))
-            assert (got.status_code, made["id"] in got.text) == (401, False), path
-        digest = made["pending"][0]["digest"]
-        for path in POSTED:
-            fields = {"call": "c1", "digest": digest, "decision": "approve", "question": "x"}
-            got = await post(one, path.format(id=made["id"]), **fields)
-            assert got.status_code == 401, path
-        assert (await post(one, "/page/key", key="one")).status_code == 401
-        assert (await rested(one, made["id"]))["status"] == "paused"
-        assert one.tools.written == []
-
-    anyio.run(main)
+    one = begin(KEEP, key="one")  # a client has a key, and sends it
+    made = await ask(one)
+    other, late = Person(b"x", lambda: 1_700_000_000.0), [0.0]
+    seals = {
+        "forged": _cookie_of(other),
+        "old": _cookie_of(Person(one.runs.sessions.secret, lambda: late[0])),
+        "key": one.person.key,
+    }
+    one.client.cookies.set(COOKIE, seals.get(cookie, cookie))
+    for path in SEEN:
+        got = await one.client.get(path.format(id=made["id"]))
+        assert (got.status_code, made["id"] in got.text) == (401, False), path
+    digest = made["pending"][0]["digest"]
+    for path in POSTED:
+        fields = {"call": "c1", "digest": digest, "decision": "approve", "question": "x"}
+        got = await post(one, path.format(id=made["id"]), **fields)
+        assert got.status_code == 401, path
+    assert (await post(one, "/page/key", key="one")).status_code == 401
+    assert (await rested(one, made["id"]))["status"] == "paused"
+    assert one.tools.written == []
 
 
 def _cookie_of(person: Person) -> str:
@@ -89,37 +88,31 @@ def _cookie_of(person: Person) -> str:
     return re.search(f"{COOKIE}=([^;]+)", response.headers["set-cookie"])[1]  # type: ignore[index]
 
 
-def test_the_cookie_is_for_this_page_alone_and_the_persons_key_opens_nothing_of_a_clients(
+async def test_the_cookie_is_for_this_page_alone_and_the_persons_key_opens_nothing_of_a_clients(
     begin: Any,
 ) -> None:
-    async def main() -> None:
-        one = begin(key="one")
-        one.client.headers.pop("authorization")
-        got = await post(one, "/page/key", key=one.person.key)
-        said = got.headers["set-cookie"].lower()
-        for part in ("httponly", "samesite=strict", f"max-age={HOLDS}", "path=/"):
-            assert part in said
-        assert (await one.client.get("/")).status_code == 200
-        assert (await one.client.get("/v1/runs")).status_code == 401
-        bearer = {"authorization": f"Bearer {one.person.key}"}
-        assert (await one.client.get("/v1/runs", headers=bearer)).status_code == 401
-
-    anyio.run(main)
+    one = begin(key="one")
+    one.client.headers.pop("authorization")
+    got = await post(one, "/page/key", key=one.person.key)
+    said = got.headers["set-cookie"].lower()
+    for part in ("httponly", "samesite=strict", f"max-age={HOLDS}", "path=/"):
+        assert part in said
+    assert (await one.client.get("/")).status_code == 200
+    assert (await one.client.get("/v1/runs")).status_code == 401
+    bearer = {"authorization": f"Bearer {one.person.key}"}
+    assert (await one.client.get("/v1/runs", headers=bearer)).status_code == 401
 
 
 @pytest.mark.parametrize("origin", ["", "null", "http://127.0.0.1:9", "http://evil.example"])
-def test_a_form_of_another_page_is_not_taken(begin: Any, origin: str) -> None:
-    async def main() -> None:
-        one, made, path = await waiting(begin)
-        fields = {"call": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
-        for form in (f"{path}/decide", f"{path}/cancel", "/page/ask", "/page/key"):
-            assert (await post(one, form, origin, **fields)).status_code == 403, form
-        one.client.headers.update(KEY)
-        assert (await rested(one, made["id"]))["status"] == "paused"
-        rebound = await one.client.get("/", headers={"host": "evil.example"})
-        assert rebound.status_code == 403
-
-    anyio.run(main)
+async def test_a_form_of_another_page_is_not_taken(begin: Any, origin: str) -> None:
+    one, made, path = await waiting(begin)
+    fields = {"call": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
+    for form in (f"{path}/decide", f"{path}/cancel", "/page/ask", "/page/key"):
+        assert (await post(one, form, origin, **fields)).status_code == 403, form
+    one.client.headers.update(KEY)
+    assert (await rested(one, made["id"]))["status"] == "paused"
+    rebound = await one.client.get("/", headers={"host": "evil.example"})
+    assert rebound.status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -131,31 +124,28 @@ def test_a_form_of_another_page_is_not_taken(begin: Any, origin: str) -> None:
         ({"decision": "look", "arguments": '{"text": "z"}'}, ["z", "b"], "edited the call"),
     ],
 )
-def test_a_person_decides_about_the_calls_of_any_client(
+async def test_a_person_decides_about_the_calls_of_any_client(
     begin: Any, fields: dict[str, str], written: list[str], told: str
 ) -> None:
-    async def main() -> None:
-        asks_again = fields["decision"] != "session"
-        one, made, path = await waiting(begin, call("keep", text="b"), answer("done"))
+    asks_again = fields["decision"] != "session"
+    one, made, path = await waiting(begin, call("keep", text="b"), answer("done"))
+    shown = await one.client.get(path)
+    fields["call"] = "c1"
+    if fields["decision"] == "look":
+        shown = await post(one, f"{path}/decide", **fields)
+        assert "with your arguments" in shown.text
+        fields.update(decision="approve", **_hidden(shown.text))
+    fields["digest"] = _hidden(shown.text)["digest"]
+    assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+    one.client.headers.update(KEY)
+    stands = await rested(one, made["id"])
+    assert (stands["status"] == "paused") == asks_again
+    if asks_again:
         shown = await one.client.get(path)
-        fields["call"] = "c1"
-        if fields["decision"] == "look":
-            shown = await post(one, f"{path}/decide", **fields)
-            assert "with your arguments" in shown.text
-            fields.update(decision="approve", **_hidden(shown.text))
-        fields["digest"] = _hidden(shown.text)["digest"]
-        assert (await post(one, f"{path}/decide", **fields)).status_code == 303
-        one.client.headers.update(KEY)
+        await post(one, f"{path}/decide", decision="approve", **_hidden(shown.text))
         stands = await rested(one, made["id"])
-        assert (stands["status"] == "paused") == asks_again
-        if asks_again:
-            shown = await one.client.get(path)
-            await post(one, f"{path}/decide", decision="approve", **_hidden(shown.text))
-            stands = await rested(one, made["id"])
-        assert (stands["status"], one.tools.written) == ("answered", written)
-        assert told in (await one.client.get(path)).text
-
-    anyio.run(main)
+    assert (stands["status"], one.tools.written) == ("answered", written)
+    assert told in (await one.client.get(path)).text
 
 
 class _Hidden(HTMLParser):
@@ -195,65 +185,53 @@ def _hidden(text: str) -> dict[str, str]:
         ({"decision": "approve", "digest": "0", "arguments": "[]"}, "no JSON object"),
     ],
 )
-def test_a_decision_that_does_not_hold_is_told_and_the_run_still_waits(
+async def test_a_decision_that_does_not_hold_is_told_and_the_run_still_waits(
     begin: Any, fields: dict[str, str], problem: str
 ) -> None:
-    async def main() -> None:
-        one, made, path = await waiting(begin)
-        got = await post(one, f"{path}/decide", **{"call": "c1", **fields})
-        assert 400 <= got.status_code < 500
-        assert problem in got.text
-        one.client.headers.update(KEY)
-        assert (await rested(one, made["id"]))["status"] == "paused"
-        assert one.tools.written == []
-
-    anyio.run(main)
+    one, made, path = await waiting(begin)
+    got = await post(one, f"{path}/decide", **{"call": "c1", **fields})
+    assert 400 <= got.status_code < 500
+    assert problem in got.text
+    one.client.headers.update(KEY)
+    assert (await rested(one, made["id"]))["status"] == "paused"
+    assert one.tools.written == []
 
 
-def test_a_question_begins_a_run_whose_steps_come_as_they_happen(begin: Any) -> None:
-    async def main() -> None:
-        one = begin(call("area", width=2, height=3), answer("6"), answer("7"))
-        await opened(one)
-        path = (await post(one, "/page/ask", question="How\r\nlarge?")).headers["location"]
-        live = (await one.client.get(f"{path}/live?after=0")).text
-        assert live.index("event: steps") < live.index("event: rest")
-        assert (await post(one, f"{path}/continue", question="Sure?")).status_code == 303
-        await rested(one, path.rpartition("/")[2])
-        shown = (await one.client.get(path)).text
-        assert all(text in shown for text in ("How\nlarge?", "Sure?", "answered", "area"))
-        assert "no question" in (await post(one, f"{path}/continue", question=" ")).text
-        wrong = await post(one, "/page/ask", question="x", model="other")
-        assert "there is scripted" in wrong.text
-
-    anyio.run(main)
+async def test_a_question_begins_a_run_whose_steps_come_as_they_happen(begin: Any) -> None:
+    one = begin(call("area", width=2, height=3), answer("6"), answer("7"))
+    await opened(one)
+    path = (await post(one, "/page/ask", question="How\r\nlarge?")).headers["location"]
+    live = (await one.client.get(f"{path}/live?after=0")).text
+    assert live.index("event: steps") < live.index("event: rest")
+    assert (await post(one, f"{path}/continue", question="Sure?")).status_code == 303
+    await rested(one, path.rpartition("/")[2])
+    shown = (await one.client.get(path)).text
+    assert all(text in shown for text in ("How\nlarge?", "Sure?", "answered", "area"))
+    assert "no question" in (await post(one, f"{path}/continue", question=" ")).text
+    wrong = await post(one, "/page/ask", question="x", model="other")
+    assert "there is scripted" in wrong.text
 
 
-def test_a_run_that_came_to_rest_while_its_page_was_made_is_told_to_rest(begin: Any) -> None:
-    async def main() -> None:
-        one = begin(KEEP)
-        await opened(one)
-        path = (await post(one, "/page/ask", question="Keep it?")).headers["location"]
-        await one.client.get(f"{path}/live?after=0")
-        live = (await one.client.get(f"{path}/live?after=99")).text
-        assert "event: rest" in live and "event: steps" not in live
-
-    anyio.run(main)
+async def test_a_run_that_came_to_rest_while_its_page_was_made_is_told_to_rest(begin: Any) -> None:
+    one = begin(KEEP)
+    await opened(one)
+    path = (await post(one, "/page/ask", question="Keep it?")).headers["location"]
+    await one.client.get(f"{path}/live?after=0")
+    live = (await one.client.get(f"{path}/live?after=99")).text
+    assert "event: rest" in live and "event: steps" not in live
 
 
-def test_tools_are_told_with_why_they_may_not_run_and_models_with_how_they_are_asked(
+async def test_tools_are_told_with_why_they_may_not_run_and_models_with_how_they_are_asked(
     begin: Any,
 ) -> None:
-    async def main() -> None:
-        one = begin(policy__allow="area")
-        await opened(one)
-        told = (await one.client.get("/page/tools")).text
-        allowed, _, denied = told.partition("May not run")
-        assert "<code>area</code>" in allowed
-        assert "keep is not among the allowed tools" in denied
-        models = (await one.client.get("/page/models")).text
-        assert all(one in models for one in ("scripted", "chatml", "jsonl", "Nobody asked it"))
-
-    anyio.run(main)
+    one = begin(policy__allow="area")
+    await opened(one)
+    told = (await one.client.get("/page/tools")).text
+    allowed, _, denied = told.partition("May not run")
+    assert "<code>area</code>" in allowed
+    assert "keep is not among the allowed tools" in denied
+    models = (await one.client.get("/page/models")).text
+    assert all(one in models for one in ("scripted", "chatml", "jsonl", "Nobody asked it"))
 
 
 # --- what others wrote ----------------------------------------------------------------------------
@@ -286,62 +264,53 @@ class _Tags(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
-def test_nothing_that_others_wrote_is_markup_or_turns_the_text(begin: Any) -> None:
-    async def main() -> None:
-        one = begin(call("keep", text=HOSTILE), answer(HOSTILE))
-        made = await ask(one, question=HOSTILE)
-        await opened(one)
-        pages = ["/", f"/page/sessions?q={HOSTILE[:8]}", SESSION.format(id=made["id"])]
-        for path in pages:
-            got = await one.client.get(path)
-            policy = got.headers["content-security-policy"]
-            assert "unsafe" not in policy and "default-src 'none'" in policy
-            for tag, own in _Tags(got.text).tags:
-                assert tag != "img" and not any(name.startswith("on") for name in own), own
-                assert tag != "script" or own == {"type": "module", "src": "/page/page.js"}
-                assert "style" not in own and tag != "style"
-                for name in {"src", "href", "action"} & own.keys():
-                    assert re.match(r"[/#](?!/)", own[name] or ""), own
-            assert not set("\x1b\u202e\u2028\x00\ufeff") & set(got.text), path
-
-    anyio.run(main)
+async def test_nothing_that_others_wrote_is_markup_or_turns_the_text(begin: Any) -> None:
+    one = begin(call("keep", text=HOSTILE), answer(HOSTILE))
+    made = await ask(one, question=HOSTILE)
+    await opened(one)
+    pages = ["/", f"/page/sessions?q={HOSTILE[:8]}", SESSION.format(id=made["id"])]
+    for path in pages:
+        got = await one.client.get(path)
+        policy = got.headers["content-security-policy"]
+        assert "unsafe" not in policy and "default-src 'none'" in policy
+        for tag, own in _Tags(got.text).tags:
+            assert tag != "img" and not any(name.startswith("on") for name in own), own
+            assert tag != "script" or own == {"type": "module", "src": "/page/page.js"}
+            assert "style" not in own and tag != "style"
+            for name in {"src", "href", "action"} & own.keys():
+                assert re.match(r"[/#](?!/)", own[name] or ""), own
+        assert not set("\x1b\u202e\u2028\x00\ufeff") & set(got.text), path
 
 
 @pytest.mark.parametrize("size", [5_000_000, pytest.param(50_000_000, marks=pytest.mark.slow)])
-def test_a_long_transcript_is_shown_in_parts(begin: Any, tmp_path: Path, size: int) -> None:
-    async def main() -> None:
-        one = begin()
-        await opened(one)
-        many = 500
-        text = (HOSTILE * 2000)[: size // many]
-        outputs = [ObservationRecord(call=f"c{n}", name="t", content=text) for n in range(many)]
-        session = kept(tmp_path, UserRecord(content="Big?"), *outputs)
-        for query, first in (("", 2 + many - RECORDS), ("?from=0", 0)):
-            got = await one.client.get(SESSION.format(id=session) + query)
-            assert f"records {first + 1} to {first + RECORDS} of {many + 2}" in got.text
-            assert got.text.count('<li class="step') == RECORDS
-            assert len(got.content) < 5_000_000
-
-    anyio.run(main)
+async def test_a_long_transcript_is_shown_in_parts(begin: Any, tmp_path: Path, size: int) -> None:
+    one = begin()
+    await opened(one)
+    many = 500
+    text = (HOSTILE * 2000)[: size // many]
+    outputs = [ObservationRecord(call=f"c{n}", name="t", content=text) for n in range(many)]
+    session = kept(tmp_path, UserRecord(content="Big?"), *outputs)
+    for query, first in (("", 2 + many - RECORDS), ("?from=0", 0)):
+        got = await one.client.get(SESSION.format(id=session) + query)
+        assert f"records {first + 1} to {first + RECORDS} of {many + 2}" in got.text
+        assert got.text.count('<li class="step') == RECORDS
+        assert len(got.content) < 5_000_000
 
 
-def test_a_damaged_session_and_one_that_is_not_there_are_told_of(
+async def test_a_damaged_session_and_one_that_is_not_there_are_told_of(
     begin: Any, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        one = begin()
-        await opened(one)
-        session = kept(tmp_path, UserRecord(content="x"))
-        (tmp_path / "state/sessions" / session / "transcript.jsonl").write_text("{}\n{]\n{}\n")
-        shown = await one.client.get(SESSION.format(id=session))
-        assert (shown.status_code, "damaged" in shown.text) == (200, True)
-        for name in ("nothing", "..", "%2e%2e", "a%2Fb"):
-            assert (await one.client.get(SESSION.format(id=name))).status_code == 404
-        for query in ("from=x", "from=99999999999", "from=" + "9" * 5000):
-            got = await one.client.get(f"{SESSION.format(id=session)}?{query}")
-            assert got.status_code == 200
-
-    anyio.run(main)
+    one = begin()
+    await opened(one)
+    session = kept(tmp_path, UserRecord(content="x"))
+    (tmp_path / "state/sessions" / session / "transcript.jsonl").write_text("{}\n{]\n{}\n")
+    shown = await one.client.get(SESSION.format(id=session))
+    assert (shown.status_code, "damaged" in shown.text) == (200, True)
+    for name in ("nothing", "..", "%2e%2e", "a%2Fb"):
+        assert (await one.client.get(SESSION.format(id=name))).status_code == 404
+    for query in ("from=x", "from=99999999999", "from=" + "9" * 5000):
+        got = await one.client.get(f"{SESSION.format(id=session)}?{query}")
+        assert got.status_code == 200
 
 
 def test_sessions_are_found_by_what_was_said_and_looked_through_a_part_at_a_time(
@@ -408,97 +377,85 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         ),
     ],
 )
-def test_a_person_decides_about_what_was_asked_in_a_terminal(
+async def test_a_person_decides_about_what_was_asked_in_a_terminal(
     begin: Any, asked: Any, tmp_path: Path, fields: dict[str, str], text: str
 ) -> None:
     server = asked(WRITES, answer("Done."))
 
-    async def act() -> None:
-        one = begin(policy__allow="calculator")
-        await opened(one)
-        (session,) = one.runs.sessions.ids()
-        path = SESSION.format(id=session)
-        shown = await one.client.get(path)
-        assert len(server.bodies) == 1  # to look asks no model
-        assert "-old" in shown.text and "+new" in shown.text
-        fields["call"] = "c1"
-        if fields["decision"] == "look":
-            shown = await post(one, f"{path}/decide", **fields)
-            assert "with your arguments" in shown.text
-            fields.update(decision="approve", **_hidden(shown.text))
-        fields["digest"] = _hidden(shown.text)["digest"]
-        assert (await post(one, f"{path}/decide", **fields)).status_code == 303
-        while "Done." not in (shown := await one.client.get(path)).text:
-            await anyio.sleep(0.01)
-        assert (tmp_path / "files" / "a.txt").read_text() == text
-        assert "answered" in shown.text
-        assert one.runs.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
-
-    anyio.run(act)
+    one = begin(policy__allow="calculator")
+    await opened(one)
+    (session,) = one.runs.sessions.ids()
+    path = SESSION.format(id=session)
+    shown = await one.client.get(path)
+    assert len(server.bodies) == 1  # to look asks no model
+    assert "-old" in shown.text and "+new" in shown.text
+    fields["call"] = "c1"
+    if fields["decision"] == "look":
+        shown = await post(one, f"{path}/decide", **fields)
+        assert "with your arguments" in shown.text
+        fields.update(decision="approve", **_hidden(shown.text))
+    fields["digest"] = _hidden(shown.text)["digest"]
+    assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+    while "Done." not in (shown := await one.client.get(path)).text:
+        await anyio.sleep(0.01)
+    assert (tmp_path / "files" / "a.txt").read_text() == text
+    assert "answered" in shown.text
+    assert one.runs.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
 
 
-def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
+async def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
     begin: Any, asked: Any, tmp_path: Path
 ) -> None:
     asked(WRITES)
 
-    async def act() -> None:
-        one = begin(policy__allow="calculator")
-        await opened(one)
-        (session,) = one.runs.sessions.ids()
-        path = SESSION.format(id=session)
-        shown = await one.client.get(path)
-        digest = _hidden(shown.text)["digest"]
-        for fields, problem in (
-            ({"call": "c1", "decision": "approve", "digest": "0" * 64}, "not the digest"),
-            ({"call": "c9", "decision": "approve", "digest": digest}, "c9"),
-            ({"call": "c9", "decision": "look", "arguments": "{}"}, "not a call that waits"),
-            ({"call": "c1", "decision": "look", "arguments": '{"path": 1}'}, "do not fit"),
-        ):
-            got = await post(one, f"{path}/decide", **fields)
-            assert 400 <= got.status_code < 500 and problem in got.text, got.text
-        (tmp_path / "files" / "a.txt").write_text("changed\n")
-        shown = await one.client.get(path)
-        assert "has changed since it was asked about" in shown.text
-        assert (await post(one, f"{path}/look_again", call="c1")).status_code == 303
-        shown = await one.client.get(path)
-        assert "-changed" in shown.text and _hidden(shown.text)["digest"] != digest
-        assert (tmp_path / "files" / "a.txt").read_text() == "changed\n"
-
-    anyio.run(act)
+    one = begin(policy__allow="calculator")
+    await opened(one)
+    (session,) = one.runs.sessions.ids()
+    path = SESSION.format(id=session)
+    shown = await one.client.get(path)
+    digest = _hidden(shown.text)["digest"]
+    for fields, problem in (
+        ({"call": "c1", "decision": "approve", "digest": "0" * 64}, "not the digest"),
+        ({"call": "c9", "decision": "approve", "digest": digest}, "c9"),
+        ({"call": "c9", "decision": "look", "arguments": "{}"}, "not a call that waits"),
+        ({"call": "c1", "decision": "look", "arguments": '{"path": 1}'}, "do not fit"),
+    ):
+        got = await post(one, f"{path}/decide", **fields)
+        assert 400 <= got.status_code < 500 and problem in got.text, got.text
+    (tmp_path / "files" / "a.txt").write_text("changed\n")
+    shown = await one.client.get(path)
+    assert "has changed since it was asked about" in shown.text
+    assert (await post(one, f"{path}/look_again", call="c1")).status_code == 303
+    shown = await one.client.get(path)
+    assert "-changed" in shown.text and _hidden(shown.text)["digest"] != digest
+    assert (tmp_path / "files" / "a.txt").read_text() == "changed\n"
 
 
-def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decided(
+async def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decided(
     begin: Any, asked: Any, tmp_path: Path
 ) -> None:
     server = asked(WRITES)
 
-    async def act() -> None:
-        one = begin(policy__allow="calculator")
-        await opened(one)
-        path = SESSION.format(id=one.runs.sessions.ids()[0])
-        fields = _hidden((await one.client.get(path)).text)
-        server.__exit__(None, None, None)
-        got = await post(one, f"{path}/decide", decision="approve", **fields)
-        assert got.status_code == 409 and "no server answers" in got.text
-        assert _hidden((await one.client.get(path)).text) == fields
-        assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
-
-    anyio.run(act)
+    one = begin(policy__allow="calculator")
+    await opened(one)
+    path = SESSION.format(id=one.runs.sessions.ids()[0])
+    fields = _hidden((await one.client.get(path)).text)
+    server.__exit__(None, None, None)
+    got = await post(one, f"{path}/decide", decision="approve", **fields)
+    assert got.status_code == 409 and "no server answers" in got.text
+    assert _hidden((await one.client.get(path)).text) == fields
+    assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
 
 
-def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_session(
+async def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_session(
     begin: Any, asked: Any, tmp_path: Path
 ) -> None:
     asked(WRITES, answer("Done."))
 
-    async def act() -> None:
-        one = begin(policy__allow="calculator", policy__dry_run=True)
-        await opened(one)
-        path = SESSION.format(id=one.runs.sessions.ids()[0])
-        shown = await one.client.get(path)
-        fields = {"decision": "approve", "call": "c1", **_hidden(shown.text)}
-        await post(one, f"{path}/decide", **fields)
-        assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
-
-    anyio.run(act)
+    one = begin(policy__allow="calculator", policy__dry_run=True)
+    await opened(one)
+    path = SESSION.format(id=one.runs.sessions.ids()[0])
+    shown = await one.client.get(path)
+    fields = {"decision": "approve", "call": "c1", **_hidden(shown.text)}
+    await post(one, f"{path}/decide", **fields)
+    assert (tmp_path / "files" / "a.txt").read_text() == "old\n"

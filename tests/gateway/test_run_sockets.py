@@ -24,6 +24,8 @@ from mlx_tools.messages import json_line
 from mlx_tools.testing import answer, call
 from tests.gateway.conftest import KEY, ask, deciding, rested, waiting
 
+pytestmark = pytest.mark.anyio
+
 KEEP = call("keep", text="a")
 
 
@@ -171,77 +173,70 @@ def hooked() -> Iterator[Hooked]:
 SECRET = bytes(range(32))
 
 
-def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(begin: Any, hooked: Any) -> None:
-    async def main() -> None:
-        one = deciding(begin, KEEP, answer("done"))
-        one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_700_000_000.5)
-        made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
-        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-        said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
-        await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
-        await rested(one, made["id"])
-        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-        found = [*map(json.loads, hooked.bodies)]
-        assert [(one["type"], one["data"]["status"]) for one in found] == [
-            ("run.paused", "paused"),
-            ("run.done", "answered"),
-        ]
-        assert {one["data"]["id"] for one in found} == {made["id"]}
-        for headers, body in hooked.posts:
-            sent = {name.lower(): value for name, value in headers.items()}
-            signed = f"{sent['webhook-id']}.{sent['webhook-timestamp']}.".encode() + body
-            wanted = base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest()).decode()
-            assert sent["webhook-signature"] == f"v1,{wanted}"
-            assert sent["webhook-timestamp"] == "1700000000"
-        assert len({headers["webhook-id"] for headers, _ in hooked.posts}) == 2
-        await one.runs.aclose()
-
-    anyio.run(main)
-
-
-def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
+async def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(
     begin: Any, hooked: Any
 ) -> None:
-    async def main() -> None:
-        one = begin(answer("a"), answer("b"))
-        one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET)
-        body, other = {"question": "secret"}, {"authorization": "Bearer two"}
-        theirs = (await one.client.post("/v1/runs", json=body, headers=other)).json()["id"]
-        await one.runs._live[theirs].rested.wait()
-        made = await ask(one, webhook=f"{hooked.origin}/here")
-        await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-        (told,) = map(json.loads, hooked.bodies)
-        assert told["data"] == {"id": made["id"], "status": "answered"}
-        assert theirs not in str(hooked.posts) and "secret" not in str(hooked.posts)
+    one = deciding(begin, KEEP, answer("done"))
+    one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_700_000_000.5)
+    made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
+    await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+    said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
+    await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
+    await rested(one, made["id"])
+    await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+    found = [*map(json.loads, hooked.bodies)]
+    assert [(one["type"], one["data"]["status"]) for one in found] == [
+        ("run.paused", "paused"),
+        ("run.done", "answered"),
+    ]
+    assert {one["data"]["id"] for one in found} == {made["id"]}
+    for headers, body in hooked.posts:
+        sent = {name.lower(): value for name, value in headers.items()}
+        signed = f"{sent['webhook-id']}.{sent['webhook-timestamp']}.".encode() + body
+        wanted = base64.b64encode(hmac.new(SECRET, signed, hashlib.sha256).digest()).decode()
+        assert sent["webhook-signature"] == f"v1,{wanted}"
+        assert sent["webhook-timestamp"] == "1700000000"
+    assert len({headers["webhook-id"] for headers, _ in hooked.posts}) == 2
+    await one.runs.aclose()
 
-    anyio.run(main)
+
+async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
+    begin: Any, hooked: Any
+) -> None:
+    one = begin(answer("a"), answer("b"))
+    one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET)
+    body, other = {"question": "secret"}, {"authorization": "Bearer two"}
+    theirs = (await one.client.post("/v1/runs", json=body, headers=other)).json()["id"]
+    await one.runs._live[theirs].rested.wait()
+    made = await ask(one, webhook=f"{hooked.origin}/here")
+    await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+    (told,) = map(json.loads, hooked.bodies)
+    assert told["data"] == {"id": made["id"], "status": "answered"}
+    assert theirs not in str(hooked.posts) and "secret" not in str(hooked.posts)
 
 
-def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke_off(
+async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke_off(
     begin: Any, hooked: Any, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        one = deciding(begin, KEEP)
-        one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_000.0)
-        hooked.statuses.append(500)
-        waits = await ask(one, webhook=f"{hooked.origin}/")
+    one = deciding(begin, KEEP)
+    one.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 1_000.0)
+    hooked.statuses.append(500)
+    waits = await ask(one, webhook=f"{hooked.origin}/")
+    await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
+    one.models.one.backend = waiting(anyio.Event(), "never")
+    body = {"question": "y", "webhook": f"{hooked.origin}/"}
+    broken = (await one.client.post("/v1/runs", json=body)).json()
+    await anyio.wait_all_tasks_blocked()
+    shutil.copytree(tmp_path / "state", tmp_path / "killed")
+    await one.runs.aclose()
+    two = begin(state="killed")
+    two.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 2_000.0)
+    await two.runs.open()
+    for _ in range(2):
         await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-        one.models.one.backend = waiting(anyio.Event(), "never")
-        body = {"question": "y", "webhook": f"{hooked.origin}/"}
-        broken = (await one.client.post("/v1/runs", json=body)).json()
-        await anyio.wait_all_tasks_blocked()
-        shutil.copytree(tmp_path / "state", tmp_path / "killed")
-        await one.runs.aclose()
-        two = begin(state="killed")
-        two.runs._work.webhooks = Webhooks((hooked.origin,), SECRET, lambda: 2_000.0)
-        await two.runs.open()
-        for _ in range(2):
-            await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-        told = {(one["type"], one["data"]["id"]) for one in map(json.loads, hooked.bodies[1:])}
-        assert told == {("run.paused", waits["id"]), ("run.done", broken["id"])}
-        await two.runs.aclose()
-
-    anyio.run(main)
+    told = {(one["type"], one["data"]["id"]) for one in map(json.loads, hooked.bodies[1:])}
+    assert told == {("run.paused", waits["id"]), ("run.done", broken["id"])}
+    await two.runs.aclose()
 
 
 @pytest.mark.parametrize(

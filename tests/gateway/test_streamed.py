@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mlx_tools.backends import Chunk
@@ -26,6 +25,8 @@ from mlx_tools.gateway.request import (
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.testing import ScriptedBackend
 from tests.gateway.conftest import speaker_of
+
+pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).parents[2]
 MOST_CHARS = 2_000
@@ -121,22 +122,16 @@ def _joined(events: Sequence[TurnEvent]) -> tuple[str, list[tuple[str, str]]]:
     ("source", "strategy"), [(golden, "free"), (golden, "auto"), (dialects, "free")]
 )
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
-def test_character_by_character_it_is_the_same(source: Any, strategy: str, step: int) -> None:
-    async def main() -> None:
-        for text, tools in source()[1 % step :: step]:
-            whole = await turn(text, tools, [text], strategy)
-            assert await turn(text, tools, [*text], strategy) == whole, text
-
-    anyio.run(main)
+async def test_character_by_character_it_is_the_same(source: Any, strategy: str, step: int) -> None:
+    for text, tools in source()[1 % step :: step]:
+        whole = await turn(text, tools, [text], strategy)
+        assert await turn(text, tools, [*text], strategy) == whole, text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [golden, dialects])
-def test_at_every_split_it_is_the_same(source: Any) -> None:
-    async def main() -> None:
-        for text, tools in source():
-            whole = await turn(text, tools, [text])
-            for at in range(1, len(text)):
-                assert await turn(text, tools, [text[:at], text[at:]]) == whole, text[:at]
-
-    anyio.run(main)
+async def test_at_every_split_it_is_the_same(source: Any) -> None:
+    for text, tools in source():
+        whole = await turn(text, tools, [text])
+        for at in range(1, len(text)):
+            assert await turn(text, tools, [text[:at], text[at:]]) == whole, text[:at]

@@ -24,6 +24,8 @@ from tests.forked import forks
 from tests.gateway.conftest import queued, waiting
 from tests.gateway.postgres import BINARIES, Cluster
 
+pytestmark = pytest.mark.anyio
+
 WRITES = call("create_file", path="b.txt", content="new")
 
 
@@ -137,57 +139,48 @@ async def until(one: Any, run: dict[str, Any], status: str) -> dict[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) -> None:
-    async def main() -> None:
-        one = over(answer("no"))
-        never, other = await queued(one), await queued(one)
-        path = "/v1/runs/{id}/cancel"
-        cancelled = await one.client.post(path.format(**never))
-        assert cancelled.json()["status"] == "cancelled"
-        async with at_work(one):
-            assert (await until(one, other, "answered"))["answer"] == "no"
-            await until(one, never, "cancelled")
-            assert len(one.backend.prompts) == 1
-            one.models.one.backend = waiting(anyio.Event(), "never")
-            run = await queued(one)
-            await until(one, run, "running")
-            assert (await one.client.post(path.format(**run))).json()["status"] == "cancelled"
-
-    anyio.run(main)
+async def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) -> None:
+    one = over(answer("no"))
+    never, other = await queued(one), await queued(one)
+    path = "/v1/runs/{id}/cancel"
+    cancelled = await one.client.post(path.format(**never))
+    assert cancelled.json()["status"] == "cancelled"
+    async with at_work(one):
+        assert (await until(one, other, "answered"))["answer"] == "no"
+        await until(one, never, "cancelled")
+        assert len(one.backend.prompts) == 1
+        one.models.one.backend = waiting(anyio.Event(), "never")
+        run = await queued(one)
+        await until(one, run, "running")
+        assert (await one.client.post(path.format(**run))).json()["status"] == "cancelled"
 
 
-def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
+async def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
     over: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_worker, "GRACE", 30.0)
 
-    async def main() -> None:
-        one, come = over(), anyio.Event()
-        one.models.one.backend = waiting(come, answer("late"))
-        async with at_work(one) as worker:
-            run = await queued(one)
-            await until(one, run, "running")
-            worker.stop()
-            come.set()
-        assert (await until(one, run, "answered"))["answer"] == "late"
-        assert (await queued(one))["status"] == "queued"
-
-    anyio.run(main)
+    one, come = over(), anyio.Event()
+    one.models.one.backend = waiting(come, answer("late"))
+    async with at_work(one) as worker:
+        run = await queued(one)
+        await until(one, run, "running")
+        worker.stop()
+        come.set()
+    assert (await until(one, run, "answered"))["answer"] == "late"
+    assert (await queued(one))["status"] == "queued"
 
 
-def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(over: Any) -> None:
-    async def main() -> None:
-        one = over()
-        one.models.one.backend = waiting(anyio.Event(), "never")
-        async with at_work(one):
-            run = await queued(one)
-            await until(one, run, "running")
-        await until(one, run, "queued")
-        one.models.one.backend = ScriptedBackend(answer("done"))
-        async with at_work(one):
-            assert (await until(one, run, "answered"))["answer"] == "done"
-
-    anyio.run(main)
+async def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(over: Any) -> None:
+    one = over()
+    one.models.one.backend = waiting(anyio.Event(), "never")
+    async with at_work(one):
+        run = await queued(one)
+        await until(one, run, "running")
+    await until(one, run, "queued")
+    one.models.one.backend = ScriptedBackend(answer("done"))
+    async with at_work(one):
+        assert (await until(one, run, "answered"))["answer"] == "done"
 
 
 def test_a_worker_outlives_its_database(over: Any, cluster: Cluster) -> None:
@@ -199,7 +192,7 @@ def test_a_worker_outlives_its_database(over: Any, cluster: Cluster) -> None:
             await anyio.to_thread.run_sync(cluster.start)
             assert (await until(one, await queued(one), "answered"))["answer"] == "two"
 
-    anyio.run(main)
+    anyio.run(main)  # what breaks off in a task of the queue's own fails no test there
 
 
 class Slow(ScriptedBackend):
@@ -211,40 +204,34 @@ class Slow(ScriptedBackend):
             await anyio.sleep(0.02)
 
 
-def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(over: Any) -> None:
+async def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(over: Any) -> None:
     said = "\N{SNOWMAN} word " * 20
 
-    async def main() -> None:
-        one, told = over(), list[dict[str, Any]]()
-        one.models.one.backend = Slow(Script(answer(said), pieces=5))
-        await one.runs.open()
-        run = await queued(one)
-        async with at_work(one):
-            async for event in one.runs.follow(one.runs.find(None, run["id"]), 0, ends=True):
-                told += [] if event is None else [event[1]]
-        await one.runs.aclose()
-        kinds = [event["type"] for event in told]
-        assert kinds[-2:] == ["turn_ended", "finished"] and kinds.count("answer_piece") > 3
-        pieces = "".join(event["text"] for event in told if event["type"] == "answer_piece")
-        assert pieces and said.startswith(pieces)
-
-    anyio.run(main)
+    one, told = over(), list[dict[str, Any]]()
+    one.models.one.backend = Slow(Script(answer(said), pieces=5))
+    await one.runs.open()
+    run = await queued(one)
+    async with at_work(one):
+        async for event in one.runs.follow(one.runs.find(None, run["id"]), 0, ends=True):
+            told += [] if event is None else [event[1]]
+    await one.runs.aclose()
+    kinds = [event["type"] for event in told]
+    assert kinds[-2:] == ["turn_ended", "finished"] and kinds.count("answer_piece") > 3
+    pieces = "".join(event["text"] for event in told if event["type"] == "answer_piece")
+    assert pieces and said.startswith(pieces)
 
 
-def test_a_queue_of_an_older_version_is_made_anew_and_nothing_that_waits_is_lost(
+async def test_a_queue_of_an_older_version_is_made_anew_and_nothing_that_waits_is_lost(
     over: Any, begin: Any
 ) -> None:
-    async def main() -> None:
-        one = over(answer("done"))
-        run, address = await queued(one), one.runs.sessions.dsn
-        with psycopg.connect(address, autocommit=True) as db:
-            db.execute("UPDATE mlx_tools.formats SET version = 3001 WHERE name = 'queue'")
-            db.execute("DROP TABLE mlx_tools_queue.procrastinate_jobs CASCADE")
-        two = begin(answer("done"), environ={"MLX_TOOLS_SESSIONS": address})
-        async with at_work(two):
-            assert (await until(two, run, "answered"))["answer"] == "done"
-
-    anyio.run(main)
+    one = over(answer("done"))
+    run, address = await queued(one), one.runs.sessions.dsn
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute("UPDATE mlx_tools.formats SET version = 3001 WHERE name = 'queue'")
+        db.execute("DROP TABLE mlx_tools_queue.procrastinate_jobs CASCADE")
+    two = begin(answer("done"), environ={"MLX_TOOLS_SESSIONS": address})
+    async with at_work(two):
+        assert (await until(two, run, "answered"))["answer"] == "done"
 
 
 @pytest.mark.slow
