@@ -129,23 +129,25 @@ async def test_a_person_decides_about_the_calls_of_any_client(
 ) -> None:
     asks_again = fields["decision"] != "session"
     one, made, path = await waiting(begin, call("keep", text="b"), answer("done"))
-    shown = await one.client.get(path)
-    fields["call"] = "c1"
-    if fields["decision"] == "look":
-        shown = await post(one, f"{path}/decide", **fields)
-        assert "with your arguments" in shown.text
-        fields.update(decision="approve", **_hidden(shown.text))
-    fields["digest"] = _hidden(shown.text)["digest"]
-    assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+    await decide(one, path, **fields)
     one.client.headers.update(KEY)
     stands = await rested(one, made["id"])
     assert (stands["status"] == "paused") == asks_again
     if asks_again:
-        shown = await one.client.get(path)
-        await post(one, f"{path}/decide", decision="approve", **_hidden(shown.text))
+        await decide(one, path, decision="approve")
         stands = await rested(one, made["id"])
     assert (stands["status"], one.tools.written) == ("answered", written)
     assert told in (await one.client.get(path)).text
+
+
+async def decide(one: Any, path: str, **fields: str) -> None:
+    """Decide about the call that a page shows."""
+    shown = await one.client.get(path)
+    if fields["decision"] == "look":
+        shown = await post(one, f"{path}/decide", call="c1", **fields)
+        assert "with your arguments" in shown.text
+        fields = {"decision": "approve"}
+    assert (await post(one, f"{path}/decide", **fields, **_hidden(shown.text))).status_code == 303
 
 
 class _Hidden(HTMLParser):
@@ -341,13 +343,14 @@ WRITES = call("file_access", operation="write", path="a.txt", content="new\n")
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Ask in a terminal, of a model that writes these completions, and have the call wait."""
+def asked(begin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Ask in a terminal, of a model that writes these completions, and have the call wait; give its
+    server, an open page, and the path of the session there."""
     servers: list[ScriptedServer] = []
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "a.txt").write_text("old\n")
 
-    def made(*scripts: str) -> ScriptedServer:
+    async def made(*scripts: str, **options: Any) -> tuple[ScriptedServer, Any, str]:
         for kind in ("config", "data", "state"):
             folder = tmp_path if kind == "config" else tmp_path / kind
             monkeypatch.setenv(f"MLX_TOOLS_{kind.upper()}_DIR", str(folder))
@@ -356,7 +359,10 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         process = forks().start("ask", "--url", servers[-1].url, *how, "Write it.")
         process.communicate()
         assert process.returncode == 4
-        return servers[-1]
+        one = begin(policy__allow="calculator", **options)
+        await opened(one)
+        (session,) = one.runs.sessions.ids()
+        return servers[-1], one, SESSION.format(id=session)
 
     yield made
     for server in servers:
@@ -378,24 +384,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     ],
 )
 async def test_a_person_decides_about_what_was_asked_in_a_terminal(
-    begin: Any, asked: Any, tmp_path: Path, fields: dict[str, str], text: str
+    asked: Any, tmp_path: Path, fields: dict[str, str], text: str
 ) -> None:
-    server = asked(WRITES, answer("Done."))
-
-    one = begin(policy__allow="calculator")
-    await opened(one)
-    (session,) = one.runs.sessions.ids()
-    path = SESSION.format(id=session)
+    server, one, path = await asked(WRITES, answer("Done."))
     shown = await one.client.get(path)
     assert len(server.bodies) == 1  # to look asks no model
     assert "-old" in shown.text and "+new" in shown.text
-    fields["call"] = "c1"
-    if fields["decision"] == "look":
-        shown = await post(one, f"{path}/decide", **fields)
-        assert "with your arguments" in shown.text
-        fields.update(decision="approve", **_hidden(shown.text))
-    fields["digest"] = _hidden(shown.text)["digest"]
-    assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+    await decide(one, path, **fields)
     while "Done." not in (shown := await one.client.get(path)).text:
         await anyio.sleep(0.01)
     assert (tmp_path / "files" / "a.txt").read_text() == text
@@ -404,14 +399,9 @@ async def test_a_person_decides_about_what_was_asked_in_a_terminal(
 
 
 async def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
-    begin: Any, asked: Any, tmp_path: Path
+    asked: Any, tmp_path: Path
 ) -> None:
-    asked(WRITES)
-
-    one = begin(policy__allow="calculator")
-    await opened(one)
-    (session,) = one.runs.sessions.ids()
-    path = SESSION.format(id=session)
+    _, one, path = await asked(WRITES)
     shown = await one.client.get(path)
     digest = _hidden(shown.text)["digest"]
     for fields, problem in (
@@ -432,13 +422,9 @@ async def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(
 
 
 async def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decided(
-    begin: Any, asked: Any, tmp_path: Path
+    asked: Any, tmp_path: Path
 ) -> None:
-    server = asked(WRITES)
-
-    one = begin(policy__allow="calculator")
-    await opened(one)
-    path = SESSION.format(id=one.runs.sessions.ids()[0])
+    server, one, path = await asked(WRITES)
     fields = _hidden((await one.client.get(path)).text)
     server.__exit__(None, None, None)
     got = await post(one, f"{path}/decide", decision="approve", **fields)
@@ -448,14 +434,9 @@ async def test_where_the_model_of_such_a_session_is_not_reached_nothing_is_decid
 
 
 async def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_session(
-    begin: Any, asked: Any, tmp_path: Path
+    asked: Any, tmp_path: Path
 ) -> None:
-    asked(WRITES, answer("Done."))
-
-    one = begin(policy__allow="calculator", policy__dry_run=True)
-    await opened(one)
-    path = SESSION.format(id=one.runs.sessions.ids()[0])
+    _, one, path = await asked(WRITES, answer("Done."), policy__dry_run=True)
     shown = await one.client.get(path)
-    fields = {"decision": "approve", "call": "c1", **_hidden(shown.text)}
-    await post(one, f"{path}/decide", **fields)
+    await post(one, f"{path}/decide", decision="approve", **_hidden(shown.text))
     assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
