@@ -152,6 +152,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
     def made(*scripts: Any, state: str = "state", key: str = "", **options: Any) -> Any:
         monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / state))
+        monkeypatch.setattr("mlx_tools.gateway.runs.LOOK", 0.05)
         own, most = tmp_path / "config.toml", options.pop("most", 10)
         own.write_text(options.pop("file", ""))
         environ = options.pop("environ", {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -147,6 +148,18 @@ def data_of(events: Iterable[str]) -> list[dict[str, Any]]:
         found.append(json.loads(data))
         assert name == [f"event: {found[-1]['type']}"]
     return found
+
+
+def with_client(kind: Any, path: str, gateway: ScriptedGateway, use: Callable[[Any], Any]) -> Any:
+    """What comes of the use of an official client of this kind."""
+
+    async def run() -> Any:
+        http = httpx2.AsyncClient(transport=gateway.transport(), base_url="http://gateway")
+        address = f"http://gateway{path}"
+        async with kind(api_key="k", base_url=address, http_client=http, max_retries=0) as client:
+            return await use(client)
+
+    return asyncio.run(run())
 
 
 # --- turns of any kind ----------------------------------------------------------------------------

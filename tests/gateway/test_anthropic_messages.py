@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-import httpx2
 import pytest
 from anthropic import APIStatusError, AsyncAnthropic
 from anthropic.types import Message, RawMessageStreamEvent
@@ -31,6 +30,7 @@ from mlx_tools.gateway.request import (
     TurnRequest,
 )
 from mlx_tools.messages import Usage
+from tests.gateway import scripted_app
 from tests.gateway.scripted_app import (
     Script,
     ScriptedGateway,
@@ -360,17 +360,7 @@ def blocks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- the official client --------------------------------------------------------------------------
 
 
-def with_client(gateway: ScriptedGateway, use: Callable[[AsyncAnthropic], Awaitable[Any]]) -> Any:
-    async def run() -> Any:
-        http = httpx2.AsyncClient(transport=gateway.transport(), base_url="http://gateway")
-        async with AsyncAnthropic(
-            api_key="k", base_url="http://gateway", http_client=http, max_retries=0
-        ) as client:
-            return await use(client)
-
-    return asyncio.run(run())
-
-
+with_client = partial(scripted_app.with_client, AsyncAnthropic, "")
 ASK: dict[str, Any] = {"model": "tiny", "max_tokens": 99, "messages": HELLO}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import Any, Union
 
-import httpx2
 import openresponses_types as published
 import pytest
 from hypothesis import given
@@ -29,6 +28,7 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.messages import Usage
+from tests.gateway import scripted_app
 from tests.gateway.scripted_app import (
     Script,
     ScriptedGateway,
@@ -469,17 +469,7 @@ def said_in(response: dict[str, Any]) -> dict[str, str]:
 # --- the official client --------------------------------------------------------------------------
 
 
-def with_client(
-    gateway: ScriptedGateway, use: Callable[[AsyncOpenAI], Awaitable[Any]], key: str = "k"
-) -> Any:
-    async def run() -> Any:
-        http = httpx2.AsyncClient(transport=gateway.transport(), base_url="http://gateway")
-        async with AsyncOpenAI(
-            api_key=key, base_url="http://gateway/v1", http_client=http, max_retries=0
-        ) as client:
-            return await use(client)
-
-    return asyncio.run(run())
+with_client = partial(scripted_app.with_client, AsyncOpenAI, "/v1")
 
 
 class Weather(BaseModel):

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +92,7 @@ def asked(
     """The results of calls that one client makes, one after the other."""
 
     async def ask() -> list[CallToolResult]:
-        async with closing_(served):
+        async with aclosing(served.delegation):
             more: dict[str, Any] = {} if at is None else {"elicitation_callback": at.asked}
             async with Client(served.server(), mode=mode, **more) as client:
                 await client.list_tools()  # by which it checks what is structured
@@ -103,19 +103,6 @@ def asked(
                 ]
 
     return anyio.run(ask)
-
-
-class closing_:  # noqa: N801
-    """Closes what a server has opened."""
-
-    def __init__(self, served: McpServer) -> None:
-        self._served = served
-
-    async def __aenter__(self) -> None:
-        return
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._served.delegation.aclose()
 
 
 def text_of(result: CallToolResult) -> str:
@@ -377,7 +364,7 @@ def test_nothing_is_called_once_the_client_has_left(serving: Serving, home: Path
         async def see(event: Any) -> None:
             seen.append(event.type)
 
-        async with closing_(served):
+        async with aclosing(served.delegation):
             with pytest.raises(UsageError, match="the client has left"):
                 run = DelegatedRun(user="x")
                 await served.delegation.run(run, ScriptedApprover(True), see, left)
@@ -401,7 +388,7 @@ def test_a_client_that_cancels_ends_its_run(serving: Serving, home: Path) -> Non
             return Completion(answer("word " * 500), delay=0.05)
 
         served = serving(slow)
-        async with closing_(served), Client(served.server(), mode="legacy") as client:
+        async with aclosing(served.delegation), Client(served.server(), mode="legacy") as client:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(client.call_tool, "llm_with_tools", {"user": "x"})
                 await begun.wait()
