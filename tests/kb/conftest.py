@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.toolbox import KnowledgeBase
-from tests.kb.shelf import written
+from tests.kb.shelf import TEXTS
+from tests.tools.file_calls import written
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return written(tmp_path / "docs")
+    return written(tmp_path / "docs", TEXTS)
 
 
 @pytest.fixture

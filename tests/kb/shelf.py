@@ -17,14 +17,6 @@ TEXTS = {
 }
 
 
-def written(folder: Path, texts: dict[str, str] = TEXTS) -> Path:
-    for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
-
-
 def paths(base: KnowledgeBase, question: str, **rest: Any) -> list[str]:
     return [Path(hit.path).name for hit in base.search(question, **rest)]
 

@@ -23,7 +23,8 @@ from mlx_tools.errors import KnowledgeBaseError, UsageError
 from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.documents import BOUNDS, UnreadableFile, read_pdf
 from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of
-from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream, written
+from tests.kb.shelf import CATALOG, FONT, PAGE, PAGES, made_pdf, stream
+from tests.tools.file_calls import written
 
 WORD = b"plover "
 

@@ -16,7 +16,8 @@ from mlx_tools.toolbox import MAX_LIMIT, Added, KnowledgeBase
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.query import MAX_NEAR_TERMS, TermMatcher, WantedTerm, query_of
 from mlx_tools.toolbox.kb.search import search, snippet
-from tests.kb.shelf import paths, written
+from tests.kb.shelf import TEXTS, paths
+from tests.tools.file_calls import written
 
 
 def test_what_was_added_is_found(base: KnowledgeBase, folder: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_file_is_found_by_what_it_is_about_however_large_it_is(
 def shared(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
     folder = tmp_path_factory.mktemp("kb")
     base = KnowledgeBase(folder / "kb.sqlite3")
-    base.add([written(folder / "docs")])
+    base.add([written(folder / "docs", TEXTS)])
     return base
 
 
@@ -232,7 +233,7 @@ def test_a_misspelled_word_is_found_all_the_same(
     assert page in paths(pages, words, limit=3)
 
 
-TEXTS = {
+LANGUAGES = {
     "laden.md": "# Laden\n\nDie Wochenendöffnungszeiten stehen an der Tür.\n",
     "zahlung.md": "# Kasse\n\nEine Rechnung wird binnen der Frist von zwei Wochen bezahlt.\n",
     "muell.md": "Tonnen leert die Müllabfuhr, Papierkörbe nicht. Heckenschneidemaschinen ruhen.",
@@ -256,7 +257,7 @@ TEXTS = {
 def languages(tmp_path_factory: pytest.TempPathFactory) -> KnowledgeBase:
     folder = tmp_path_factory.mktemp("languages")
     base = KnowledgeBase(folder / "kb.sqlite3")
-    base.add([written(folder / "texts", TEXTS)])
+    base.add([written(folder / "texts", LANGUAGES)])
     return base
 
 

@@ -20,7 +20,8 @@ from mlx_tools.toolbox.kb.database import TABLES
 from tests.core.full_disk import file_size_limit
 from tests.examples import FEW
 from tests.forked import forks
-from tests.kb.shelf import TEXTS, paths, written
+from tests.kb.shelf import TEXTS, paths
+from tests.tools.file_calls import written
 
 KILLED = Path(__file__).with_name("killed_add.py")
 

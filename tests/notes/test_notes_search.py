@@ -26,6 +26,7 @@ from mlx_tools.toolbox.notes import (
 from mlx_tools.tools import current_context, execute
 from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.notes.conftest import NOON
+from tests.tools.file_calls import written
 
 WORDS = (
     *(
@@ -61,8 +62,7 @@ def test_there_are_no_notes_before_the_first(notes: Notes, folder: Path) -> None
 def test_the_best_match_comes_first_and_says_who_wrote_it(notes: Notes, folder: Path) -> None:
     notes.create("Garden", "Water the beds. Bread once, in passing.", session="s-9")
     notes.create("Baking bread", "Flour, yeast and salt.")
-    (folder / "sub").mkdir()
-    (folder / "sub" / "mine.md").write_text("# By hand\n\nbreads are baked at 230 degrees\n")
+    written(folder, {"sub/mine.md": "# By hand\n\nbreads are baked at 230 degrees\n"})
     lines = search(notes, "baking bread").splitlines()
     heads = [line for line in lines if line[:1].isdigit()]
     assert heads[0] == "1. Baking bread.md: Baking bread"
@@ -157,12 +157,8 @@ def test_what_is_no_note_is_not_read(notes: Notes, folder: Path) -> None:
     (folder / "linked").symlink_to(outside)
     os.link(outside / "secret.md", folder / "hard.md")
     os.mkfifo(folder / "pipe.md")
-    (folder / ".hidden.md").write_text("xyzzy")
-    (folder / ".obsidian").mkdir()
-    (folder / ".obsidian" / "x.md").write_text("xyzzy")
-    (folder / "program.py").write_text("xyzzy")
-    (folder / "bytes.md").write_bytes(b"xyzzy \xff\xfe\x00")
-    (folder / "folder.md").mkdir()
+    written(folder, dict.fromkeys((".hidden.md", ".obsidian/x.md", "program.py"), "xyzzy"))
+    written(folder, {"bytes.md": b"xyzzy \xff\xfe\x00", "folder.md/": ""})
     found = search(notes, "xyzzy")
     assert [line for line in found.splitlines() if line[:1].isdigit()] == ["1. Bread.md: Bread"]
     assert "[2 files were not looked at" in found
@@ -199,8 +195,7 @@ def test_a_head_of_another_program_makes_no_note_ours() -> None:
 
 
 def test_what_stands_in_a_head_of_another_program_is_found(notes: Notes, folder: Path) -> None:
-    folder.mkdir()
-    (folder / "a.md").write_text('---\ntitle: "Spring"\ntags: [garden, tulips]\n---\ntext\n')
+    written(folder, {"a.md": '---\ntitle: "Spring"\ntags: [garden, tulips]\n---\ntext\n'})
     found = search(notes, "tulips")
     assert found.startswith("1. a.md: Spring\n") and "tags: [garden, tulips]" in found
 
@@ -226,9 +221,8 @@ def test_a_note_that_was_edited_is_still_said_to_be_a_models(
 
 
 def test_a_head_takes_no_more_room_than_one_of_ours(notes: Notes, folder: Path) -> None:
-    folder.mkdir()
     origin = f"created: {'2026' * 5000}\u2028\nby: mlx-tools, session {'s' * 9999}"
-    (folder / "a.md").write_text(f"---\n{origin}\n---\n# {'T' * 9999}\nbread\n")
+    written(folder, {"a.md": f"---\n{origin}\n---\n# {'T' * 9999}\nbread\n"})
     found = search(notes, "bread")
     assert len(found) < 2_000 and "\u2028" not in found
 

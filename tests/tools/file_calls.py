@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -53,6 +53,16 @@ def _call(registry: Registry, operation: str, path: str, content: Any) -> tuple[
     assert isinstance(tool, Tool)
     arguments = {"path": path} | ({} if content is None else {"content": content})
     return tool, arguments | ({} if operation == "create" else {"operation": operation})
+
+
+def written(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """The folder with these files in it, by their paths; a path that ends in ``/`` is a folder."""
+    for name, content in files.items():
+        path = folder / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return folder
 
 
 def names(folder: Path) -> list[str]:

@@ -23,6 +23,7 @@ from mlx_tools.toolbox.command_rules import (
     trusted_folders,
 )
 from scripts.commands_table import STRETCH
+from tests.tools.file_calls import written
 
 RULES = rules()
 
@@ -143,9 +144,8 @@ def test_the_table_in_the_docs_is_that_of_the_rules() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Root]:
-    for name in ("src/a.py", "src/deep/b.py", "c.py", ".hidden/d.py", ".e.py", "[x].py", ".env"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("")
+    names = ("src/a.py", "src/deep/b.py", "c.py", ".hidden/d.py", ".e.py", "[x].py", ".env")
+    written(tmp_path, dict.fromkeys(names, ""))
     (tmp_path / "loop").symlink_to(".")
     opened = Root(RootName(str(tmp_path)))
     yield opened
@@ -172,8 +172,7 @@ def test_a_pattern_matches_what_a_shell_would(root: Root, pattern: str, found: l
 
 
 def test_a_pattern_that_matches_too_much_is_refused(root: Root) -> None:
-    for number in range(MAX_MATCHES + 1):
-        (root.path / f"{number}.txt").write_text("")
+    written(root.path, {f"{number}.txt": "" for number in range(MAX_MATCHES + 1)})
     with pytest.raises(Refused, match="more than"):
         globbed(root, "*.txt")
 

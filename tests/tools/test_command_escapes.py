@@ -17,6 +17,7 @@ import pytest
 
 from mlx_tools.store.roots import Absent, Refused, Root, RootName
 from mlx_tools.toolbox.command_rules import plan, rules, trusted_folders
+from tests.tools.file_calls import written
 from tests.tools.sandboxed import called, needs_sandbox, tool
 
 OPTIONS_WITH_A_FILE = (
@@ -149,12 +150,8 @@ FILES = [".env", ".git", "a.txt", "b.txt", "link.txt", "sub"]
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     base = tmp_path_factory.mktemp("escapes")
     root, outside = base / "root", base / "outside"
-    (root / "sub").mkdir(parents=True)
-    outside.mkdir()
-    (outside / "secret.txt").write_text(f"{SECRET}\n")
-    (root / "a.txt").write_text("one\ntwo\n")
-    (root / "b.txt").write_text("one\nthree\n")
-    (root / "sub" / "c.txt").write_text("one\n")
+    written(outside, {"secret.txt": f"{SECRET}\n"})
+    written(root, {"a.txt": "one\ntwo\n", "b.txt": "one\nthree\n", "sub/c.txt": "one\n"})
     quietly = {"cwd": root, "check": True, "capture_output": True}
     subprocess.run(["git", "init", "-q", "."], **quietly)  # type: ignore[call-overload]
     subprocess.run(["git", "add", "."], **quietly)  # type: ignore[call-overload]

@@ -31,6 +31,7 @@ from mlx_tools.toolbox.sandbox import (
     status_of,
 )
 from mlx_tools.tools.folder.folder_tool import without_network
+from tests.tools.file_calls import written
 
 FOLDERS = trusted_folders()
 
@@ -205,10 +206,11 @@ def test_a_tool_without_network_has_all_but_that_on_a_mac() -> None:
 
 
 def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
-    for name in (".git/hooks", ".git/modules/m", "a/b/.ssh", ".config/gh", "node/.git"):
-        (tmp_path / name).mkdir(parents=True)
-    for name in (".git/config", ".git/modules/m/config", "a/.ENV", "a/config", "k.pem", "x.txt"):
-        (tmp_path / name).write_text("")
+    for names in (
+        (".git/hooks/", "a/b/.ssh/", ".config/gh/", "node/.git/"),
+        (".git/config", ".git/modules/m/config", "a/.ENV", "a/config", "k.pem", "x.txt"),
+    ):
+        written(tmp_path, dict.fromkeys(names, ""))
     (tmp_path / ".envrc").symlink_to("x.txt")
     root = Root(RootName(str(tmp_path)))
     found = hidden([root])
@@ -221,8 +223,7 @@ def test_what_is_private_is_found_wherever_it_lies(tmp_path: Path) -> None:
 
 
 def test_too_many_private_files_are_refused_rather_than_shown(tmp_path: Path) -> None:
-    for number in range(MAX_HIDDEN + 1):
-        (tmp_path / f"{number}.pem").write_text("")
+    written(tmp_path, {f"{number}.pem": "" for number in range(MAX_HIDDEN + 1)})
     root = Root(RootName(str(tmp_path)))
     with pytest.raises(Refused, match="too many"):
         hidden([root])

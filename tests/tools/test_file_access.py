@@ -17,27 +17,22 @@ from mlx_tools.errors import UsageError
 from mlx_tools.store.roots import PathPatterns, Root, RootName, private_part
 from mlx_tools.toolbox.run_command import run_command, unusable
 from mlx_tools.tools import Registry, ToolError
-from tests.tools.file_calls import SECRET, done, preview, refusal
+from tests.tools.file_calls import SECRET, done, preview, refusal, written
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with a bit of everything, and a secret beside it."""
-    root = tmp_path / "data"
-    for name in ("sub/deeper", "empty", ".git/hooks", ".ssh", "repo.git"):
-        (root / name).mkdir(parents=True)
-    (root / "a.txt").write_text("first\nsecond\n")
-    (root / "sub" / "b.txt").write_text("é 😀\r\n")
-    (root / "sub" / "deeper" / "c.txt").write_text("c")
-    (root / ".env").write_text(SECRET)
-    (root / ".git" / "config").write_text(SECRET)
-    (root / ".git" / "HEAD").write_text("ref: x")
-    (root / ".git" / "hooks" / "pre-commit").write_text(SECRET)
-    (root / ".ssh" / "known_hosts").write_text(SECRET)
-    (tmp_path / "data-evil").mkdir()
-    (tmp_path / "data-evil" / "a.txt").write_text(SECRET)
-    (tmp_path / "secret.txt").write_text(SECRET)
-    return root
+    private = (".env", ".git/config", ".git/hooks/pre-commit", ".ssh/known_hosts")
+    texts = {"a.txt": "first\nsecond\n", "sub/b.txt": "é 😀\r\n", "sub/deeper/c.txt": "c"}
+    texts |= {
+        ".git/HEAD": "ref: x",
+        "empty/": "",
+        "repo.git/": "",
+        **dict.fromkeys(private, SECRET),
+    }
+    written(tmp_path, dict.fromkeys(("data-evil/a.txt", "secret.txt"), SECRET))
+    return written(tmp_path / "data", texts)
 
 
 @pytest.fixture
@@ -214,9 +209,7 @@ def test_marks_of_an_encoding_are_understood(files: Registry, folder: Path) -> N
 
 
 def test_a_large_folder_is_cut_with_a_notice(files: Registry, folder: Path) -> None:
-    (folder / "many").mkdir()
-    for number in range(1001):
-        (folder / "many" / f"{number:05}").touch()
+    written(folder / "many", {f"{number:05}": "" for number in range(1001)})
     lines = done(files, "list", "many").split("\n")
     assert lines[:2] == ["00000", "00001"]
     assert lines[999] == "00999"
@@ -252,12 +245,10 @@ def test_a_root_is_written_with_what_may_be_done(folder: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Files, two of which are Markdown, and links that lead around."""
-    top = tmp_path / "tree"
-    (top / "docs" / "deep").mkdir(parents=True)
-    (top / "src").mkdir()
-    for name in ("top.md", "plan.txt", "docs/a.md", "docs/deep/b.md", "docs/key.txt", "src/c.py"):
-        (top / name).write_text(SECRET if name.endswith(("txt", "py")) else name)
-    (tmp_path / "outside.md").write_text(SECRET)
+    top = written(
+        tmp_path / "tree", {name: name for name in ("top.md", "docs/a.md", "docs/deep/b.md")}
+    )
+    written(top, dict.fromkeys(("plan.txt", "docs/key.txt", "src/c.py", "../outside.md"), SECRET))
     (top / "docs" / "link.md").symlink_to(top / "docs" / "key.txt")
     (top / "docs" / "out.md").symlink_to(tmp_path / "outside.md")
     (top / "docs" / "src.md").symlink_to(top / "src")
@@ -369,11 +360,8 @@ def test_a_root_may_be_named_through_a_link(folder: Path) -> None:
 
 
 def test_several_roots_are_searched_in_order(folder: Path) -> None:
-    other = folder.parent / "other"
-    other.mkdir()
-    (other / "a.txt").write_text("other")
-    (other / "only.txt").write_text("only")
-    (other / "empty").write_text("a file here")
+    texts = {"a.txt": "other", "only.txt": "only", "empty": "a file here"}
+    other = written(folder.parent / "other", texts)
     files = builtin_tools([str(folder), f"{other}:rw"])
     assert done(files, "read", "a.txt") == "first\nsecond\n"
     assert done(files, "read", f"{other}/a.txt") == "other"
@@ -426,10 +414,7 @@ def test_no_path_reaches_a_file_outside(folder: Path, path: str) -> None:
 def test_a_link_swapped_in_while_reading_is_never_followed(folder: Path) -> None:
     """A thread puts links to the secret in the place of a file and of a folder, again and again."""
     victim, house = folder / "victim", folder / "house"
-    for name in ("real", "fake"):
-        (folder / name).mkdir()
-        (folder / name / "f").write_text("mine")
-    victim.write_text("mine")
+    written(folder, dict.fromkeys(("real/f", "fake/f", "victim"), "mine"))
     (folder.parent / "data-evil" / "f").write_text(SECRET)
     stop = threading.Event()
 

@@ -18,21 +18,15 @@ from mlx_tools.store.roots import Root, RootName, private_part
 from mlx_tools.toolbox.text_files import MAX_BYTES
 from mlx_tools.tools import Registry, ToolError
 from mlx_tools.tools.context import CONTEXT, ToolContext
-from tests.tools.file_calls import SECRET, done, names, refusal, run, tree
+from tests.tools.file_calls import SECRET, done, names, refusal, run, tree, written
 
 CHANGES = (("write", "new"), ("delete", None), ("create", "new"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
-    (root / "sub").mkdir(parents=True)
-    (root / "a.txt").write_text("old\n")
-    (root / "sub" / "b.txt").write_text("b")
-    (tmp_path / "data-evil").mkdir()
-    (tmp_path / "data-evil" / "a.txt").write_text(SECRET)
-    (tmp_path / "secret.txt").write_text(SECRET)
-    return root
+    written(tmp_path, dict.fromkeys(("data-evil/a.txt", "secret.txt"), SECRET))
+    return written(tmp_path / "data", {"a.txt": "old\n", "sub/b.txt": "b"})
 
 
 @pytest.fixture

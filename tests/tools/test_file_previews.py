@@ -13,15 +13,12 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.text_files import MAX_CHARS, MAX_LINES, unified_diff
 from mlx_tools.tools import Preview, Registry, ToolError
-from tests.tools.file_calls import done, preview, refusal, tree
+from tests.tools.file_calls import done, preview, refusal, tree, written
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "data"
-    (root / "sub").mkdir(parents=True)
-    (root / "a.txt").write_text("one\ntwo\nthree\n")
-    return root
+    return written(tmp_path / "data", {"sub/": "", "a.txt": "one\ntwo\nthree\n"})
 
 
 @pytest.fixture

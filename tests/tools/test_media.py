@@ -12,6 +12,7 @@ import pytest
 from mlx_tools import Controller, Policy, builtin_tools
 from mlx_tools.testing import ScriptedBackend
 from tests.forked import forks
+from tests.tools.file_calls import written
 
 PACKAGES = {
     "mlx_vlm/__init__.py": """
@@ -47,27 +48,18 @@ HEARING = {"model_type": "whisper"}
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder with the packages, the models, ffmpeg, and a folder of files."""
-    for name, text in PACKAGES.items():
-        (tmp_path / "packages" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "packages" / name).write_text(text)
+    written(tmp_path / "packages", PACKAGES)
     cached(tmp_path, "see", SEEING, "model.safetensors")
     cached(tmp_path, "hear", HEARING, "weights.npz")
-    ffmpeg = tmp_path / "bin" / "ffmpeg"
-    ffmpeg.parent.mkdir()
-    ffmpeg.write_text(FFMPEG)
-    ffmpeg.chmod(0o755)
-    files = tmp_path / "files"
-    files.mkdir()
-    for name in ("photo", "broken", "memo", "playlist"):
-        (files / name).write_text(name)
+    written(tmp_path / "bin", {"ffmpeg": FFMPEG})
+    (tmp_path / "bin" / "ffmpeg").chmod(0o755)
+    written(tmp_path / "files", {name: name for name in ("photo", "broken", "memo", "playlist")})
     return tmp_path
 
 
 def cached(home: Path, name: str, config: dict[str, Any], weights: str) -> None:
     snapshot = home / "hub" / f"models--someone--{name}" / "snapshots" / "1"
-    snapshot.mkdir(parents=True)
-    (snapshot / "config.json").write_text(json.dumps(config))
-    (snapshot / weights).touch()
+    written(snapshot, {"config.json": json.dumps(config), weights: ""})
 
 
 def tools(home: Path, *arguments: str) -> tuple[int, str, str]:

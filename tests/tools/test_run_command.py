@@ -19,17 +19,14 @@ from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
 from mlx_tools.tools import Callee, Tool, ToolContext, execute
+from tests.tools.file_calls import written
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    root = tmp_path / "root"
-    (root / "sub").mkdir(parents=True)
-    (root / "a.py").write_text("one\n")
-    (root / "b.py").write_text("two\ntwo\n")
-    (root / "sub" / "c.py").write_text("three\n")
-    return root
+    texts = {"a.py": "one\n", "b.py": "two\ntwo\n", "sub/c.py": "three\n"}
+    return written(tmp_path / "root", texts)
 
 
 @pytest.fixture
@@ -95,9 +92,7 @@ def test_patterns_are_expanded_without_a_shell(folder: Path) -> None:
 
 @needs_sandbox
 def test_a_name_that_looks_like_an_option_is_a_name(folder: Path) -> None:
-    (folder / "-n").write_text("dash\n")
-    (folder / "--version").write_text("two dashes\n")
-    callee = tool(folder)
+    callee = tool(written(folder, {"-n": "dash\n", "--version": "two dashes\n"}))
     assert printed(callee, "cat", "--", "-n") == "dash"
     assert printed(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
     assert "two dashes\ndash\n" in str(called(callee, "cat", "*").content)
@@ -116,9 +111,7 @@ def test_the_exit_code_is_told_first_and_output_and_errors_apart(folder: Path) -
 
 @needs_sandbox
 def test_a_second_root_is_seen_too(folder: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "d.py").write_text("four\n")
+    other = written(tmp_path / "other", {"d.py": "four\n"})
     callee = tool(folder, other)
     assert printed(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
 
@@ -190,9 +183,7 @@ def test_nothing_outside_the_roots_can_be_read(folder: Path, tmp_path: Path, fre
 
 @needs_sandbox
 def test_private_names_are_hidden_below_a_root(folder: Path, free: Callee) -> None:
-    (folder / ".env").write_text("a-private-token")
-    (folder / "sub" / ".ssh").mkdir()
-    (folder / "sub" / ".ssh" / "id").write_text("a-private-token")
+    written(folder, dict.fromkeys((".env", "sub/.ssh/id"), "a-private-token"))
     (folder / "alias").symlink_to(".env")
     for result in (
         called(free, "grep", "-r", "private-token"),

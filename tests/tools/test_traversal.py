@@ -16,7 +16,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.tools import Tool, ToolError
-from tests.tools.file_calls import SECRET, quick_folder, tree
+from tests.tools.file_calls import SECRET, quick_folder, tree, written
 
 TARGETS = ("secret.txt", "data-evil/a.txt", "etc/passwd", "new-outside.txt")
 DOTS = (
@@ -36,15 +36,9 @@ LINKS = ("out", "dir", "up", "loop", "root", "self", "sub/deep", "fd")
 def hostile_tree(base: Path) -> Path:
     """A root called ``data`` below ``base``, in which every kind of trap is set, and secrets beside
     it. Returns the root."""
-    root = base / "data"
-    (root / "sub" / "inner").mkdir(parents=True)
-    (root / "a.txt").write_text("inside")
-    (root / "sub" / "b.txt").write_text("inside")
-    for folder in ("data-evil", "DATA2", "data.d", "etc"):
-        (base / folder).mkdir()
-    for name in ("secret.txt", "data-evil/a.txt", "etc/passwd", "DATA2/a.txt", "data.d/a.txt"):
-        (base / name).write_text(SECRET)
-    (base / "data.txt").write_text(SECRET)
+    root = written(base / "data", {"a.txt": "inside", "sub/b.txt": "inside", "sub/inner/": ""})
+    secrets = ("secret.txt", "data-evil/a.txt", "etc/passwd", "DATA2/a.txt", "data.d/a.txt")
+    written(base, dict.fromkeys((*secrets, "data.txt"), SECRET))
     os.mkfifo(base / "pipe")
     for name, target in {
         "out": base / "secret.txt",
