@@ -6,7 +6,8 @@ configuration, the backend or the disk is at fault, and its message says what to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
 ErrorCode = Literal[
@@ -158,6 +159,15 @@ class ScheduleError(MlxToolsError):
     without anybody's doing: another process holds it, or a disk is full."""
 
     passing: bool = False
+
+
+@contextlib.contextmanager
+def told_as(kind: type[MlxToolsError], what: str, hint: str | None = None) -> Iterator[None]:
+    """What the system refuses meanwhile, as an error of this kind: what cannot be done, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror}", hint=hint) from None
 
 
 # --- what a caller gave, checked where it comes in ---

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.errors import StorageError
+from mlx_tools.errors import StorageError, told_as
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import drafted
 from mlx_tools.policy import Decision
@@ -117,14 +117,12 @@ class AccessFile(Access):
     path: Path
 
     def _write(self) -> None:
-        try:
-            with drafted(self.path, self._written) as draft:
-                draft.replace(self.path)
-        except OSError as error:
-            raise StorageError(
-                f"the access list {self.path} cannot be written: {error.strerror}",
-                hint="check the folder's permissions and free space",
-            ) from None
+        what, hint = f"the access list {self.path}", "check the folder's permissions and free space"
+        with (
+            told_as(StorageError, f"{what} cannot be written", hint),
+            drafted(self.path, self._written) as draft,
+        ):
+            draft.replace(self.path)
 
     def _read(self) -> bytes:
         return _content(self.path, owned=True)
@@ -208,24 +206,22 @@ class UsedFile(Used):
         """Use approvals up; how many of them were not before. Raises `StorageError` where that
         cannot be written down: then none is used up."""
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
-            with os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                known = file.read()
-                there = set(known.split())
-                new = [one for one in digests if one.encode() not in there]
-                if not new:
-                    return 0
-                end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
-                try:
-                    write_all(file.fileno(), end + "".join(f"{one}\n" for one in new).encode())
-                    os.fsync(file.fileno())
-                except OSError:
-                    file.truncate(len(known))
-                    raise
-        except OSError as error:
-            raise StorageError(
-                f"{self.path} cannot be written: {error.strerror}",
-                hint="nothing was run; free some space and start again",
-            ) from None
-        return len(new)
+        hint = "nothing was run; free some space and start again"
+        with (
+            told_as(StorageError, f"{self.path} cannot be written", hint),
+            os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file,
+        ):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            known = file.read()
+            there = set(known.split())
+            new = [one for one in digests if one.encode() not in there]
+            if not new:
+                return 0
+            end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
+            try:
+                write_all(file.fileno(), end + "".join(f"{one}\n" for one in new).encode())
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(len(known))
+                raise
+            return len(new)

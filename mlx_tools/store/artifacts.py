@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.errors import StorageError
+from mlx_tools.errors import StorageError, told_as
 from mlx_tools.paths import drafted
 
 KEEP_SECONDS: Final = 3 * 24 * 3600
@@ -191,13 +191,9 @@ class ArtifactStore:
         if len(data) > self.kept.max_bytes:
             return None
         key = key or secrets.token_hex(16)
-        try:
+        hint = "free some space, and check the folder's permissions"
+        with told_as(StorageError, "an output could not be kept", hint):
             self.kept.write(key, data)
-        except OSError as error:
-            raise StorageError(
-                f"an output could not be kept: {error.strerror}",
-                hint="free some space, and check the folder's permissions",
-            ) from None
         self.sweep()
         return key
 

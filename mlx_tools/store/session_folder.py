@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
+from mlx_tools.errors import StorageError, TranscriptError, UsageError, told_as, wrong_argument
 from mlx_tools.paths import drafted, private_dir
 from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile
 from mlx_tools.store.artifacts import (
@@ -69,28 +69,22 @@ class TranscriptStore(SessionStore):
         self._sweeper = Sweeper(self.folder, keep)
 
     def check(self) -> None:
-        try:
-            with tempfile.TemporaryFile(dir=private_dir(self.folder)) as file:
-                file.write(b"x" * 4096)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise StorageError(
-                f"{self.folder} cannot be written to: {error.strerror}", hint="free it"
-            ) from None
+        with (
+            told_as(StorageError, f"{self.folder} cannot be written to", "free it"),
+            tempfile.TemporaryFile(dir=private_dir(self.folder)) as file,
+        ):
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
 
     def create(self) -> SessionFiles:
         session = new_session_id()
         self._sweeper.sweep()
         folder = self.folder / session
-        try:
+        hint = "check the folder's permissions and free space"
+        with told_as(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
             folder.mkdir(mode=0o700)
-        except OSError as error:
-            raise StorageError(
-                f"no session can be kept in {self.folder}: {error.strerror}",
-                hint="check the folder's permissions and free space",
-            ) from None
         return self._files(session, folder, TranscriptFile(folder / NAME))
 
     def _make(self) -> None:
@@ -159,33 +153,27 @@ class TranscriptStore(SessionStore):
     def _secret(self, made: bytes) -> bytes:
         """The key of approvals, ``made`` where there is none."""
         path = self.folder / "secret"
-        try:
+        with told_as(StorageError, f"the key of approvals, {path}, cannot be read or made"):
             self._make()
             if not path.exists():
                 with contextlib.suppress(FileExistsError), drafted(path, made) as draft:
                     path.hardlink_to(draft)
             return path.read_bytes()
-        except OSError as error:
-            raise StorageError(
-                f"the key of approvals, {path}, cannot be read or made: {error.strerror}"
-            ) from None
 
     # --- looking ---
 
     def ids(self) -> list[str]:
-        try:
-            with os.scandir(self.folder) as entries:
-                found = [
-                    entry.name
-                    for entry in entries
-                    if is_session_id(entry.name) and entry.is_dir(follow_symlinks=False)
-                ]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise TranscriptError(
-                f"the sessions in {self.folder} cannot be listed: {error.strerror}"
-            ) from None
+        found: list[str] = []
+        with (
+            told_as(TranscriptError, f"the sessions in {self.folder} cannot be listed"),
+            contextlib.suppress(FileNotFoundError),
+            os.scandir(self.folder) as entries,
+        ):
+            found += (
+                entry.name
+                for entry in entries
+                if is_session_id(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
         return sorted(found, reverse=True)
 
     def by_use(self) -> list[str]:
@@ -211,11 +199,12 @@ class TranscriptStore(SessionStore):
         return SqliteTables(self.folder.parent / form.file, form)
 
     def records(self, session: str) -> list[Record]:
-        try:
-            with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
-                return parse(reader.read())[0]
-        except OSError as error:
-            raise TranscriptError(f"the transcript cannot be read: {error.strerror}") from None
+        with (
+            told_as(TranscriptError, "the transcript cannot be read"),
+            self._file(session) as file,
+            os.fdopen(os.dup(file), "rb") as reader,
+        ):
+            return parse(reader.read())[0]
 
     def taken(self, session: str) -> int:
         total = 0
@@ -227,15 +216,12 @@ class TranscriptStore(SessionStore):
 
     def _delete(self, session: str) -> bool:
         grave = self.folder / f"{_REMOVED}{session}"
-        try:
-            # under another name first: what is half removed is no session
-            (self.folder / session).rename(grave)
-        except FileNotFoundError:  # another process was quicker
-            return False
-        except OSError as error:
-            raise TranscriptError(
-                f"the session {session} cannot be removed: {error.strerror}"
-            ) from None
+        with told_as(TranscriptError, f"the session {session} cannot be removed"):
+            try:
+                # under another name first: what is half removed is no session
+                (self.folder / session).rename(grave)
+            except FileNotFoundError:  # another process was quicker
+                return False
         shutil.rmtree(grave, ignore_errors=True)
         if grave.exists():
             raise TranscriptError(f"not all of the session {session} could be removed: {grave}")
@@ -317,27 +303,17 @@ class TranscriptStore(SessionStore):
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
 
-    @contextlib.contextmanager
-    def _copied(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StorageError(
-                f"{self.folder} cannot be copied from or into: {error.strerror}",
-                hint="check its permissions and free space, and start again: it goes on",
-            ) from None
+    def _copied(self) -> contextlib.AbstractContextManager[None]:
+        hint = "check its permissions and free space, and start again: it goes on"
+        return told_as(StorageError, f"{self.folder} cannot be copied from or into", hint)
 
     @contextlib.contextmanager
     def _file(self, session: str) -> Iterator[int]:
         path = self.path(session)
         # not blocked by a pipe that stands in its place
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        try:
+        with told_as(TranscriptError, f"the transcript {path} cannot be opened"):
             file = os.open(path, flags)
-        except OSError as error:
-            raise TranscriptError(
-                f"the transcript {path} cannot be opened: {error.strerror}"
-            ) from None
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):
                 raise TranscriptError(f"the transcript {path} is no file")

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from mlx_tools.errors import StorageError, UsageError
+from mlx_tools.errors import StorageError, UsageError, told_as
 from mlx_tools.paths import private_dir, read_private, write_whole
 from mlx_tools.policy import ApprovalTemplate, CallNow, same, seal
 
@@ -86,12 +86,11 @@ class TemplateFile:
         return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
 
     def _entries(self) -> list[dict[str, Any]]:
-        try:
-            data = read_private(self.path, _MOST_BYTES + 1)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be read: {error.strerror}") from None
+        with told_as(StorageError, f"{self.path} cannot be read"):
+            try:
+                data = read_private(self.path, _MOST_BYTES + 1)
+            except FileNotFoundError:
+                return []
         try:
             value = json.loads(data) if len(data) <= _MOST_BYTES else None
         except (ValueError, RecursionError):
@@ -108,19 +107,15 @@ class TemplateFile:
 
     def _write(self, entries: Collection[Mapping[str, Any]]) -> None:
         text = json.dumps({"version": _VERSION, "templates": list(entries)}, indent=1)
-        try:
+        with told_as(StorageError, f"{self.path} cannot be written"):
             write_whole(self.path, text.encode())
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be written: {error.strerror}") from None
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         private_dir(self.path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        try:
+        with told_as(StorageError, f"{self.path} cannot be written"):
             file = os.open(self.path.with_suffix(".lock"), flags, 0o600)
-        except OSError as error:
-            raise StorageError(f"{self.path} cannot be written: {error.strerror}") from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

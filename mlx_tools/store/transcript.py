@@ -17,7 +17,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
 
-from mlx_tools.errors import StorageError, TranscriptError
+from mlx_tools.errors import StorageError, TranscriptError, told_as
 from mlx_tools.transcript import (
     ApprovalRecord,
     EditRecord,
@@ -252,18 +252,14 @@ class TranscriptFile(Transcript):
         super().__init__()
         self.path = path
         self._sync = sync
-        try:
-            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        kind, hint = TranscriptError, "check the folder's permissions and free space"
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        if create:
+            kind, flags = StorageError, flags | os.O_CREAT
+        with told_as(kind, f"the transcript {path} cannot be opened", hint):
             if create:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                flags |= os.O_CREAT
             self._file: int | None = os.open(path, flags, 0o600)
-        except OSError as error:
-            kind = StorageError if create else TranscriptError
-            raise kind(
-                f"the transcript {path} cannot be opened: {error.strerror}",
-                hint="check the folder's permissions and free space",
-            ) from None
         try:
             self._load(self._file)
         except BaseException:
@@ -278,7 +274,7 @@ class TranscriptFile(Transcript):
                 f"the session of {self.path} is in use by another process",
                 hint="wait for it to end",
             ) from None
-        try:
+        with told_as(TranscriptError, f"the transcript {self.path} cannot be read"):
             with os.fdopen(os.dup(file), "rb") as reader:
                 data = reader.read()
             records, self._size = parse(data)
@@ -286,10 +282,6 @@ class TranscriptFile(Transcript):
             self._mutating = {r.call for r in self if _starts_mutating(r)}
             if self._size < len(data):
                 os.ftruncate(file, self._size)
-        except OSError as error:
-            raise TranscriptError(
-                f"the transcript {self.path} cannot be read: {error.strerror}"
-            ) from None
 
     def append(self, record: Record) -> None:
         """Writes a record, then adds it.
@@ -345,8 +337,5 @@ def write_all(file: int, data: bytes) -> None:
 
 def load(path: Path) -> list[Record]:
     """The records of a transcript file, for reading only. Raises `TranscriptError`."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise TranscriptError(f"the transcript {path} cannot be read: {error.strerror}") from None
-    return parse(data)[0]
+    with told_as(TranscriptError, f"the transcript {path} cannot be read"):
+        return parse(path.read_bytes())[0]

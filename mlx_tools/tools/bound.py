@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.errors import ConfigError, UsageError, told_as
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
 from mlx_tools.paths import data_dir, private_dir, read_private, write_whole
 from mlx_tools.tools.tool import Preview, Run, Tool
@@ -147,12 +147,11 @@ class BoundSources:
     def names(self) -> list[str]:
         """The names of all sources, in order. Raises ConfigError where the folder cannot be
         read."""
-        try:
-            found = [Path(name) for name in os.listdir(self.folder)]  # noqa: PTH208
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise ConfigError(f"{self.folder} cannot be read: {error.strerror}") from None
+        with told_as(ConfigError, f"{self.folder} cannot be read"):
+            try:
+                found = [Path(name) for name in os.listdir(self.folder)]  # noqa: PTH208
+            except FileNotFoundError:
+                return []
         return sorted(
             p.stem for p in found if p.suffix == ".json" and SOURCE_NAME.fullmatch(p.stem)
         )
@@ -161,14 +160,12 @@ class BoundSources:
         """The source of this name. Raises UsageError where there is none, ConfigError where it
         cannot be read as one: what was agreed to is then not known."""
         path = self._path(name)
-        try:
-            data = read_private(path, MAX_SOURCE_BYTES)
-        except FileNotFoundError:
-            known = ", ".join(self.names()) or "none"
-            hint = f"there is {known}"
-            raise UsageError(f"there is no source of tools {name}", hint=hint) from None
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+        with told_as(ConfigError, f"{path} cannot be read", _HINT):
+            try:
+                data = read_private(path, MAX_SOURCE_BYTES)
+            except FileNotFoundError:
+                hint = f"there is {', '.join(self.names()) or 'none'}"
+                raise UsageError(f"there is no source of tools {name}", hint=hint) from None
         from pydantic import TypeAdapter, ValidationError
 
         try:
@@ -182,19 +179,16 @@ class BoundSources:
         text = json.dumps(asdict(source), indent=1)
         path = self._path(source.name)
         private_dir(self.folder)
-        try:
+        with told_as(ConfigError, f"{path} cannot be written"):
             write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
     def remove(self, name: str) -> None:
         """Forget a source. Raises UsageError where there is none of this name."""
-        try:
-            self._path(name).unlink()
-        except FileNotFoundError:
-            raise UsageError(f"there is no source of tools {name}") from None
-        except OSError as error:
-            raise ConfigError(f"{self._path(name)}: {error.strerror}") from None
+        with told_as(ConfigError, str(self._path(name))):
+            try:
+                self._path(name).unlink()
+            except FileNotFoundError:
+                raise UsageError(f"there is no source of tools {name}") from None
 
     def _path(self, name: str) -> Path:
         if not SOURCE_NAME.fullmatch(name):

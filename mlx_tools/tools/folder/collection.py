@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError
+from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError, told_as
 from mlx_tools.messages import ALIASES, TOOL_NAME
 from mlx_tools.paths import data_dir, private_dir, read_data, read_private, write_whole
 from mlx_tools.process import clean
@@ -159,29 +159,26 @@ class ToolCollection:
         check_folder_name(name)
         private_dir(self.folder)
         draft = self._beside(name, "draft")
-        try:
-            with self._changing():
-                write_files(found.contents, draft)
-                added = replace(read_folder(draft), path=path)
-                # not every file system keeps whether files may be executed
-                now, then = ({n: f.data for n, f in one.contents.items()} for one in (added, found))
-                if now != then:
-                    raise UsageError(f"{path} was changed by somebody else", hint="add it again")
-                before = self.said()
-                was = before.trusted.get(str(path), "")
-                # either is trusted until the new one is in its place: whoever is killed leaves both
-                self._write(before.saying("trusted", str(path), f"{was} {added.digest}"))
-                try:
-                    if os.path.lexists(path):
-                        path.rename(self._beside(name, "old"))
-                    draft.rename(path)
-                except OSError:
-                    self._write(before)
-                    raise
-                trusted = before.saying("trusted", str(path), added.digest)
-                self._write(trusted.saying("making", name, None))
-        except OSError as error:
-            raise UsageError(f"{path} cannot be made: {error.strerror}") from None
+        with told_as(UsageError, f"{path} cannot be made"), self._changing():
+            write_files(found.contents, draft)
+            added = replace(read_folder(draft), path=path)
+            # not every file system keeps whether files may be executed
+            now, then = ({n: f.data for n, f in one.contents.items()} for one in (added, found))
+            if now != then:
+                raise UsageError(f"{path} was changed by somebody else", hint="add it again")
+            before = self.said()
+            was = before.trusted.get(str(path), "")
+            # either is trusted until the new one is in its place: whoever is killed leaves both
+            self._write(before.saying("trusted", str(path), f"{was} {added.digest}"))
+            try:
+                if os.path.lexists(path):
+                    path.rename(self._beside(name, "old"))
+                draft.rename(path)
+            except OSError:
+                self._write(before)
+                raise
+            trusted = before.saying("trusted", str(path), added.digest)
+            self._write(trusted.saying("making", name, None))
         return added
 
     def trust(self, found: ToolFolder) -> None:
@@ -196,17 +193,14 @@ class ToolCollection:
         """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
         UsageError where there is none, and where it cannot be moved away: all is then as it was."""
         path, gone = self.must_have(name), self._beside(name, "gone")
-        try:
-            with self._changing():
-                path.rename(gone)
-                try:
-                    unsaid = self.said().saying("trusted", str(path), None)
-                    self._write(unsaid.saying("switched", name, None))
-                except MlxToolsError:  # nothing was forgotten: it is back
-                    gone.rename(path)
-                    raise
-        except OSError as error:
-            raise UsageError(f"{path} cannot be removed: {error.strerror}") from None
+        with told_as(UsageError, f"{path} cannot be removed"), self._changing():
+            path.rename(gone)
+            try:
+                unsaid = self.said().saying("trusted", str(path), None)
+                self._write(unsaid.saying("switched", name, None))
+            except MlxToolsError:  # nothing was forgotten: it is back
+                gone.rename(path)
+                raise
         if os.path.lexists(gone):
             raise UsageError(
                 f"{name} is no tool any more, but {gone} cannot be deleted", hint="do so yourself"
@@ -220,13 +214,12 @@ class ToolCollection:
         Raises UsageError where somebody else is at it for long."""
         private_dir(self.record.parent)
         with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(self._locked(fcntl.LOCK_EX, self._patience))
-            except BlockingIOError:
-                why = "another program is changing the tools folder"
-                raise UsageError(f"{self.folder} cannot be changed: {why}") from None
-            except OSError as error:
-                raise self._unwritten(error) from None
+            with told_as(ConfigError, f"{self.record} cannot be written"):
+                try:
+                    held.enter_context(self._locked(fcntl.LOCK_EX, self._patience))
+                except BlockingIOError:
+                    why = "another program is changing the tools folder"
+                    raise UsageError(f"{self.folder} cannot be changed: {why}") from None
             self._put_right()
             try:
                 yield
@@ -286,13 +279,8 @@ class ToolCollection:
         """Writes what the user said, whole or not at all. Raises ConfigError."""
         known = {what: dict(sorted(named.items())) for what, named in asdict(said).items()}
         value = {"version": _VERSION} | {w: n for w, n in known.items() if n or w != "making"}
-        try:
+        with told_as(ConfigError, f"{self.record} cannot be written"):
             write_whole(self.record, json.dumps(value, indent=1).encode() + b"\n")
-        except OSError as error:
-            raise self._unwritten(error) from None
-
-    def _unwritten(self, error: OSError) -> ConfigError:
-        return ConfigError(f"{self.record} cannot be written: {error.strerror}")
 
 
 _LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
@@ -369,12 +357,11 @@ class FolderRecord:
 def read_record(path: Path) -> FolderRecord:
     """Return what stands in the file; nothing where there is none. Raises ConfigError where it
     cannot be read as one: what was switched off must not come back."""
-    try:
-        data = read_private(path, MAX_RECORD_BYTES)
-    except FileNotFoundError:
-        return FolderRecord()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=_HINT) from None
+    with told_as(ConfigError, f"{path} cannot be read", _HINT):
+        try:
+            data = read_private(path, MAX_RECORD_BYTES)
+        except FileNotFoundError:
+            return FolderRecord()
     try:
         value = json.loads(data)
         making = {**value.pop("making", {})}
@@ -413,18 +400,18 @@ def write_template(folder: Path, name: str) -> Path:
     if name in ALIASES:
         raise UsageError(f"{name} is another name of {ALIASES[name]}", hint="give yours another")
     made = folder.absolute() / name
-    try:
-        made.mkdir()
-    except FileExistsError:
-        raise UsageError(f"{made} is there already", hint="name another, or remove it") from None
-    except OSError as error:
-        raise UsageError(f"{made} cannot be made: {error.strerror}") from None
-    try:
-        for file, source in _TEMPLATE.items():
-            text = read_data(f"prompts/new-tool/{source}").replace("{{name}}", name)
-            file = file.format(name=re.sub(r"\W", "_", name))
-            (made / file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        shutil.rmtree(made, ignore_errors=True)  # half a tool would only be in the way
-        raise UsageError(f"{made} cannot be made: {error.strerror}") from None
+    with told_as(UsageError, f"{made} cannot be made"):
+        try:
+            made.mkdir()
+        except FileExistsError:
+            hint = "name another, or remove it"
+            raise UsageError(f"{made} is there already", hint=hint) from None
+        try:
+            for file, source in _TEMPLATE.items():
+                text = read_data(f"prompts/new-tool/{source}").replace("{{name}}", name)
+                file = file.format(name=re.sub(r"\W", "_", name))
+                (made / file).write_text(text, encoding="utf-8")
+        except OSError:
+            shutil.rmtree(made, ignore_errors=True)  # half a tool would only be in the way
+            raise
     return made
