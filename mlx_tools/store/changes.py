@@ -19,6 +19,7 @@ from typing import Final
 
 from mlx_tools.store.artifacts import Change, UndoStore
 from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
+from mlx_tools.store.transcript import write_all
 
 MAX_NEW_FOLDERS: Final = 32
 """Folders that one call may make; each is held open until the file is there."""
@@ -343,9 +344,7 @@ def _temporary(
     fd = os.open(name, flags, 0o666 if usual else 0o600, dir_fd=place.folder)
     try:
         try:
-            left = memoryview(content)
-            while left:
-                left = left[os.write(fd, left) :]
+            write_all(fd, content)
             if before is not None:
                 _take_over(fd, before)
             elif mode:

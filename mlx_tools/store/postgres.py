@@ -203,27 +203,24 @@ class PostgresDatabase:
                 f"{self.place} is no address of a PostgreSQL database", hint=_WRITTEN
             ) from None
         try:
-            self._check(connection)
+            version = connection.info.server_version // 10_000
+            encoding = connection.info.parameter_status("server_encoding")
+            why = hint = ""
+            if version < OLDEST:
+                why, hint = (
+                    f"is PostgreSQL {version}, which is too old",
+                    f"use PostgreSQL {OLDEST} or newer",
+                )
+            elif encoding not in ("UTF8", "SQL_ASCII"):
+                why, hint = f"has the encoding {encoding}", "make it anew with the encoding UTF8"
+            if why:
+                raise StorageError(f"the database {self.place} {why}", hint=hint)
             for name, value in _ALIVE.items():  # the server's side of the same
                 connection.execute("SELECT set_config(%s, %s, false)", (f"tcp_{name}", str(value)))
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _check(self, connection: Connection) -> None:
-        version = connection.info.server_version // 10_000
-        if version < OLDEST:
-            raise StorageError(
-                f"the database {self.place} is PostgreSQL {version}, which is too old",
-                hint=f"use PostgreSQL {OLDEST} or newer",
-            )
-        encoding = connection.info.parameter_status("server_encoding")
-        if encoding not in ("UTF8", "SQL_ASCII"):
-            raise StorageError(
-                f"the database {self.place} has the encoding {encoding}",
-                hint="make it anew with the encoding UTF8",
-            )
 
     # --- tables ---
 
@@ -251,20 +248,18 @@ class PostgresDatabase:
                     hint="use the version of mlx-tools that wrote it, or another database",
                 )
             if due is not None:
-                self._write(connection, form, due)
+                for ours, theirs in _TRANSLATED:
+                    due = due.replace(ours, theirs)
+                schema = schema_of(form)
+                connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+                connection.execute("SELECT set_config('search_path', %s, true)", (schema,))
+                connection.execute(due)
+                connection.execute(
+                    f"INSERT INTO {_CORE}.formats VALUES (%s, %s)"  # noqa: S608 (constants)
+                    " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
+                    (form.file, form.version),
+                )
         self._made.add(form.file)
-
-    def _write(self, connection: Connection, form: FileFormat, statements: str) -> None:
-        for ours, theirs in _TRANSLATED:
-            statements = statements.replace(ours, theirs)
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema_of(form)}")
-        connection.execute("SELECT set_config('search_path', %s, true)", (schema_of(form),))
-        connection.execute(statements)
-        connection.execute(
-            f"INSERT INTO {_CORE}.formats VALUES (%s, %s)"  # noqa: S608 (constants)
-            " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
-            (form.file, form.version),
-        )
 
     # --- errors ---
 
@@ -330,21 +325,18 @@ def schema_of(form: FileFormat) -> str:
     return _CORE if form is SESSIONS else f"{_CORE}_{form.file.partition('.')[0]}"
 
 
-class _Row(tuple[Any, ...]):
-    """A row, whose values are had by number or by name."""
-
-    names: dict[str, int]
-
-    def __getitem__(self, key: Any) -> Any:
-        return super().__getitem__(self.names[key] if isinstance(key, str) else key)
-
-    def keys(self) -> list[str]:
-        return list(self.names)
-
-
 def _named_rows(cursor: Any) -> Any:
+    """Rows whose values are had by number or by name."""
     names = {column.name: at for at, column in enumerate(cursor.description or ())}
-    return type("_Row", (_Row,), {"names": names})
+
+    class Row(tuple[Any, ...]):
+        def __getitem__(self, key: Any) -> Any:
+            return super().__getitem__(names[key] if isinstance(key, str) else key)
+
+        def keys(self) -> list[str]:
+            return list(names)
+
+    return Row
 
 
 class _Transaction:

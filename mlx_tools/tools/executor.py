@@ -140,7 +140,7 @@ async def _attempt(
         else:
             outcome = loop.create_future()
             running = _guarded(tool, arguments, outcome)
-            task = loop.create_task(_shell(running))
+            task = loop.create_task(_quiet(running))
     except TooManyThreads as error:
         return None, error
     finally:
@@ -192,8 +192,8 @@ async def _guarded(
         settle(outcome, (None, error))
 
 
-async def _shell(running: Coroutine[Any, Any, None]) -> None:
-    """Lets a task end quietly whose call was closed by `_end`."""
+async def _quiet(running: Coroutine[Any, Any, None]) -> None:
+    """Lets a task end quietly whose call was closed by `_leave`."""
     with contextlib.suppress(RuntimeError):
         await running
 
@@ -206,21 +206,20 @@ def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
     """Cancels a task that nobody waits for, and sees to it that it cannot keep the loop open."""
     task.cancel()
     _left.add(task)
-    end = asyncio.get_running_loop().call_later(_GRACE, _end, task, running)
+
+    def end() -> None:  # it swallowed its cancellation: what it waits for is closed
+        with contextlib.suppress(Exception):
+            running.close()
+        task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(_GRACE, end)
 
     def ended(task: asyncio.Future[Any]) -> None:
-        end.cancel()
+        timer.cancel()
         _left.discard(task)
         running.close()  # where it was cancelled before it began
 
     task.add_done_callback(ended)
-
-
-def _end(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
-    """Ends a task that swallowed its cancellation, by closing the call that it waits for."""
-    with contextlib.suppress(Exception):
-        running.close()
-    task.cancel()
 
 
 def _copied(value: Any) -> Any:
@@ -231,11 +230,10 @@ def _copied(value: Any) -> Any:
 
 
 def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:
-    value, error = outcome
+    text, error = outcome
     if error is not None:
         return _failed(*_words(error, clean), duration_ms)
-    sources = value if isinstance(value, Sources) else None
-    text = value
+    sources = text if isinstance(text, Sources) else None
     if sources is not None:
         text = "\n".join(part for part in (lay_out(sources).text, sources.note) if part)
     if len(text) > MAX_OUTPUT_CHARS:

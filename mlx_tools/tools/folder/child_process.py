@@ -62,8 +62,11 @@ def main() -> None:
         return
     status = _watched(worker, results)
     _end_all()
-    if status is None:
-        _remove([more for more in sys.argv[3:] if more.startswith(_PASSING)])
+    passing = [more for more in sys.argv[3:] if more.startswith(_PASSING)]
+    if status is None and passing:
+        import shutil
+
+        shutil.rmtree(passing[0].removeprefix(_PASSING), ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody reads it any more
         _write(results, _line({"ended": status}))
     if os.getpgrp() == os.getpid():
@@ -115,7 +118,10 @@ def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool
         told = {"fault": _words(error, folder)}
         return _line(told | ({"trace": _trace(error)} if traced else {}))
     if not isinstance(value, dict):
-        return _line({"fault": f"execute returned {_kind(value)}, and must return a dict"})
+        kind = type(value).__name__
+        kind = f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+        kind = "None" if value is None else kind
+        return _line({"fault": f"execute returned {kind}, and must return a dict"})
     try:
         return _line({"result": value})
     except (TypeError, ValueError, RecursionError) as error:
@@ -142,7 +148,10 @@ def _called(execute: Callable[..., Any], arguments: dict[str, Any], results: int
     if hasattr(value, "__await__"):
         import asyncio
 
-        value = asyncio.run(_awaited(value))
+        async def awaited() -> Any:
+            return await value
+
+        return asyncio.run(awaited())
     return value
 
 
@@ -156,10 +165,6 @@ def _takes_progress(function: Any) -> bool:
             return False
         function = getattr(function, "__wrapped__", None)
     return False
-
-
-async def _awaited(value: Any) -> Any:
-    return await value
 
 
 def _reporter(results: int) -> Callable[..., None]:
@@ -196,11 +201,6 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARS:]
     except Exception:
         return ""
-
-
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
 # --- who watches --------------------------------------------------------------------------------
@@ -305,13 +305,6 @@ def _end_all() -> None:
             _send(pid, signal.SIGKILL)
         _reaped(-1)
         time.sleep(0.005)
-
-
-def _remove(passing: list[str]) -> None:
-    if passing:
-        import shutil
-
-        shutil.rmtree(passing[0].removeprefix(_PASSING), ignore_errors=True)
 
 
 def _send(pid: int, number: int) -> None:
