@@ -13,20 +13,23 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
+from mlx_tools import Answered, Controller, Policy, tool
 from mlx_tools.backends import CompletionsBackend, ServerBackend
+from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendDead
+from mlx_tools.transcript import Outcome
 from tests.backends.asking import ask, collect, request
 from tests.backends.test_server_process import is_alive, wait_until_gone
-from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
+from tests.backends.tiny import END, LLAMA, SLIDING, make_chain_model, make_tiny_model
 from tests.conftest import ENVIRON
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 PROMPT = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
-END = "<|im_end|>"
 
 
 def raw(url: str, prompt: str, **options: Any) -> str:
@@ -68,7 +71,6 @@ CACHED_WHOLE = "Either input_embeddings or prompt"
 """What the server's log says of a prompt that its cache held whole."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 8])
 def test_what_kills_the_server_is_recognised_and_our_own_is_started_again(
     own: ServerBackend, tokens: int
@@ -85,7 +87,6 @@ def test_what_kills_the_server_is_recognised_and_our_own_is_started_again(
     assert any("started again" in note for note in own.notes)
 
 
-@pytest.mark.slow
 def test_a_completion_continued_with_its_own_text_is_answered(
     own: ServerBackend, tmp_path: Path
 ) -> None:
@@ -101,7 +102,6 @@ def test_a_completion_continued_with_its_own_text_is_answered(
     assert CACHED_WHOLE in log.read_text()
 
 
-@pytest.mark.slow
 def test_an_entry_that_cannot_be_shortened_is_pushed_out_of_the_cache(
     real_model: Path, tmp_path: Path
 ) -> None:
@@ -118,9 +118,6 @@ def test_an_entry_that_cannot_be_shortened_is_pushed_out_of_the_cache(
         assert CACHED_WHOLE in log.read_text()
     finally:
         asyncio.run(server.aclose())
-
-
-# --- guided turns -----------------------------------------------------------------------------
 
 
 # --- random walks -----------------------------------------------------------------------------
@@ -178,7 +175,6 @@ class Walk:
             await asyncio.gather(*(self.step() for _ in range(self.random.choice([1, 1, 2, 3]))))
 
 
-@pytest.mark.slow
 def test_no_walk_of_requests_kills_the_server_or_stays_unanswered(
     own: ServerBackend, tmp_path: Path
 ) -> None:
@@ -194,7 +190,6 @@ def test_no_walk_of_requests_kills_the_server_or_stays_unanswered(
 # --- the rest of a real server ----------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) -> None:
     backend = CompletionsBackend(real_server)
     prompt = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
@@ -210,7 +205,6 @@ def test_the_embedded_model_answers_and_its_cache_is_reported(real_server: str) 
     assert again.cached_tokens >= again.prompt_tokens - 1
 
 
-@pytest.mark.slow
 def test_a_stream_that_is_closed_stops_the_generation(real_server: str) -> None:
     async def closed(backend: CompletionsBackend) -> None:
         for _ in range(3):
@@ -240,7 +234,6 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.slow
 def test_a_server_that_reads_a_long_prompt_is_gone_when_its_parent_is_killed(
     real_model: Path, tmp_path: Path
 ) -> None:
@@ -255,3 +248,59 @@ def test_a_server_that_reads_a_long_prompt_is_gone_when_its_parent_is_killed(
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait(10)
         assert wait_until_gone(pid)
+
+
+# --- its own function calling: its template, its parser, its stream; and what it drops -----------
+
+
+GOOD = '{"name": "weather", "arguments": {"city": "Paris"}}'
+CALLS = {
+    "<tools>": "<tool_call>",
+    "</tool_call>": END,
+    "<result>": "It is sunny.",
+    "It is sunny.": END,
+}
+
+
+def run(folder: Path, log: Path) -> tuple[Outcome, list[str]]:
+    asked: list[str] = []
+
+    @tool(effects={"read"})
+    def weather(city: str) -> str:
+        """The weather in a city."""
+        asked.append(city)
+        return f"sunny in {city}"
+
+    async def answered() -> Outcome:
+        server = ServerBackend(folder, log_folder=log, environ=ENVIRON)
+        try:
+            controller = Controller(
+                backend=server,
+                tools=[weather],
+                policy=Policy(allow=["weather"]),
+                settings=RunSettings(route={"path": "native"}),
+            )
+            return await controller.run("Is it sunny in Paris?")
+        finally:
+            await server.aclose()
+
+    return anyio.run(answered), asked
+
+
+def test_calls_that_the_server_reads_run(real_model: Path, tmp_path: Path) -> None:
+    chain = CALLS | {"<tool_call>": GOOD, GOOD: "</tool_call>"}
+    outcome, asked = run(make_chain_model(tmp_path / "model", real_model, chain), tmp_path)
+    assert isinstance(outcome, Answered), outcome
+    assert (outcome.answer, asked) == ("It is sunny.", ["Paris"])
+    assert outcome.calls[0].repairs == () and outcome.mends == 0
+    assert outcome.usage.prompt_tokens
+
+
+def test_calls_that_the_server_drops_are_asked_for_by_the_prompt(
+    real_model: Path, tmp_path: Path
+) -> None:
+    broken, rest = '{"name": "weather", ', 'weather","arguments":{"city":"Paris"}}'
+    chain = CALLS | {"<tool_call>": broken, broken: "</tool_call>", '":"': rest, rest: END}
+    outcome, asked = run(make_chain_model(tmp_path / "model", real_model, chain), tmp_path)
+    assert isinstance(outcome, Answered), outcome
+    assert (outcome.answer, asked, outcome.mends) == ("It is sunny.", ["Paris"], 1)

@@ -93,50 +93,47 @@ def test_no_json_value_breaks_the_reading_of_an_event(value: Any) -> None:
 MLX_LM = "0.32.2-0.32.4-Linux-6.1-x86_64-with-glibc2.36-"
 
 
-def edited(
-    texts: list[str], tokens: int | None, *, finish: str = "stop", fingerprint: str = MLX_LM
-) -> bool:
+VLLM = "vllm"
+CUT_IN_TWO = ['{"a":"Use ', "", "", ' tags"}']
+THOUGHT = [*[""] * 9, "Sure", "."]
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens", "finish", "server", "edited"),
+    [
+        # as many tokens as pieces; or nobody counts
+        (["Hel", "lo", " there"], 4, "stop", MLX_LM, False),
+        (["Hel", "lo", " there"], None, "stop", MLX_LM, False),
+        # tokens that leave no text by themselves
+        (["é", "€", "😀"], 3 + 1 + 2 + 3 + 1, "stop", MLX_LM, False),
+        (["a", " 1", " 2", " 3"], 4 + 3 + 1, "stop", MLX_LM, False),
+        # a native call that was cut out
+        ([], 20, "tool_calls", MLX_LM, True),
+        ([], 20, "stop", MLX_LM, True),
+        (["Sure."], 30, "length", MLX_LM, True),
+        # reasoning that was cut out; but for a thought before all text, as far as it goes
+        (CUT_IN_TWO, 5, "stop", MLX_LM, True),
+        ([""] * 9, 10, "stop", MLX_LM, True),
+        (THOUGHT, 12, "stop", MLX_LM, False),
+        (THOUGHT, 22, "stop", MLX_LM, True),
+        # other servers are only judged by bytes
+        (["Hello there, this is one event of many tokens"], 12, "stop", VLLM, False),
+        (["Hi"], 20, "stop", VLLM, True),
+    ],
+)
+def test_an_edit_is_told_by_tokens_that_left_nothing(
+    texts: list[str], tokens: int | None, finish: str, server: str, edited: bool
+) -> None:
     collector = Collector("http://there", 512)
-    usage = None if tokens is None else {"completion_tokens": tokens}
 
     def event(text: str, reason: str | None = None) -> bytes:
         choice = {"text": text, "finish_reason": reason}
-        value = {"choices": [choice], "system_fingerprint": fingerprint}
+        value = {"choices": [choice], "system_fingerprint": server}
         return f"data: {json.dumps(value)}\n\n".encode()
 
     for text in texts:
         list(collector.feed(event(text)))
+    usage = None if tokens is None else {"completion_tokens": tokens}
     end = f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
     list(collector.feed(event("", finish) + end.encode()))
-    return collector.last().edited
-
-
-def test_text_with_as_many_tokens_as_pieces_is_not_edited() -> None:
-    assert not edited(["Hel", "lo", " there"], 4)
-    assert not edited(["Hel", "lo", " there"], None)
-
-
-def test_tokens_that_leave_no_text_by_themselves_are_no_edit() -> None:
-    assert not edited(["é", "€", "😀"], 3 + 1 + 2 + 3 + 1)
-    assert not edited(["a", " 1", " 2", " 3"], 4 + 3 + 1)
-
-
-def test_a_native_call_that_was_cut_out_is_an_edit() -> None:
-    assert edited([], 20, finish="tool_calls")
-    assert edited([], 20)
-    assert edited(["Sure."], 30, finish="length")
-
-
-def test_reasoning_that_was_cut_out_is_an_edit() -> None:
-    assert edited(['{"a":"Use ', "", "", ' tags"}'], 5)
-    assert edited([*[""] * 9], 10)
-
-
-def test_a_thought_before_the_text_is_no_edit_of_it() -> None:
-    assert not edited([*[""] * 9, "Sure", "."], 12)
-    assert edited([*[""] * 9, "Sure", "."], 22)  # more than the thought's tokens are gone
-
-
-def test_other_servers_are_only_judged_by_bytes() -> None:
-    assert not edited(["Hello there, this is one event of many tokens"], 12, fingerprint="vllm")
-    assert edited(["Hi"], 20, fingerprint="vllm")
+    assert collector.last().edited is edited

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import quality_page as page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "benchmarks" / "hostile_pages.py"
@@ -80,7 +82,6 @@ def test_the_figures_of_the_race_are_those_that_were_measured() -> None:
 RECALL = ROOT / "benchmarks" / "kb_recall.py"
 KEPT = json.loads(RECALL.with_suffix(".json").read_text())
 PYTHON = KEPT["found"]["python"]
-QUESTIONS = json.loads((ROOT / "benchmarks" / "kb_questions.json").read_text())
 
 
 def test_the_figures_of_recall_are_those_that_were_measured() -> None:
@@ -95,22 +96,50 @@ def test_the_figures_of_recall_are_those_that_were_measured() -> None:
     assert f"{PYTHON['again']['nothing_changed']['seconds']} s" in page
 
 
-def test_it_was_measured_on_many_files_and_questions_nobody_repeats() -> None:
-    assert PYTHON["files"] >= 2_000
-    asked = {question["question"] for question in QUESTIONS}
-    assert len(asked) == len(QUESTIONS) >= 100
-    assert all(question["files"] for question in QUESTIONS)
-    for of, found in KEPT["found"].items():
-        asked_of = [question for question in QUESTIONS if question["of"] == of]
-        assert len(asked_of) >= 50
-        for engine in found["engines"].values():
-            assert len(engine["places"]) == len(asked_of)
+# --- the page on call quality is what the kept runs say, and keeps what was measured -------------
 
 
-def test_a_second_add_touched_what_changed_and_nothing_else() -> None:
-    again = PYTHON["again"]
-    assert again["nothing_changed"]["rows_as_before"] is True
-    changes = again["five_changes"]
-    assert (changes["changed"], changes["added"], changes["removed"]) == (3, 1, 1)
-    assert changes["rows_as_before"] == again["files"] - 4
-    assert changes["unchanged"] <= changes["rows_as_before"]  # of those, files that hold text
+def result(
+    number: int, strategy: str, *, correct: bool, category: str = "multiple"
+) -> dict[str, Any]:
+    call = {"name": "play", "arguments": {"songs": [f"{number}"]}, "repairs": []}
+    of = {"type": "item", "category": category, "strategy": strategy, "id": f"{category}_{number}"}
+    told = {"correct": correct, "valid": True, "calls": [call], "requests": 2, "seconds": None}
+    return of | told | {"completion": "left out"}
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in [{"type": "settings"}, *rows]))
+    return path
+
+
+def test_the_committed_page_is_up_to_date() -> None:
+    assert page.main(["--check"]) == 0
+
+
+def test_what_is_kept_is_each_questions_last_result_with_its_calls(tmp_path: Path) -> None:
+    copy = tmp_path / "page.md"
+    copy.write_text(page.PAGE.read_text())
+    old = write(
+        tmp_path / "old", [result(1, "free", correct=False), result(2, "free", correct=True)]
+    )
+    new = write(tmp_path / "new", [result(1, "free", correct=True)])
+    where = ["--folder", str(tmp_path), "--page", str(copy)]
+    for file in (old, new):
+        assert page.main(["--keep", "embedded", *where, str(file)]) == 0
+    kept = [json.loads(line) for line in (tmp_path / "embedded.jsonl").read_text().splitlines()]
+    assert [(one["id"], one["correct"]) for one in kept] == [
+        ("multiple_1", True),
+        ("multiple_2", True),
+    ]
+    assert kept[0]["calls"] == result(1, "free", correct=True)["calls"]
+    assert "completion" not in kept[0]
+    assert "| `multiple` | 2 of 2, 100 % (34–100) |" in copy.read_text()
+    assert page.main(["--check", *where]) == 0
+    copy.write_text(copy.read_text().replace("2 of 2", "1 of 2"))
+    assert page.main(["--check", *where]) == 1
+
+
+def test_a_page_without_a_place_for_a_table_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no place for the table of a strong model"):
+        page.written("# Nothing", tmp_path)

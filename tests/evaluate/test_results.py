@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.app.proposal import Proposal
+from mlx_tools.app.statistics import mcnemar, wilson
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
 from mlx_tools.evaluate.bfcl_data import BfclItem, load_items, run_bfcl
 from mlx_tools.evaluate.results import Key, Results, summarise, table
@@ -283,3 +284,40 @@ def test_the_table_has_strategies_side_by_side() -> None:
     ]
     assert Counter(len(line) for line in lines[:4]).most_common(1)[0][1] == 4
     assert table(summarise([])).strip() == "items"
+
+
+# --- intervals and tests: properties, and values that are in print -------------------------------
+
+shares = st.integers(1, 5000).flatmap(
+    lambda total: st.tuples(st.integers(0, total), st.just(total))
+)
+
+
+@given(shares)
+def test_an_interval_holds_its_share_and_stays_within_0_and_1(share: tuple[int, int]) -> None:
+    hits, total = share
+    low, high = wilson(hits, total)
+    assert 0 <= low <= hits / total <= high <= 1
+    assert low < high
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [
+        # Newcombe 1998, Statistics in Medicine 17, table I, method 3
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_intervals_are_those_in_print(hits: int, total: int, low: float, high: float) -> None:
+    assert wilson(hits, total) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_mcnemar_is_the_binomial_test() -> None:
+    assert mcnemar(0, 5) == pytest.approx(2 * 0.5**5)
+    assert mcnemar(1, 9) == pytest.approx(2 * 11 / 1024)
+    assert mcnemar(0, 0) == 1
+    with pytest.raises(ValueError, match="at least 0"):
+        mcnemar(-1, 2)

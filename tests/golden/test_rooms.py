@@ -33,7 +33,6 @@ from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
     DecisionRecord,
-    Header,
     ObservationRecord,
     Record,
     UserRecord,
@@ -80,13 +79,15 @@ def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
     assert any("Look again." in line for line in difference.lines() if line.startswith("+"))
 
 
-def test_a_chat_format_is_the_prompts(golden: Golden) -> None:
-    def other(header: Header) -> Header:
-        return replace(header, chat_format={**header.chat_format, "user": ["<u>", "</u>"]})
+def headed(golden: Golden, **header: Any) -> Golden:
+    """The transcript with another header."""
+    return replace(golden, header=replace(golden.header, **header))
 
-    rooms = {d.room for d in replay(replace(golden, header=other(golden.header))).differences}
-    assert rooms == {"prompt"}
-    whats = found(replace(golden, header=other(golden.header)))
+
+def test_a_chat_format_is_the_prompts(golden: Golden) -> None:
+    other = {**golden.header.chat_format, "user": ["<u>", "</u>"]}
+    whats = found(headed(golden, chat_format=other))
+    assert {room for room, _ in whats} == {"prompt"}
     assert ("prompt", "the chat format chatml") in whats
 
 
@@ -112,8 +113,7 @@ def test_a_call_that_was_not_read_then_is_readings(golden: Golden) -> None:
 
 def test_another_policy_is_policys_and_nothing_elses(golden: Golden) -> None:
     denies = Policy(allow=["calculator", "clock"], deny=["calculator"]).to_json()
-    denied = replace(golden, header=replace(golden.header, policy=denies))
-    assert {room for room, _ in found(denied)} == {"policy"}
+    assert {room for room, _ in found(headed(golden, policy=denies))} == {"policy"}
 
 
 def test_another_tool_is_the_tools(golden: Golden) -> None:
@@ -137,9 +137,8 @@ def test_another_outcome_is_the_outcomes(golden: Golden) -> None:
 
 def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
     stuck = calculated(*(call("calculator", expression=f"{n}+1") for n in range(5)))
-    limits = {**stuck.header.limits, "max_iterations": 9}
-    rooms = {room for room, _ in found(replace(stuck, header=replace(stuck.header, limits=limits)))}
-    assert rooms == {"outcome"}
+    more = headed(stuck, limits={**stuck.header.limits, "max_iterations": 9})
+    assert {room for room, _ in found(more)} == {"outcome"}
 
 
 def test_what_changed_is_accepted_and_then_passes(golden: Golden) -> None:
@@ -153,11 +152,10 @@ def test_what_changed_is_accepted_and_then_passes(golden: Golden) -> None:
 
 
 def test_a_change_that_needs_the_model_is_not_accepted(golden: Golden) -> None:
-    policy = Policy(allow=["clock"]).to_json()  # the call is refused; its output stands there still
-    other = replace(golden, header=replace(golden.header, policy=policy))
-    limits = {**golden.header.limits, "max_iterations": 9}
-    ends = replace(golden.header, limits=limits)
-    cut = replace(golden, header=ends, records=golden.records[:-2])
+    # the call is refused; its output stands there still
+    other = headed(golden, policy=Policy(allow=["clock"]).to_json())
+    longer = headed(golden, limits={**golden.header.limits, "max_iterations": 9})
+    cut = replace(longer, records=golden.records[:-2])
     with pytest.raises(CannotSettle, match="would go on"):
         settled(cut)
     with pytest.raises(CannotSettle):
@@ -210,9 +208,7 @@ def test_an_older_version_is_upgraded(golden: Golden) -> None:
         replace(r, prompt=None, kept=0) if isinstance(r, CompletionRecord) else r
         for r in golden.records
     ]
-    header = replace(golden.header, version=1)
-    before = replace(golden, header=header, records=tuple(old))
-    done = settled(before)
+    done = settled(replace(headed(golden, version=1), records=tuple(old)))
     assert done.now.header.version == 2
     assert done.now.records == golden.records
 
