@@ -254,7 +254,7 @@ def test_silence_after_the_reason_ends_the_completion_without_an_error() -> None
         request.until_gone()
 
     with serving(complete) as server:
-        text, last = ask(CompletionsBackend(server.url), idle_timeout=1.0)
+        text, last = ask(CompletionsBackend(server.url), idle_timeout=0.5)
     assert (text, last.finish_reason) == ("Hi", "stop")
 
 
@@ -361,7 +361,7 @@ def test_an_exception_of_a_client_is_translated_on_its_way_out() -> None:
 
         async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
             with pytest.raises(MlxToolsError) as caught:
-                await collect(CompletionsBackend("http://there", client=client))
+                await collect(CompletionsBackend("http://there", client=client, retry=AT_ONCE))
             return caught.value
 
     for kind, ours in (

@@ -21,6 +21,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.errors import BackendError, UsageError
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer
+from tests.backends.asking import AT_ONCE
 
 OSLO = ChatCall("get_weather", '{"city": "Oslo"}')
 NOTE = ChatCall("save_note", '{"title":"Dentist","tags":["health","friday"],"urgent":true}')
@@ -37,7 +38,7 @@ def probe(*script: Any, chat: bool = True) -> NativeVerdict:
     with ScriptedServer(*script, chat=chat) as server:
 
         async def asked() -> NativeVerdict:
-            backend = CompletionsBackend(server.url)
+            backend = CompletionsBackend(server.url, retry=AT_ONCE)
             return await probe_native(backend, server=server.url, model="m", at="2026-11-23")
 
         return anyio.run(asked)

@@ -22,7 +22,9 @@ from mlx_tools.errors import (
 )
 from tests.backends.asking import ask
 from tests.backends.loopback import SSE, Connection
-from tests.backends.vendor_servers import VENDORS, Turn, asked, says, scripted
+from tests.backends.vendor_servers import VENDORS, Turn, asked, no_pauses, says, scripted
+
+__all__ = ["no_pauses"]  # a fixture
 
 pytest.importorskip("anthropic")
 pytest.importorskip("ollama")

@@ -15,8 +15,10 @@ from mlx_tools.backends.transport import Retry
 from mlx_tools.errors import BackendError, BackendUnreachable, UsageError
 from tests.backends.asking import ask
 from tests.backends.loopback import Connection, Server, says, serving
-from tests.backends.vendor_servers import VENDORS, scripted
+from tests.backends.vendor_servers import VENDORS, no_pauses, scripted
 from tests.tools.web_server import certificate
+
+__all__ = ["no_pauses"]  # a fixture
 
 _VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import pytest
 
 from mlx_tools.backends import AnthropicBackend, OllamaBackend
 from tests.backends.loopback import SSE, Connection, Server
@@ -73,6 +75,15 @@ def tells(text: str = "", *calls: tuple[str, dict[str, Any]], thought: str = "")
         send({}, done=True, done_reason="stop", prompt_eval_count=100, eval_count=7)
 
     return answer
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An SDK that asks again does so at once."""
+    with suppress(ImportError):
+        from anthropic import AsyncAnthropic
+
+        monkeypatch.setattr(AsyncAnthropic, "_calculate_retry_timeout", lambda *given: 0.0)
 
 
 VENDORS = {"anthropic": (AnthropicBackend, says), "ollama": (OllamaBackend, tells)}
