@@ -60,7 +60,7 @@ class Results:
         self._file: BinaryIO | None = None
         plain = json.loads(_text(settings))
         self.fingerprint = hashlib.sha256(_text(plain).encode()).hexdigest()[:16]
-        self._header = {
+        self._header: dict[str, Any] = {
             "type": "settings",
             "format": FORMAT,
             "benchmark": benchmark,
@@ -144,7 +144,7 @@ class Results:
         elif (other := header.get("benchmark")) != self._header["benchmark"]:
             wrong = f"holds results of {other}"
         elif header.get("fingerprint") != self.fingerprint:
-            differ = _differences(settings, json.loads(_text(self._header["settings"])))
+            differ = _differences(settings, self._header["settings"])
             raise UsageError(
                 f"{path} was written with other settings: {differ}",
                 hint="name another file, or ask with the settings of this one",

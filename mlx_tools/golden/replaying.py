@@ -72,14 +72,12 @@ _OF_THE_WORLD: Final = frozenset(("access_list", "changed", "edited"))
 class Replay:
     """The result of a replay.
 
-    ``now`` is the transcript as today's code would have written it, as far as the records say;
-    ``steps`` is how many completions were read.
+    ``now`` is the transcript as today's code would have written it, as far as the records say.
     """
 
     golden: Golden
     differences: tuple[Difference, ...]
     now: Golden
-    steps: int
 
     @property
     def passed(self) -> bool:
@@ -119,7 +117,6 @@ class _Replayer:
         self._comparing = Comparing(words_changed=changed)
         self._now: list[Record] = []
         self._followed: set[int] = set()  # positions of records that were compared already
-        self._steps = 0
         self._mends: list[MendRecord] = []  # of the completion that comes next
         self._session = Session(
             [],
@@ -148,7 +145,7 @@ class _Replayer:
             outcomes = outcomes_of(header, self._now)
         golden = replace(recorded, words=word_files(), outcomes=outcomes)
         now = replace(self._golden, header=header, golden=golden, records=tuple(self._now))
-        return Replay(self._golden, tuple(self._comparing.found), now, self._steps)
+        return Replay(self._golden, tuple(self._comparing.found), now)
 
     # --- the beginning ---
 
@@ -252,7 +249,6 @@ class _Replayer:
         return now
 
     def _completed(self, record: CompletionRecord) -> CompletionRecord:
-        self._steps += 1
         due = self._session.next_step()
         if not isinstance(due, Complete):
             instead = shown(due.records[0]) if isinstance(due, Write) else type(due).__name__

@@ -35,7 +35,6 @@ class ModelFiles:
 
     path: Path
     name: str
-    model_type: str | None = None
     chat_template: str | None = None
     bos_token: str | None = None
     eos_token: str | None = None
@@ -83,7 +82,6 @@ def read_model_files(path: Path, name: str | None = None) -> ModelFiles:
     return ModelFiles(
         path=path,
         name=name or path.name,
-        model_type=_string(config.get("model_type")),
         chat_template=_template(path, settings),
         bos_token=bos,
         eos_token=eos,
