@@ -15,6 +15,7 @@ from mlx_tools.backends.interface import Chunk
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import ReadingRules, read
+from tests.backends.asking import json_values
 
 RULES = ReadingRules(catalog={"weather": {}, "clock": {}})
 PARIS = {"city": "Paris"}
@@ -174,23 +175,12 @@ def test_an_error_in_the_stream_is_the_servers_own() -> None:
         turn(stream(delta(content="a"), done=False))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["index", "id", "function", "name", "arguments", "tool_calls", "content", "text"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
+VALUES = json_values(
+    "index", "id", "function", "name", "arguments", "tool_calls", "content", "text"
 )
 
 
-@given(st.lists(json_values, max_size=5), st.sampled_from(["stop", "length", "tool_calls", None]))
+@given(st.lists(VALUES, max_size=5), st.sampled_from(["stop", "length", "tool_calls", None]))
 def test_no_delta_raises_anything_but_our_errors(values: list[Any], finish: str | None) -> None:
     events = [{"choices": [{"delta": value, "finish_reason": None}]} for value in values]
     try:

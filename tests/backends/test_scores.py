@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.backends import CompletionsBackend, TokenScore
 from mlx_tools.backends.scores import ScoreReader, alphabet
-from tests.backends.asking import ask
+from tests.backends.asking import ask, json_values
 from tests.backends.loopback import Connection, answers, serving
 
 SPELLED = {byte: char for char, byte in alphabet().items()}
@@ -94,23 +94,9 @@ def test_tables_by_the_numbers_of_tokens_are_no_likelihoods() -> None:
     assert ScoreReader().read(choice) == ()
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["logprobs", "content", "top_logprobs", "token", "logprob", "bytes", "id", "tokens"]
-            ),
-            inner,
-            max_size=5,
-        )
-    ),
-    max_leaves=14,
+@given(
+    json_values("content", "top_logprobs", "token", "logprob", "bytes", "id", "tokens", "logprobs")
 )
-
-
-@given(json_values)
 def test_no_json_value_breaks_the_reading_of_likelihoods(value: Any) -> None:
     for row in ScoreReader().read({"logprobs": value}):
         assert row and all(isinstance(score.data, bytes) for score in row)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.backends.wire import MAX_EVENT, Collector, EventReader
 from mlx_tools.errors import BackendBroken, BackendError
+from tests.backends.asking import json_values
 
 lines = st.one_of(
     st.sampled_from(["", "data", "data:", ":", ": ping", "event: x", "id", "retry: 3", "data: a"]),
@@ -63,23 +64,7 @@ def test_the_limits_hold_for_lines_that_come_in_small_pieces() -> None:
             list(reader.feed(b"x" * 1000))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["choices", "text", "finish_reason", "usage", "error", "index", "delta"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=12,
-)
-
-
-@given(json_values)
+@given(json_values("choices", "text", "finish_reason", "usage", "error", "index", "delta"))
 def test_no_json_value_breaks_the_reading_of_an_event(value: Any) -> None:
     try:
         chunk = Collector("http://there", 16).take_whole(json.dumps(value).encode())

@@ -34,8 +34,12 @@ def search(query: str) -> str:
     return call("query_knowledge_base", query=query)
 
 
+def does(said: str, name: str, **arguments: Any) -> list[str]:
+    return [call(name, **arguments), answer(said)]
+
+
 def later(task: str, when: str) -> list[str]:
-    return [call("schedule_task", task=task, when=when), answer("It is scheduled.")]
+    return does("It is scheduled.", "schedule_task", task=task, when=when)
 
 
 def read_on(prompt: str) -> str:
@@ -65,34 +69,21 @@ RIGHT: dict[str, list[Any]] = {
     "absent": [read("recipe.txt"), answer("That file does not exist.")],
     "setting": [read("config/server.toml"), answer("On port 8147.")],
     "line": [read("plants.txt"), answer("The basil.")],
-    "make-list": [
-        call("create_file", path="packing.txt", content="tent\ntorch\nrope\n"),
-        answer("Done."),
-    ],
-    "make-letter": [
-        call("create_file", path="letters/ana.txt", content="Dear Ana, thank you for the keys."),
-        answer("Done."),
-    ],
-    "replace": [
-        call("file_access", operation="write", path="status.txt", content="closed until Monday"),
-        answer("Done."),
-    ],
-    "delete": [
-        call("file_access", operation="delete", path="drafts/old-speech.txt"),
-        answer("It is gone."),
-    ],
-    "note-meter": [
-        call("notes_create", title="Gas meter", content="It reads 48213."),
-        answer("Noted."),
-    ],
-    "note-paint": [
-        call("notes_create", title="Hallway paint", content="The colour is RAL 9010."),
-        answer("Noted."),
-    ],
-    "note-plumber": [
-        call("notes_create", title="Plumber", content="Comes on Friday at 10."),
-        answer("Noted."),
-    ],
+    "make-list": does("Done.", "create_file", path="packing.txt", content="tent\ntorch\nrope\n"),
+    "make-letter": does(
+        "Done.", "create_file", path="letters/ana.txt", content="Dear Ana, thank you for the keys."
+    ),
+    "replace": does(
+        "Done.", "file_access", operation="write", path="status.txt", content="closed until Monday"
+    ),
+    "delete": does("It is gone.", "file_access", operation="delete", path="drafts/old-speech.txt"),
+    "note-meter": does("Noted.", "notes_create", title="Gas meter", content="It reads 48213."),
+    "note-paint": does(
+        "Noted.", "notes_create", title="Hallway paint", content="The colour is RAL 9010."
+    ),
+    "note-plumber": does(
+        "Noted.", "notes_create", title="Plumber", content="Comes on Friday at 10."
+    ),
     "find-lock": [call("notes_search", query="bicycle lock"), answer("It is 7305.")],
     "find-boiler": [call("notes_search", query="boiler"), passed_on],
     "find-size": [call("notes_search", query="curtains"), answer("235 cm.")],
