@@ -70,7 +70,7 @@ def wait_until_gone(pid: int) -> bool:
     return False
 
 
-def test_it_starts_with_the_first_completion_and_ends_with_aclose(model: Path) -> None:
+def test_it_starts_with_the_first_completion_and_ends_for_ever_with_aclose(model: Path) -> None:
     with backend(model) as server:
         assert server.url is None
         text, last = ask(server)
@@ -78,26 +78,16 @@ def test_it_starts_with_the_first_completion_and_ends_with_aclose(model: Path) -
         assert pid is not None
         assert (text, last.finish_reason) == (f"pid {pid}.", "stop")
         assert is_alive(pid)
-        assert asyncio.run(server.health()).ok
+        health = asyncio.run(server.health())
+        assert health.ok
         assert asyncio.run(server.models()) == (str(model),)
+        # it listens on loopback, for an origin that nobody has
+        assert str(server.url).startswith("http://127.0.0.1:")
+        assert health.allowed_origin.endswith(".invalid") and len(health.allowed_origin) > 30
     assert wait_until_gone(pid)
     assert list((model.parent / "logs").iterdir()) == []
-
-
-def test_a_closed_backend_does_not_start_again(model: Path) -> None:
-    with backend(model) as server:
-        ask(server)
     with pytest.raises(BackendUnreachable):
         ask(server)
-
-
-def test_it_listens_on_loopback_for_an_origin_nobody_has(model: Path) -> None:
-    with backend(model) as server:
-        ask(server)
-        origin = asyncio.run(server.health()).allowed_origin
-    assert (server.url or "http://127.0.0.1:").startswith("http://127.0.0.1:")
-    assert origin.endswith(".invalid")
-    assert len(origin) > 30
 
 
 def test_a_server_that_ends_early_is_told_with_its_last_words(model: Path) -> None:
