@@ -28,8 +28,9 @@ from mlx_tools.toolbox.notes import (
     notes_create,
     ranked,
 )
-from mlx_tools.tools import Registry, ToolContext, ToolError, execute
+from mlx_tools.tools import Registry, ToolContext, ToolError
 from tests.notes.conftest import NOON
+from tests.tools.file_calls import executed
 
 SUITES = os.environ.get("MLX_TOOLS_SUITES", "")
 NAUGHTY = Path(SUITES) / "naughty_strings" / "blns.json"
@@ -211,13 +212,13 @@ def test_an_approval_is_for_the_name_that_was_shown(notes: Notes, folder: Path) 
     assert shown is not None and "+++ Plan.md" in shown.text and "+text" in shown.text
     assert not folder.exists()
     notes.create("plan", "another")
-
-    async def main() -> Any:
-        arguments = {"title": "Plan", "content": "text"}
-        return await execute(tool, arguments, ToolContext(expected=shown.state), timeout=10)
-
-    result = anyio.run(main)
-    assert result.error.code == "not_allowed" and len(list(folder.iterdir())) == 1
+    context = ToolContext(expected=shown.state)
+    result = executed(tool, context, title="Plan", content="text")
+    assert (
+        result.error is not None
+        and result.error.code == "not_allowed"
+        and len(list(folder.iterdir())) == 1
+    )
 
 
 def test_notes_are_written_where_policy_allows_it_and_nowhere_else(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +22,10 @@ from mlx_tools.toolbox.notes import (
     notes_search,
     ranked,
 )
-from mlx_tools.tools import current_context, execute
+from mlx_tools.tools import current_context
 from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.notes.conftest import NOON
-from tests.tools.file_calls import written
+from tests.tools.file_calls import executed, written
 
 WORDS = (
     *(
@@ -46,13 +45,9 @@ WORDS = (
 
 def search(notes: Notes, query: str) -> str:
     """What a model reads of a search."""
-
-    async def main() -> str:
-        result = await execute(notes_search(notes), {"query": query}, timeout=30)
-        assert result.error is None and result.content is not None
-        return result.content
-
-    return anyio.run(main)
+    result = executed(notes_search(notes), query=query)
+    assert result.error is None and result.content is not None
+    return result.content
 
 
 def test_there_are_no_notes_before_the_first(notes: Notes, folder: Path) -> None:

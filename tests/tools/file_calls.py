@@ -12,9 +12,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.tools import Preview, Registry, Tool, ToolContext, ToolResult, execute
+from mlx_tools.tools import Callee, Preview, Registry, Tool, ToolContext, ToolResult, execute
 
 SECRET = "nobody may read this"
+
+
+def executed(
+    tool: Callee, context: ToolContext | None = None, timeout: float = 30, **arguments: Any
+) -> ToolResult:
+    """What a call comes to."""
+    return asyncio.run(execute(tool, arguments, context, timeout=timeout))
 
 
 def run(
@@ -22,7 +29,7 @@ def run(
 ) -> ToolResult:
     """A call to ``create_file`` (operation ``create``) or to ``file_access``."""
     tool, arguments = _call(registry, operation, path, content)
-    return asyncio.run(execute(tool, arguments, ToolContext(expected=expected), timeout=30))
+    return executed(tool, ToolContext(expected=expected), **arguments)
 
 
 def preview(registry: Registry, operation: str, path: str, content: Any = None) -> Preview | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,8 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.sandbox import NoSandbox, sandbox
-from mlx_tools.tools import Callee, ToolResult, execute
+from mlx_tools.tools import Callee, ToolResult
+from tests.tools.file_calls import executed
 
 
 def reason() -> str | None:
@@ -30,8 +30,7 @@ def tool(*roots: str | Path, commands: Sequence[str] = ()) -> Callee:
 
 
 def called(callee: Callee, program: str, *arguments: str, timeout: float = 60) -> ToolResult:
-    given = {"program": program, "arguments": list(arguments)}
-    return asyncio.run(execute(callee, given, timeout=timeout))
+    return executed(callee, timeout=timeout, program=program, arguments=list(arguments))
 
 
 def printed(callee: Callee, program: str, *arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.calculator import MAX_CHARS, CalculationError, evaluate, write
-from mlx_tools.tools import execute
+from tests.tools.file_calls import executed
 
 
 def value(expression: str) -> str:
@@ -175,10 +174,6 @@ def test_it_agrees_with_exact_arithmetic(expression: str) -> None:
 
 def test_the_tool_answers_and_says_what_is_wrong() -> None:
     calculator = builtin_tools().get("calculator")
-
-    async def main(expression: str) -> object:
-        result = await execute(calculator, {"expression": expression}, timeout=10)
-        return result.content or (result.error and (result.error.code, result.error.message))
-
-    assert asyncio.run(main("17 * 23")) == "391"
-    assert asyncio.run(main("1 / 0")) == ("tool_error", "division by zero")
+    assert executed(calculator, expression="17 * 23").content == "391"
+    error = executed(calculator, expression="1 / 0").error
+    assert error is not None and (error.code, error.message) == ("tool_error", "division by zero")

@@ -18,7 +18,8 @@ from mlx_tools.toolbox.urls import Address, UrlRefused, read_local, read_url
 from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher
 from mlx_tools.toolbox.web_text import read_body
 from mlx_tools.toolbox.web_tools import fetch_url
-from mlx_tools.tools import ToolContext, ToolError, ToolResult, execute
+from mlx_tools.tools import ToolContext, ToolError, ToolResult
+from tests.tools.file_calls import executed
 from tests.tools.web_server import (
     Asked,
     Handle,
@@ -63,15 +64,13 @@ def test_what_is_usual_refuses_this_machine() -> None:
         usual = builtin_tools().get("fetch_url")
         for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"):
             for port in (server.port, 8080):
-                url = f"http://{host}:{port}/"
-                result = asyncio.run(execute(usual, {"url": url}, timeout=20))
+                result = executed(usual, url=f"http://{host}:{port}/")
                 assert refusal(result)[0] == "not_allowed"
         assert server.connected == 0
 
 
 def opened(*hosts: str, url: str) -> ToolResult:
-    tool = builtin_tools(web=WebOptions(local_hosts=hosts)).get("fetch_url")
-    return asyncio.run(execute(tool, {"url": url}, timeout=20))
+    return executed(builtin_tools(web=WebOptions(local_hosts=hosts)).get("fetch_url"), url=url)
 
 
 def test_a_local_host_that_was_named_is_asked_at_its_port_and_no_other() -> None:
@@ -334,13 +333,10 @@ def test_a_redirect_does_not_lead_out_of_the_domains() -> None:
 
 
 def test_local_only_holds_in_the_tool_itself_too() -> None:
-    async def call(policy: Policy) -> ToolResult:
-        tool = fetch_url(fetching(server))
-        return await execute(tool, {"url": server.url()}, ToolContext(policy=policy), timeout=20)
-
     with site(HELLO) as server:
         narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], local_only=True))
-        assert refusal(asyncio.run(call(narrowed)))[0] == "not_allowed"
+        tool, context = fetch_url(fetching(server)), ToolContext(policy=narrowed)
+        assert refusal(executed(tool, context, url=server.url()))[0] == "not_allowed"
         assert server.connected == 0
 
 
@@ -435,11 +431,9 @@ def test_a_fetch_ends_in_its_time_whatever_comes(handle: Handle) -> None:
 
 
 def test_the_calls_own_time_holds_where_it_is_shorter() -> None:
-    async def call(url: str) -> tuple[str, str]:
-        return refusal(await execute(fetch_url(fetching(server)), {"url": url}, timeout=0.5))
-
     with site(dripping) as server:
-        assert asyncio.run(call(server.url()))[0] == "timeout"
+        result = executed(fetch_url(fetching(server)), timeout=0.5, url=server.url())
+        assert refusal(result)[0] == "timeout"
 
 
 @pytest.mark.parametrize(

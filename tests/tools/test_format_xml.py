@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from xml.etree import ElementTree
 
 import pytest
@@ -12,12 +11,12 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.format_xml import MAX_CHARS, MAX_DEPTH, pretty
-from mlx_tools.tools import ToolResult, execute
+from mlx_tools.tools import ToolResult
+from tests.tools.file_calls import executed
 
 
 def formatted(text: str) -> ToolResult:
-    tool = builtin_tools().get("format_xml")
-    return asyncio.run(execute(tool, {"content": text}, timeout=30))
+    return executed(builtin_tools().get("format_xml"), content=text)
 
 
 def fault(text: str) -> str:

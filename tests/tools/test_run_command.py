@@ -19,7 +19,7 @@ from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
 from mlx_tools.tools import Callee, Tool, ToolContext, execute
-from tests.tools.file_calls import written
+from tests.tools.file_calls import executed, written
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 
 
@@ -154,16 +154,10 @@ def test_preview_shows_the_words_that_run_and_the_call_keeps_to_them(folder: Pat
     preview = callee.preview(call)
     assert preview is not None
     assert preview.text == "/usr/bin/wc -l -- a.py b.py"
-
-    async def run() -> tuple[bool, str]:
-        same = await execute(callee, call, ToolContext(expected=preview.state), timeout=60)
-        (folder / "d.py").write_text("")
-        other = await execute(callee, call, ToolContext(expected=preview.state), timeout=60)
-        return same.error is None, str(other.error)
-
-    same, other = asyncio.run(run())
-    assert same
-    assert "no longer what was approved" in other
+    approved = ToolContext(expected=preview.state)
+    assert executed(callee, approved, **call).error is None
+    (folder / "d.py").write_text("")
+    assert "no longer what was approved" in str(executed(callee, approved, **call).error)
 
 
 # --- what a program finds there ---

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mlx_tools import Controller
@@ -17,8 +16,9 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy, decide
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox.schedule_task import Jobs, schedule_task
-from mlx_tools.tools import ToolContext, ToolResult, execute, preview_of
+from mlx_tools.tools import ToolContext, ToolResult, preview_of
 from tests.schedule.kept_jobs import file_of, jobs_in
+from tests.tools.file_calls import executed
 
 START = datetime(2026, 3, 4, 23, 30, tzinfo=UTC)
 POLICY = Policy(allow=["schedule_task", "clock"], deny=["notes_*"])
@@ -46,12 +46,8 @@ class Desk:
         return shown.state
 
     def call(self, when: str, expected: str | None = None) -> ToolResult:
-        async def main() -> ToolResult:
-            arguments = {"task": "Count.", "when": when}
-            context = ToolContext(policy=POLICY, expected=expected, session="s-1")
-            return await execute(self.tool, arguments, context, timeout=10)
-
-        return anyio.run(main)
+        context = ToolContext(policy=POLICY, expected=expected, session="s-1")
+        return executed(self.tool, context, task="Count.", when=when)
 
 
 @pytest.fixture
@@ -130,10 +126,7 @@ def test_a_time_that_means_the_same_is_what_was_approved(desk: Desk, when: str) 
 
 
 def test_without_a_place_for_jobs_it_can_only_fail() -> None:
-    async def main() -> ToolResult:
-        return await execute(schedule_task(None), {"task": "x", "when": "@daily"}, timeout=10)
-
-    result = anyio.run(main)
+    result = executed(schedule_task(None), task="x", when="@daily")
     assert result.error is not None and "no place for jobs" in result.error.message
 
 
@@ -141,17 +134,14 @@ def test_without_a_place_for_jobs_it_can_only_fail() -> None:
 def test_a_job_carries_nothing_out_that_its_session_read(desk: Desk, said: Any) -> None:
     """What was read may stand in the task, and the job's own session has read nothing yet."""
     policy = Policy(allow=["*"], network_after_read=said)
-    arguments = {"task": "Fetch https://site.example/?q=what-was-read", "when": "in 2 hours"}
+    task = "Fetch https://site.example/?q=what-was-read"
     for one in (policy, Policy(allow=["*"]).narrowed_by(policy), Policy(allow=["*"])):
-
-        async def main(policy: Policy = one) -> ToolResult:
-            return await execute(desk.tool, arguments, ToolContext(policy=policy), timeout=10)
-
-        assert anyio.run(main).error is None
+        made = executed(desk.tool, ToolContext(policy=one), task=task, when="in 2 hours")
+        assert made.error is None
     fetch = ToolSpec("fetch_url", effects=frozenset(("read", "network")))
-    made = [
+    rules = [
         decide(Policy.from_json(listed.job.policy), fetch, "fetch_url", {}, runs="freely").rule
         for listed in desk.store.listing()
         if listed.job is not None
     ]
-    assert sorted(made) == ["allow *", "local_only", "local_only"]
+    assert sorted(rules) == ["allow *", "local_only", "local_only"]

@@ -24,7 +24,8 @@ from mlx_tools.toolbox.web_tools import (
     web_search,
 )
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
-from mlx_tools.tools import ToolError, ToolResult, execute
+from mlx_tools.tools import ToolError, ToolResult
+from tests.tools.file_calls import executed
 from tests.tools.web_server import Handle, says, site
 
 HITS = [
@@ -43,8 +44,7 @@ def giving(hits: Iterable[Mapping[str, Any]], asked: list[Any] | None = None) ->
 
 
 def called(search: Search, **arguments: Any) -> ToolResult:
-    tool = web_search(search)
-    return asyncio.run(execute(tool, {"query": "q", **arguments}, timeout=20))
+    return executed(web_search(search), query="q", **arguments)
 
 
 def test_what_is_found_are_sources_that_an_answer_can_cite() -> None:
@@ -109,7 +109,7 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
         await asyncio.sleep(30)
         return []
 
-    result = asyncio.run(execute(web_search(search, seconds=0.1), {"query": "q"}, timeout=20))
+    result = executed(web_search(search, seconds=0.1), query="q")
     assert result.error is not None and result.error.code == "timeout"
 
 
@@ -265,7 +265,7 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
         address = f"http://127.0.0.1:{server.port}"
         tool = WebOptions(searxng=address).search()
         assert tool.unusable is None or tool.unusable() is None
-        result = asyncio.run(execute(tool, {"query": "tea & time"}, timeout=20))
+        result = executed(tool, query="tea & time")
         assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]
     if isinstance(said, list):
         assert result.sources is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import socket
 import ssl
@@ -17,7 +16,8 @@ import pytest
 from mlx_tools.toolbox.urls import Address
 from mlx_tools.toolbox.web_fetch import Fetcher
 from mlx_tools.toolbox.web_tools import fetch_url
-from mlx_tools.tools import ToolResult, execute
+from mlx_tools.tools import ToolResult
+from tests.tools.file_calls import executed
 
 HTML = "text/html; charset=utf-8"
 
@@ -189,8 +189,7 @@ def fetching(
 
 def fetched(fetcher: Fetcher | None, url: str, seconds: float = 20.0) -> ToolResult:
     """What the tool gives for a URL."""
-    tool = fetch_url(fetcher, seconds)
-    return asyncio.run(execute(tool, {"url": url}, timeout=60))
+    return executed(fetch_url(fetcher, seconds), timeout=60, url=url)
 
 
 def text(result: ToolResult) -> str:
