@@ -197,7 +197,7 @@ def tried(place: Place) -> Tried:
     folders = trusted_folders()
     refused, remaining = 0, []
     for name, before in programs():
-        for words in cases(name, before, place):
+        for words in map(list, dict.fromkeys(map(tuple, cases(name, before, place)))):
             try:
                 plan(rules(), folders, [root], name, words)
             except (Refused, Absent):

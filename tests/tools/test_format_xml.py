@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox.format_xml import MAX_CHARS, MAX_DEPTH, pretty
+from mlx_tools.toolbox.format_xml import MAX_DEPTH, pretty
 from mlx_tools.tools import ToolResult
 from tests.tools.file_calls import executed
 
@@ -93,8 +93,14 @@ def test_nothing_is_expanded_and_nothing_fetched(text: str) -> None:
     assert fault(text).startswith("a document type (<!DOCTYPE …>) is not taken")
 
 
-def test_depth_and_length_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlx_tools.toolbox.format_xml.MAX_CHARS", most := 100_000)
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Characters that a result may have here."""
+    monkeypatch.setattr("mlx_tools.toolbox.format_xml.MAX_CHARS", 100_000)
+    return 100_000
+
+
+def test_depth_and_length_are_limited(most: int) -> None:
     deep = "<a>" * MAX_DEPTH + "</a>" * MAX_DEPTH
     assert formatted(deep).error is None
     assert fault(f"<a>{deep}</a>") == f"elements stand more than {MAX_DEPTH} levels deep"
@@ -104,11 +110,10 @@ def test_depth_and_length_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "more than" in fault(f"<a>{'&gt;' * (most // 4 + 1)}</a>")
 
 
-@pytest.mark.slow
-def test_what_will_be_too_long_is_not_read_to_its_end() -> None:
-    endless = f"<a>{'<b/>' * (MAX_CHARS // 4)}<b"
-    assert fault(endless) == f"the formatted text would have more than {MAX_CHARS} characters"
-    layout = f"<a>{' ' * MAX_CHARS}<b></b>{' ' * MAX_CHARS}</a>"
+def test_what_will_be_too_long_is_not_read_to_its_end(most: int) -> None:
+    endless = f"<a>{'<b/>' * (most // 2)}<b"
+    assert fault(endless) == f"the formatted text would have more than {most} characters"
+    layout = f"<a>{' ' * most}<b></b>{' ' * most}</a>"
     assert formatted(layout).content == "<a>\n  <b/>\n</a>"
 
 
