@@ -251,30 +251,18 @@ def stem(word: str) -> str:
     return word[:-1] if len(word) > 3 and word[-1] in "ey" else word
 
 
-_ENDINGS: Final = (
-    ("ization", "ize"),
-    ("ations", "ate"),
-    ("ation", "ate"),
-    ("ators", "ate"),
-    ("ator", "ate"),
-    ("ments", ""),
-    ("ment", ""),
-    ("ingly", ""),
-    ("ings", ""),
-    ("ing", ""),
-    ("ions", ""),
-    ("ion", ""),
-    ("ies", "y"),
-    ("ied", "y"),
-    ("sses", "ss"),
-    ("ers", ""),
-    ("ed", ""),
-    ("er", ""),
-    ("es", "e"),
-    ("ss", "ss"),
-    ("us", "us"),
-    ("is", "is"),
-    ("s", ""),
+_INSTEAD: Final = {
+    "": ("ments", "ment", "ingly", "ings", "ing", "ions", "ion", "ers", "ed", "er", "s"),
+    "ate": ("ations", "ation", "ators", "ator"),
+    "y": ("ies", "ied"),
+    "ize": ("ization",),
+    "e": ("es",),
+    **{ending: (ending,) for ending in ("us", "is")},
+    "ss": ("sses", "ss"),
+}
+_ENDINGS: Final = sorted(
+    ((one, instead) for instead, endings in _INSTEAD.items() for one in endings),
+    key=lambda pair: -len(pair[0]),
 )
 
 

@@ -64,12 +64,6 @@ class _OpenTurn:
         )
 
 
-_MOST_KEPT: Final = 16
-_kept: dict[Any, tuple[Composer, bool, tuple[str, ...]]] = {}
-"""Prompts before their first question (the text, whether a turn was written, what is said in the
-open one), by all that they are made of: the sessions of a program mostly begin alike."""
-
-
 class Prompt:
     """The prompt of a session: folds records, renders text. Append-only, and pure.
 
@@ -119,18 +113,13 @@ class Prompt:
         self._begin()
 
     def _begin(self) -> None:
-        """Writes what stands before the first question, or takes it from a session before."""
+        """Writes what stands before the first question."""
         self._text = Composer(self._neutraliser)
         self._begun = False
         self._open = _OpenTurn()
         self._asked: Composer | None = None  # the text with the open turn, until that changes
         self._before = self._gone  # said with the next question
-        tokens, system = self._neutraliser.control_tokens, self._format.system
-        own = (self._format, self._style, self._silent, self._system, self._examples)
-        key = (*own, tokens, self._words)
-        if (found := _kept.get(key)) is not None:
-            self._text, self._begun, self._open.said = found[0].copy(), found[1], [*found[2]]
-            return
+        system = self._format.system
         self._text.host(self._format.bos)
         if self._native is not None:
             self._text.host(self._system)
@@ -143,9 +132,6 @@ class Prompt:
             self._text.host(self._format.default_system)
         for role, content in self._examples:
             self._show(role, content)
-        if len(_kept) >= _MOST_KEPT:
-            _kept.clear()
-        _kept[key] = self._text.copy(), self._begun, tuple(self._open.said)
 
     def _show(self, role: str | None, content: str | None) -> None:
         """Writes an example."""

@@ -112,6 +112,8 @@ class Marks:
         *,
         dialects: bool = False,
     ) -> None:
+        """The marks for these reasoning markers and ends of a turn, with those of dialects or
+        not."""
         pairs = [(start, end) for start, end in markers if start and end]
         ends = [end for _, end in pairs]
         self.closers = {start: (end, any_of([end])) for start, end in reversed(pairs)}
@@ -177,23 +179,7 @@ def any_beginning_of(marks: list[str]) -> re.Pattern[str]:
 
 
 ANSWER_CLOSE: Final = (any_of([ANSWER_END]), any_beginning_of([ANSWER_END]), len(ANSWER_END))
-RESPONSE_CLOSE: Final = (
-    any_of([RESPONSE_END]),
-    any_beginning_of([RESPONSE_END]),
-    len(RESPONSE_END),
-)
-
-
-@lru_cache(maxsize=32)
-def marks(
-    markers: tuple[tuple[str, str], ...],
-    ends_of_turn: tuple[str, ...] = (),
-    *,
-    dialects: bool = False,
-) -> Marks:
-    """The marks for these reasoning markers and ends of a turn, with those of dialects or not."""
-    return Marks(markers, ends_of_turn, dialects=dialects)
-
+marks: Final = lru_cache(maxsize=32)(Marks)
 
 # --- lines that the host writes, in each style ----------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The forms in which models were trained to call tools (reading rule 8a): one table of families.
 
 Many models share a form, so a family is named by its marks, not by a model. What stands between the
-marks is read by few readers, chosen by ``body``; see `mlx_tools.protocol.bodies`.
+marks is read by few readers, chosen by ``body``; see `mlx_tools.protocol.runs`.
 """
 
 from __future__ import annotations

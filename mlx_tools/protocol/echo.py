@@ -158,13 +158,6 @@ _MARKS: Final = re.compile(
 """Where a call may begin in any dialect, and a name that is followed by its arguments."""
 
 
-class _AnyTool(Run):
-    """A run in which every name is a tool's."""
-
-    def known(self, name: str) -> bool:
-        return bool(name)
-
-
 def _runs(text: str) -> Iterator[Run]:
     """The runs of calls in ``text``, wherever they stand."""
     left = _REREADS * len(text)
@@ -178,7 +171,7 @@ def _runs(text: str) -> Iterator[Run]:
         else:
             dialect, skip = _FIRST[mark], None
         source = TextSource(text, pos=found.start(), final=True)
-        run = _AnyTool(source, dialect, {}, skip=skip)
+        run = Run(source, dialect, None, skip=skip)
         for _ in run.steps():
             pass
         left -= source.pos - run.begin

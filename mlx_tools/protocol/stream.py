@@ -8,6 +8,7 @@ text was split, and the work is linear in its length.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -29,7 +30,7 @@ from mlx_tools.protocol.reading import (
 )
 from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import MORE, ObjectScanner
-from mlx_tools.protocol.source import Steps, TextSource
+from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
 _DEFAULT: Final = ReadingRules()
@@ -455,7 +456,7 @@ class Reader:
         if run.cut is not None and not self._may_close(run):
             self._cut(run)
             return
-        native = run.opening in self._rules.native or run.typed
+        native = run.dialect.open in self._rules.native or run.typed
         for call, end in zip(run.calls, (*run.ends[:-1], run.end), strict=True):
             source.pos = end
             repairs = call.repairs if native else (*call.repairs, "dialect")
@@ -533,14 +534,9 @@ class Reader:
 
     def _response(self) -> Steps[None]:
         """An observation that the model made up: skipped whole, whatever stands in it."""
-        source, begin = self._source, self._source.pos
-        while True:
-            found, source.pos = source.seek(*delimiters.RESPONSE_CLOSE)
-            if found is not None or source.final:
-                break
-            yield
-        if found is not None:
-            source.pos = found.end()
+        begin = self._source.pos
+        with suppress(CutOff):
+            yield from self._source.until(delimiters.RESPONSE_END)
         self._draft.forge(begin)
 
     def _tagged_answer(self, place: ObjectPlace) -> Steps[None]:
