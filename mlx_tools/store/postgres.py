@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     Connection = psycopg.Connection[Any]
 
-SCHEMES: Final = ("postgresql://", "postgres://")
 OLDEST: Final = 13
 """The oldest PostgreSQL that is used."""
 

@@ -232,9 +232,8 @@ def test_the_shorter_time_holds() -> None:
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    assert failure(run(tool(name="t", timeout=SOON)(wait)))[0] == "timeout"
-    assert failure(run(tool(name="t", timeout=LONG)(wait), SOON))[0] == "timeout"
-    assert failure(run(tool(name="t")(wait), 0.0))[0] == "timeout"
+    for own, seconds in ((SOON, LONG), (LONG, SOON), (None, 0.0)):
+        assert failure(run(tool(name="t", timeout=own)(wait), seconds))[0] == "timeout"
 
 
 def test_cancelling_the_caller_cancels_the_call() -> None:

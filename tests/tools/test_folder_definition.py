@@ -25,29 +25,17 @@ def write(folder: Path, name: str, value: Any) -> None:
 
 
 def test_everything_that_can_be_declared_reaches_the_spec(tmp_path: Path) -> None:
-    found = read_folder(
-        make_folder(
-            tmp_path,
-            effects=["read", "network"],
-            timeout=2.5,
-            needs_approval=True,
-            retry="read_only",
-            private=True,
-            cache=False,
-            enabled=False,
-            environment=["API_TOKEN"],
-            max_output_bytes=100,
-        )
-    )
+    own: dict[str, Any] = {"timeout": 2.5, "needs_approval": True, "retry": "read_only"}
+    own |= {"private": True, "cache": False}
+    more: dict[str, Any] = {"enabled": False, "max_output_bytes": 100}
+    effects, environment = ["read", "network"], ["API_TOKEN"]
+    folder = make_folder(tmp_path, effects=effects, environment=environment, **own, **more)
+    found = read_folder(folder)
     spec = found.spec
-    assert (spec.name, spec.plugin, spec.effects) == ("echo", "folder", {"read", "network"})
-    assert (spec.timeout, spec.retry, spec.needs_approval) == (2.5, "read_only", True)
-    assert (spec.private, spec.cache) == (True, False)
-    assert (found.enabled, found.environment, found.max_output_bytes) == (
-        False,
-        ("API_TOKEN",),
-        100,
-    )
+    assert (spec.name, spec.plugin, spec.effects) == ("echo", "folder", {*effects})
+    assert {key: getattr(spec, key) for key in own} == own
+    assert {key: getattr(found, key) for key in more} == more
+    assert found.environment == ("API_TOKEN",)
 
 
 @pytest.mark.parametrize("config", [None, {}])
@@ -116,16 +104,8 @@ def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
         ("config.json", {"timeout_ms": "5"}, 'timeout_ms: "5" is not allowed (milliseconds'),
         ("config.json", {"timeout": 1, "timeout_ms": 5}, "timeout_ms: it says timeout once more"),
         ("tool_definition.json", {**PLAIN, "effects": []}, "key (it belongs in config.json)"),
-        (
-            "tool_definition.json",
-            {**PLAIN, "input_schema": {}},
-            "key (it is called parameters here)",
-        ),
-        (
-            "tool_definition.json",
-            {**PLAIN, "inputSchema": {}},
-            "key (it is called parameters here)",
-        ),
+        ("tool_definition.json", {**PLAIN, "input_schema": {}}, "(it is called parameters here)"),
+        ("tool_definition.json", {**PLAIN, "inputSchema": {}}, "(it is called parameters here)"),
         ("tool_definition.json", {"type": "x", "function": PLAIN}, "expected a function"),
         ("tool_definition.json", {**PLAIN, "function": {}}, "name: unknown key (it belongs within"),
         ("tool_definition.json", {"function": 1}, "expected a function definition"),
@@ -160,14 +140,7 @@ def test_a_configuration_may_call_things_as_others_do(tmp_path: Path) -> None:
 
 
 def test_what_only_tells_something_is_passed_over(tmp_path: Path) -> None:
-    more: dict[str, Any] = {
-        "author": "A",
-        "version": "1.0",
-        "tags": ["a"],
-        "$schema": "x",
-        "_note": 1,
-        "x-of": {},
-    }
+    more = {"author": "A", "version": "1.0", "tags": ["a"], "$schema": "x", "_note": 1, "x-of": {}}
     spec = read_folder(make_folder(tmp_path, **more)).spec
     assert spec == read_folder(make_folder(tmp_path / "other")).spec
 
@@ -262,14 +235,15 @@ def test_any_change_of_a_file_is_another_digest(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
     seen = {read_folder(folder).digest}
     (folder / "data").mkdir()
-    (folder / "data" / "a").write_bytes(b"1")
-    seen.add(read_folder(folder).digest)
-    (folder / "data" / "a").write_bytes(b"2")
-    seen.add(read_folder(folder).digest)
-    (folder / "data" / "a").chmod(0o700)
-    seen.add(read_folder(folder).digest)
-    (folder / "data" / "a").rename(folder / "data" / "b")
-    seen.add(read_folder(folder).digest)
+    one = folder / "data" / "a"
+    for change in (
+        lambda: one.write_bytes(b"1"),
+        lambda: one.write_bytes(b"2"),
+        lambda: one.chmod(0o700),
+        lambda: one.rename(folder / "data" / "b"),
+    ):
+        change()
+        seen.add(read_folder(folder).digest)
     for name in ("__pycache__", ".pytest_cache"):  # what other programs leave is no part of it
         (folder / name).mkdir()
         (folder / name / "x").touch()

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
 from tests.examples import FEW
-from tests.tools.tool_folders import ECHO, make_folder
+from tests.tools.tool_folders import make_folder
 
 LEFT = """
 import os, subprocess, sys, time
@@ -205,8 +205,8 @@ def test_the_environment_is_what_was_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SECRET", "no")
     monkeypatch.setenv("PYTHONSTARTUP", "no")
     code = "import os\ndef execute(a): return dict(os.environ)"
-    content = call(make_folder(tmp_path, code=code, environment=["WANTED", "UNSET"])).content
-    seen = json.loads(content or "")
+    folder = make_folder(tmp_path, code=code, environment=["WANTED", "UNSET"])
+    seen = json.loads(call(folder).content or "")
     assert seen["WANTED"] == "yes"
     assert set(seen) <= {"WANTED", "PATH", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ"}
 
@@ -285,10 +285,8 @@ def execute(arguments):
     raise SystemExit
 """
     code_, message = fault(call(make_folder(tmp_path, code=code)))
-    assert code_ == "tool_error"
-    assert message.startswith("it called sys.exit(None)")
-    assert message.endswith("the end")
-    assert len(message) <= 500
+    assert code_ == "tool_error" and len(message) <= 500
+    assert message.startswith("it called sys.exit(None)") and message.endswith("the end")
 
 
 def test_a_million_prints_end_it(tmp_path: Path) -> None:
@@ -322,22 +320,13 @@ def execute(arguments):
     assert fault(call(writes))[1].startswith("OSError: for once")
 
 
-def test_a_folder_that_changed_since_it_was_loaded_is_not_run(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path)
-    tool = load_tool(folder)
-    assert asyncio.run(execute(tool, {}, timeout=60)).error is None
-    (folder / "execute.py").write_text(ECHO + "\n")
-    assert fault(asyncio.run(execute(tool, {}, timeout=60)))[0] == "disabled"
-
-
 def test_an_approval_is_of_the_files_that_were_there(tmp_path: Path) -> None:
     tool = load_tool(make_folder(tmp_path))
-    shown = tool.preview({})
-    assert shown is not None
-    assert (
-        asyncio.run(execute(tool, {}, ToolContext(expected=shown.state), timeout=60)).error is None
+    shown, other = (
+        asyncio.run(execute(tool, {}, ToolContext(expected=state), timeout=60))
+        for state in (tool.preview({}).state, "other")
     )
-    other = asyncio.run(execute(tool, {}, ToolContext(expected="other"), timeout=60))
+    assert shown.error is None
     assert fault(other) == ("disabled", "its files are no longer those that were approved")
 
 

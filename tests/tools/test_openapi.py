@@ -52,8 +52,13 @@ def _sent(
     return seen, result
 
 
+def _takes(schema: Any, media: str = "application/json", **more: Any) -> dict[str, Any]:
+    """What an operation says that has such a body."""
+    return {"requestBody": {"content": {media: {"schema": schema}}, **more}}
+
+
 def _parameter(name: str, place: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "in": place, "schema": {"type": "string"}, **more}
+    return {"name": name, "in": place, "schema": {"type": "string"}} | more
 
 
 def test_a_tool_has_the_operations_words_parameters_and_effects() -> None:
@@ -98,32 +103,25 @@ def test_references_come_along_also_where_they_go_in_circles() -> None:
             "children": {"type": "array", "items": {"$ref": "#/components/schemas/Node"}},
         },
     }
-    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Node"}}}}
-    tool = _tool(
-        {"requestBody": {"required": True, **body}},
-        method="post",
-        components={"schemas": {"Node": node}},
-    )
+    body = _takes({"$ref": "#/components/schemas/Node"}, required=True)
+    tool = _tool(body, method="post", components={"schemas": {"Node": node}})
     good = {"body": {"name": "a", "children": [{"name": "b"}]}}
     assert fits(good, tool.parameters)
     assert not fits({"body": {"name": "a", "children": [{}]}}, tool.parameters)
     assert not fits({}, tool.parameters)
 
 
-def test_what_version_3_0_says_otherwise_is_written_anew() -> None:
-    schema = {"type": "integer", "minimum": 1, "exclusiveMinimum": True, "nullable": True}
-    operation = {"parameters": [_parameter("n", "query") | {"schema": schema}]}
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "integer", "minimum": 1, "exclusiveMinimum": True},
+        *({key: [{"type": "integer", "minimum": 2}]} for key in ("allOf", "anyOf", "oneOf")),
+    ],
+)
+def test_what_version_3_0_says_otherwise_is_written_anew(said: dict[str, Any]) -> None:
+    operation = {"parameters": [_parameter("n", "query", schema={**said, "nullable": True})]}
     tool = _tool(operation, version="3.0.3")
     for value, right in ((2, True), (None, True), (1, False), ("2", False)):
-        assert fits({"n": value}, tool.parameters) is right
-
-
-@pytest.mark.parametrize("key", ["allOf", "anyOf", "oneOf"])
-def test_null_is_what_a_nullable_choice_takes_too(key: str) -> None:
-    schema = {key: [{"type": "string"}], "nullable": True}
-    operation = {"parameters": [_parameter("n", "query") | {"schema": schema}]}
-    tool = _tool(operation, version="3.0.3")
-    for value, right in (("a", True), (None, True), (1, False)):
         assert fits({"n": value}, tool.parameters) is right
 
 
@@ -133,9 +131,7 @@ def test_what_only_a_server_says_is_not_asked_for() -> None:
         "required": ["id", "name"],
         "properties": {"id": {"type": "integer", "readOnly": True}, "name": {"type": "string"}},
     }
-    tool = _tool(
-        {"requestBody": {"content": {"application/json": {"schema": schema}}}}, method="post"
-    )
+    tool = _tool(_takes(schema), method="post")
     assert tool.parameters["properties"]["body"]["required"] == ["name"]
     assert set(tool.parameters["properties"]["body"]["properties"]) == {"name"}
 
@@ -143,15 +139,12 @@ def test_what_only_a_server_says_is_not_asked_for() -> None:
 @pytest.mark.parametrize(
     ("operation", "why"),
     [
-        (
-            {"requestBody": {"content": {"multipart/form-data": {}}}},
-            "multipart/form-data, not JSON",
-        ),
+        (_takes({}, "multipart/form-data"), "multipart/form-data, not JSON"),
         ({"parameters": [_parameter("a", "query", style="matrix")]}, "the style matrix"),
         ({"parameters": [{"$ref": "other.yaml#/a"}]}, "points outside"),
         ({"parameters": [{"$ref": "#/components/nothing"}]}, "points to nothing"),
         ({"parameters": [{"in": "query"}]}, "described wrongly"),
-        ({"parameters": [_parameter("a", "query") | {"schema": {"type": "odd"}}]}, "odd"),
+        ({"parameters": [_parameter("a", "query", schema={"type": "odd"})]}, "odd"),
     ],
 )
 def test_an_operation_that_cannot_be_a_tool_says_why(operation: dict[str, Any], why: str) -> None:
@@ -192,13 +185,13 @@ def test_arguments_stand_where_they_belong() -> None:
         {
             "parameters": [
                 _parameter("id", "path"),
-                _parameter("tags", "query") | {"schema": {"type": "array"}},
-                _parameter("ids", "query", explode=False) | {"schema": {"type": "array"}},
-                _parameter("at", "query", style="deepObject") | {"schema": {"type": "object"}},
+                _parameter("tags", "query", schema={"type": "array"}),
+                _parameter("ids", "query", explode=False, schema={"type": "array"}),
+                _parameter("at", "query", style="deepObject", schema={"type": "object"}),
                 _parameter("X-Trace", "header"),
                 _parameter("who", "cookie"),
             ],
-            "requestBody": {"content": {"application/json": {"schema": {}}}},
+            **_takes({}),
         },
         path="/animals/{id}/feed",
         method="post",
@@ -222,19 +215,17 @@ def test_arguments_stand_where_they_belong() -> None:
     assert json.loads(result.content) == {"status": 200, "body": {"said": "ok"}}
 
 
-@pytest.mark.parametrize("part", ["..", ".", ""])
-def test_no_argument_leads_to_another_path(part: str) -> None:
-    tool = _tool({"parameters": [_parameter("id", "path")]}, path="/animals/{id}")
-    requests, result = _sent(tool, {"id": part})
-    assert not requests
-    assert "part of the path" in result.error.message
-
-
-def test_no_argument_makes_another_header() -> None:
-    tool = _tool({"parameters": [_parameter("X-A", "header")]})
-    requests, result = _sent(tool, {"X-A": "a\r\nHost: evil"})
-    assert not requests
-    assert "printable ASCII" in result.error.message
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        *(("path", part, "part of the path") for part in ("..", ".", "")),
+        ("header", "a\r\nHost: evil", "printable ASCII"),
+    ],
+)
+def test_no_argument_leads_to_another_path_or_header(place: str, value: str, said: str) -> None:
+    tool = _tool({"parameters": [_parameter("id", place)]}, path="/animals/{id}")
+    requests, result = _sent(tool, {"id": value})
+    assert not requests and said in result.error.message
 
 
 SCHEMES: dict[str, Any] = {
@@ -316,14 +307,8 @@ def test_a_failure_says_what_it_was(answer: httpx.Response, said: str) -> None:
 
 
 def test_an_approval_is_shown_what_would_be_sent_without_secrets() -> None:
-    tool = _tool(
-        {
-            "security": [{"key": []}],
-            "requestBody": {"content": {"application/json": {"schema": {}}}},
-        },
-        method="post",
-        components={"securitySchemes": SCHEMES},
-    )
+    operation = {"security": [{"key": []}], **_takes({})}
+    tool = _tool(operation, method="post", components={"securitySchemes": SCHEMES})
     at = {"server": "https://zoo.test", "secrets": {"key": "env:ZOO"}}
     source = BoundSource(name="zoo", kind="openapi", at=at, tools=(tool,))
     made = bound_operation(source, tool, {"ZOO": SECRET})
@@ -350,8 +335,7 @@ def test_a_document_that_goes_deep_or_wide_is_bounded() -> None:
         for n in range(3000)
     }
     for schema in (deep, {"$ref": "#/components/schemas/S0"}):
-        body = {"content": {"application/json": {"schema": schema}}}
-        refused = _tool({"requestBody": body}, method="post", components={"schemas": schemas})
+        refused = _tool(_takes(schema), method="post", components={"schemas": schemas})
         assert isinstance(refused, OperationRefused)
 
 

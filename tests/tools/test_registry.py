@@ -267,7 +267,7 @@ def test_a_package_cannot_take_a_name_that_is_taken() -> None:
     assert "already" in registry.disabled["plugin:good/own"]
 
 
-@pytest.mark.parametrize("package", ["builtin", "wеather", "a/b", "a b", ""])
+@pytest.mark.parametrize("package", ["builtin", "folder", "wеather", "a/b", "a b", ""])
 def test_a_package_whose_name_could_mislead_offers_nothing(package: str) -> None:
     registry = offering((package, "t", forecast))
     assert "forecast" not in registry.specs()
