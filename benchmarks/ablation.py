@@ -20,7 +20,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 from unittest import mock
@@ -44,7 +44,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel, run_bfcl
 from mlx_tools.evaluate.results import Results, described
-from mlx_tools.messages import ToolCall, ToolSpec
+from mlx_tools.messages import ToolCall, ToolSpec, replace
 from mlx_tools.prompt import NAMED_FORMATS, WRITTEN_STYLES, opening
 
 CATEGORIES = "simple_python,multiple,live_simple,live_multiple,irrelevance,fresh"

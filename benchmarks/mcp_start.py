@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from mlx_tools.messages import replace
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]

@@ -33,7 +33,7 @@ import urllib.error
 import urllib.request
 import venv
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,7 @@ from mlx_tools.backends.models.embedded import SMOLLM2, fetch
 from mlx_tools.backends.server import free_port
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel, load_items, run_bfcl, sample
 from mlx_tools.evaluate.results import Results, described
+from mlx_tools.messages import replace
 from mlx_tools.paths import cache_dir, private_dir
 from mlx_tools.prompt import ChatFormat
 

@@ -34,7 +34,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,7 +59,7 @@ from mlx_tools.backends import Backend, FoundVerdict
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.evaluate.bfcl_data import BfclItem, have_wheel
 from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.messages import Style, ToolCall
+from mlx_tools.messages import Style, ToolCall, replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_from_template
 from mlx_tools.protocol import judge
 

@@ -6,6 +6,7 @@ not run it: name, words, schema, effects. Nothing here knows how they are read, 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -14,7 +15,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+from msgspec import Struct, structs
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
 
@@ -35,6 +38,16 @@ def json_line(value: Any) -> str:
     return line.translate(_BREAKS)
 
 
+if TYPE_CHECKING:
+    from dataclasses import replace as replace  # which holds the changes to the fields' types
+else:
+
+    def replace(value, /, **changes):
+        """Return a value, a Struct or a dataclass, that has other ``changes`` and else the same."""
+        change = structs.replace if isinstance(value, Struct) else dataclasses.replace
+        return change(value, **changes)
+
+
 Style = Literal["jsonl", "markdown-json", "xml", "native"]
 """How messages are written: as `mlx_tools.protocol.delimiters` has it, or (native) as the model's
 own template does."""
@@ -52,16 +65,14 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 markers."""
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
+class ErrorInfo(Struct, frozen=True, forbid_unknown_fields=True):
     """A fault in words that a model or a program can act on: at most 500 characters."""
 
     code: ErrorCode
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A call as it was read. ``id`` is the model's own, None where it gave none."""
 
     name: str
@@ -71,8 +82,7 @@ class ToolCall:
     type: ClassVar[str] = "tool_call"
 
 
-@dataclass(frozen=True, slots=True)
-class FinalAnswer:
+class FinalAnswer(Struct, frozen=True):
     """The answer that ends a run."""
 
     content: str
@@ -84,8 +94,7 @@ class FinalAnswer:
 Message = ToolCall | FinalAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class ToolObservation:
+class ToolObservation(Struct, frozen=True):
     """The host's answer to a call: the tool's output, or an error. One of the two is None."""
 
     name: str
@@ -94,8 +103,7 @@ class ToolObservation:
     id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True, forbid_unknown_fields=True):
     """Tokens of one completion. A number the server did not report is None, never 0."""
 
     prompt_tokens: int | None = None
@@ -108,7 +116,7 @@ def total_usage(usages: Sequence[Usage]) -> Usage:
     if len(usages) == 1:
         return usages[0]
     sums: dict[str, int | None] = {}
-    for name in Usage.__slots__:
+    for name in Usage.__struct_fields__:
         reported = [getattr(usage, name) for usage in usages]
         sums[name] = sum(reported) if reported and None not in reported else None
     return Usage(**sums)

@@ -9,11 +9,11 @@ import json
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
@@ -30,8 +30,7 @@ def answer(content: str = "done") -> str:
     return json.dumps({"type": "final_answer", "content": content})
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(Struct, frozen=True):
     """One scripted completion.
 
     ``pieces`` is how many characters a chunk holds, 0 for all in one. A ``finish_reason`` of None
@@ -148,8 +147,7 @@ USAGE: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ChatCall:
+class ChatCall(Struct, frozen=True):
     """A call that a scripted chat answer makes; ``arguments`` are JSON text, right or wrong."""
 
     name: str

@@ -11,9 +11,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import state_dir
@@ -52,8 +53,7 @@ def starters(platform: str = sys.platform, run: Run = run_command) -> tuple[Star
     return ("systemd", "cron") if reached else ("cron", "systemd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Autostart:
+class Autostart(Struct, frozen=True, kw_only=True):
     """How one of our commands is started: ``name`` is that of its files. With ``every`` it runs
     each time when so many minutes are full, else it is kept running.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, TypeVar, cast
+
+from msgspec import Struct
 
 from mlx_tools.backends import (
     DEFAULT_STYLE,
@@ -36,6 +37,7 @@ from mlx_tools.backends import (
     single_tokens,
 )
 from mlx_tools.errors import MlxToolsError
+from mlx_tools.messages import replace
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import SessionStore, words_digest
 
@@ -62,8 +64,7 @@ TOKENS_ASKED: Final = 8
 """The control tokens that are tried at most: each takes a request."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One finding. ``hint`` says what to do, empty where there is nothing to do."""
 
     name: str

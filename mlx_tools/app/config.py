@@ -11,12 +11,15 @@ import re
 import stat
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 from mlx_tools.app.settings import SettingRow, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.paths import config_dir, read_data
 from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
 from mlx_tools.store import fingerprints
@@ -56,8 +59,7 @@ class ConfigErrors(ConfigError):
         self.problems = tuple(problems)
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where a value came from: the kind of source, and the file, variable or option."""
 
     kind: Kind

@@ -13,8 +13,9 @@ import ipaddress
 import json
 import socket
 from collections.abc import Callable, Collection, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 
@@ -35,8 +36,7 @@ class Refusal(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class Door(Struct, frozen=True, kw_only=True):
     """Who may come in.
 
     ``hosts`` are the names, besides those of this machine's loopback, by which it may be reached,

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mlx_tools.app.direct_calls import NO_MODEL
 from mlx_tools.app.jobs import approval_templates, jobs_of, recorded, session_store
@@ -31,8 +32,7 @@ class _Nobody:
         raise BackendError("no model is asked here")
 
 
-@dataclass(frozen=True, slots=True)
-class KeptSession:
+class KeptSession(Struct, frozen=True):
     """A session to go on with: its id or its transcript's path, how its model is reached, and what
     its policy is narrowed by, where by anything. ``note`` takes what a person should know."""
 

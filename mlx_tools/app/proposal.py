@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from mlx_tools.backends import Backend, Chunk, CompletionRequest, Guarded
 from mlx_tools.controller import Complete, Controller, RunSettings, Session
 from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
-from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, total_usage
+from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, replace, total_usage
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import Reading, judge, read, with_mended
 from mlx_tools.store import MemoryStore, SessionFiles, load_words
@@ -30,8 +31,7 @@ _FOLLOWS: Final = (CallRecord, AnswerRecord, CorrectionRecord)
 """The end of a turn: the records that follow from its last completion."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class Proposal(Struct, frozen=True, kw_only=True):
     """One turn as a model would write it.
 
     ``calls`` are those it makes, right or wrong, with the arguments as the tools would get them;

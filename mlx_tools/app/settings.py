@@ -15,6 +15,7 @@ from decimal import Decimal
 from functools import cache, cached_property, partial
 from typing import Annotated, Any, Literal
 
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
 from mlx_tools.backends import parse_address
@@ -44,8 +45,7 @@ was in the list before, and more.
 Group = Literal["", "own", "backend", "writing", "mode", "policy", "run", "gateway"]
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A setting's properties besides its type.
 
     ``project`` says what a project's file may do with it, ``help`` what it means. ``option`` is its

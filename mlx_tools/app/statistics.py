@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 Z95: Final = 1.959963984540054
 """The 97.5 % quantile of the normal distribution: two-sided 95 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """So many of so many."""
 
     hits: int

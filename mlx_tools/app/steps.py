@@ -10,13 +10,15 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from mlx_tools.messages import ErrorInfo
+from msgspec import Struct
+
+from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
@@ -63,8 +65,7 @@ Kind = Literal[
 """The author, or the nature, of a step: how it looks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A text of a step. ``prefix`` is what the host wrote in front of it. ``fold`` is what stands
     on a folded text, empty for one that is open. ``left_out`` characters stood before ``tail``.
     ``aside``: it is for who looks closer."""

@@ -7,9 +7,10 @@ import functools
 import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.jobs import approval_templates, jobs_of, roots_of, session_store
@@ -38,6 +39,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
+from mlx_tools.messages import replace
 from mlx_tools.paths import data_dir
 from mlx_tools.policy import PLUGIN, Policy, check_presets, is_glob, permitted
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
@@ -62,8 +64,7 @@ if TYPE_CHECKING:
 Note = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of an application that asks a model: the settings that hold, and what is asked
     once. ``person``: a person reads what is noted, not a program. ``spread`` and ``breakers`` are
     for several servers (`mlx_tools.backends.pool`). ``serves``: the application is a gateway, which

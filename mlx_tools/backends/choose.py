@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from msgspec import Struct
 
 from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, some
@@ -72,8 +73,7 @@ def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
     return tuple(number for text, number in files.added_tokens.items() if text in markers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class Chosen(Struct, frozen=True, kw_only=True):
     """A backend, and how it was chosen.
 
     ``how``: ``named`` (by an address, here or in a configuration), ``found`` (at the usual

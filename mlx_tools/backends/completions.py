@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from msgspec import Struct, field
 
 from mlx_tools.backends.chat_wire import ChatCollector, chat_body
 from mlx_tools.backends.interface import Chunk, CompletionRequest
@@ -37,7 +38,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     UsageError,
 )
-from mlx_tools.messages import Usage
+from mlx_tools.messages import Usage, replace
 from mlx_tools.process import clean
 
 if TYPE_CHECKING:
@@ -62,8 +63,7 @@ _CONTEXT_KEYS: Final = ("max_model_len", "context_length")
 """What a row of the list of models calls the size of its context: vLLM and SGLang, OpenRouter."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """How a server is. ``unknown``: it answers, but does not say (many have no ``/health``).
 
     ``server`` is what it says that it is, else its ``Server`` header;
@@ -97,8 +97,7 @@ class Health:
         return dead(address) if self.status == "dead" else None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """A completion that came whole, and all that the server sent of it."""
 
     chunk: Chunk

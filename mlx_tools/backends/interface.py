@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from mlx_tools.messages import FinishReason, Usage
 
 
-@dataclass(frozen=True, slots=True)
-class GrammarText:
+class GrammarText(Struct, frozen=True):
     """What a completion may be, in the two dialects that backends take.
 
     ``gbnf`` is llama.cpp's, ``lark`` is llguidance's, which holds arguments more closely.
@@ -59,8 +61,7 @@ class CompletionRequest:
     conversation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenScore:
+class TokenScore(Struct, frozen=True):
     """One alternative for a token that was generated.
 
     ``text`` is the token's own text, with U+FFFD for bytes that are no whole character;
@@ -76,7 +77,7 @@ class TokenScore:
 
     def __post_init__(self) -> None:
         if not self.data:
-            object.__setattr__(self, "data", self.text.encode("utf-8", "replace"))
+            force_setattr(self, "data", self.text.encode("utf-8", "replace"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -35,6 +35,7 @@ from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
 )
+from mlx_tools.messages import replace
 from mlx_tools.process import clean
 
 if TYPE_CHECKING:

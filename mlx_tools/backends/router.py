@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct, to_builtins
 
 from mlx_tools.backends.interface import Backend
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
@@ -23,7 +24,7 @@ from mlx_tools.backends.verdicts import (
     find_verdict,
 )
 from mlx_tools.errors import BackendError, BackendTimeout, ChatFormatError, ModelError, UsageError
-from mlx_tools.messages import Style
+from mlx_tools.messages import Style, replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
 
 OURS: Final = ("completions", "server", "local")
@@ -53,8 +54,7 @@ def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
 # --- chat format ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFormat:
+class FoundFormat(Struct, frozen=True):
     """A chat format and, in a few words, where it comes from.
 
     ``doubt`` is one line for a person where it is a mere guess, empty elsewhere.
@@ -209,8 +209,7 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
 RouteChoice = Literal["auto", "native", "prompted"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Struct, frozen=True, kw_only=True):
     """By which path a model is asked, and why.
 
     ``native``: by its server's own chat interface, which tells it of tools and reads its calls. The
@@ -225,7 +224,7 @@ class Route:
 
     def to_json(self) -> dict[str, Any]:
         said: dict[str, Any] = {"path": self.path, "reason": self.reason}
-        return said if self.path == "prompted" else asdict(self)
+        return said if self.path == "prompted" else to_builtins(self)
 
 
 def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from mlx_tools.backends.interface import CompletionRequest
 from mlx_tools.errors import (
     BackendBroken,
@@ -58,8 +60,7 @@ _TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(Struct, frozen=True):
     """``base`` is the address without ``/v1`` and without a slash at its end.
 
     ``loopback`` says that its host is this machine by name or number; then no proxy is asked.
@@ -190,8 +191,7 @@ async def _sleep(seconds: float) -> None:
     await anyio.sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
+class Retry(Struct, frozen=True, kw_only=True):
     """How often, and after which pauses, a request that failed in passing is sent again.
 
     The pauses are ``pause`` seconds, twice that, four times that, each times 0.5 to 1.5 as

@@ -14,10 +14,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, cast, get_args
+
+from msgspec import to_builtins
 
 from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
@@ -94,7 +96,7 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as JSON types: what `parse_verdict` reads."""
-        value = {"format": FORMAT, "strategy": self.strategy, **asdict(self)}
+        value = {"format": FORMAT, "strategy": self.strategy, **to_builtins(self)}
         if not self.command:
             del value["command"]
         return value
@@ -266,7 +268,7 @@ class VerdictStore:
     def put_native(self, verdict: NativeVerdict) -> Path:
         """Keeps a verdict in place of the earlier one. Raises as `put` does."""
         path = self._native_path(verdict.server, verdict.model)
-        return self._write(path, {"format": FORMAT, **asdict(verdict)})
+        return self._write(path, {"format": FORMAT, **to_builtins(verdict)})
 
     def _native_path(self, server: str, model: str) -> Path:
         path = self.path(f"{model} {server}")

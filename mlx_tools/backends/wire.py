@@ -14,13 +14,12 @@ import math
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, Literal
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
 from mlx_tools.backends.transport import LOG_HINT, error_text
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
-from mlx_tools.messages import FinishReason, Usage
+from mlx_tools.messages import FinishReason, Usage, replace
 from mlx_tools.process import clean
 
 # --- a request --------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 import typer
+from msgspec import to_builtins
 
 from mlx_tools.app import approval_templates, registry_of, roots_of
 from mlx_tools.cli import options
@@ -143,7 +143,7 @@ def _arguments(given: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any
 
 
 def _as_json(template: ApprovalTemplate) -> dict[str, Any]:
-    return {key: value for key, value in asdict(template).items() if key != "seal"}
+    return {key: value for key, value in to_builtins(template).items() if key != "seal"}
 
 
 def _lines(template: ApprovalTemplate) -> Iterator[str]:

@@ -12,12 +12,12 @@ import os
 import stat
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, nullcontext
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
+from msgspec import to_builtins
 
 from mlx_tools.app import Configuration
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
@@ -32,7 +32,7 @@ from mlx_tools.controller import (
     cleaner,
 )
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import json_line
+from mlx_tools.messages import json_line, replace
 from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
 
@@ -231,7 +231,7 @@ class _Traced:
         return getattr(self._backend, name)
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        self._trace.write("request", request=asdict(request))
+        self._trace.write("request", request=to_builtins(request))
         text, last = "", None
         try:
             async with aclosing(self._backend.complete(request)) as chunks:  # type: ignore[type-var]
@@ -245,5 +245,5 @@ class _Traced:
                 "completion",
                 text=text,
                 finish_reason=ended.finish_reason if ended else None,
-                usage=asdict(ended.usage) if ended and ended.usage else None,
+                usage=to_builtins(ended.usage) if ended and ended.usage else None,
             )

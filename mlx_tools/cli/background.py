@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from msgspec import Struct
 
 from mlx_tools.app import RunOptions, opened
 from mlx_tools.backends import Backend
@@ -44,8 +45,7 @@ _TICK: Final = 0.1
 """Seconds between two looks of a view at the clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewSession:
+class NewSession(Struct, frozen=True):
     """A session of its own, as `KeptSession` is one to go on with."""
 
     run: RunOptions

@@ -17,9 +17,10 @@ import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
+
+from msgspec import Struct
 
 from mlx_tools.cli.output import COLOURS, cell, cells, colourful, columns_of, cut, folded
 
@@ -175,8 +176,7 @@ SUSPECT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLine:
+class ShownLine(Struct, frozen=True):
     """A line before it is wrapped. ``foreign``: the model or a file wrote it; ``begun``: but words
     of ours stand before it."""
 

@@ -12,10 +12,11 @@ import subprocess
 import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.app import Configuration, roots_of
 from mlx_tools.backends import list_models
@@ -35,7 +36,7 @@ from mlx_tools.cli.output import (
 from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk, folders
 from mlx_tools.errors import UsageError, did_you_mean
-from mlx_tools.messages import ToolSpec, json_line
+from mlx_tools.messages import ToolSpec, json_line, replace
 from mlx_tools.policy import asks, denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
@@ -61,8 +62,7 @@ class Leave(Exception):
     """The user wants to leave."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChatCommand:
+class ChatCommand(Struct, frozen=True):
     """A command. ``takes`` is what stands behind its name, in brackets where it may be left out;
     ``does`` may return a text to be told, ``complete`` gives what may stand behind the name."""
 
@@ -170,8 +170,7 @@ def _row(head: str, text: str, width: int = 0) -> None:
 # --- tools ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Permission:
+class Permission(Struct, frozen=True):
     """What a tool may do: the effects of calls that run, that ask first, and that are denied; of
     one whose effects do not depend on its arguments, all of them together. ``off`` is why it cannot
     run at all, ``forbidden`` why what is denied cannot be allowed here."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata
 from math import isfinite
 from time import monotonic
@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final
 
 import anyio
 import typer
+from msgspec import Struct, to_builtins
 
 from mlx_tools.app import (
     Check,
@@ -58,7 +59,7 @@ from mlx_tools.evaluate import (
     measure,
     styles_for,
 )
-from mlx_tools.messages import Style
+from mlx_tools.messages import Style, replace
 
 app = typer.Typer(add_completion=False)
 
@@ -126,7 +127,7 @@ def _as_json(found: _Findings) -> dict[str, Any]:
         verdict = kept.verdict.to_json() | {"source": kept.source, "place": kept.place}
     value = {
         "ok": not found.failed,
-        "checks": [asdict(check) for check in found.checks],
+        "checks": [to_builtins(check) for check in found.checks],
         "verdict": verdict,
         "route": found.route.to_json() if found.route is not None else None,
         "versions": found.versions,
@@ -191,8 +192,7 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
 # --- the probe ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class Probed(Struct, frozen=True, kw_only=True):
     """The result of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
     which model it was; ``stored`` is where the verdict is kept, and ``problem`` why it is not."""
 

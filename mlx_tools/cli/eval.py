@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast, get_args
@@ -37,6 +36,7 @@ from mlx_tools.evaluate import (
     table,
     wheel_path,
 )
+from mlx_tools.messages import replace
 
 app = typer.Typer(add_completion=False)
 

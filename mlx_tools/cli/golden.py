@@ -6,7 +6,6 @@ import json
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -56,6 +55,7 @@ from mlx_tools.golden import (
     write_golden,
     write_report,
 )
+from mlx_tools.messages import replace
 from mlx_tools.store import FORMAT_VERSION
 from mlx_tools.transcript import Event, Finished, Header
 

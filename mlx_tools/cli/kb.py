@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
 
 from mlx_tools.cli import inputs
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -42,6 +41,7 @@ from mlx_tools.errors import (
     UsageError,
     did_you_mean,
 )
+from mlx_tools.messages import replace
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,

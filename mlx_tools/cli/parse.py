@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args
 
 import anyio
 import typer
+from msgspec import Struct, to_builtins
 
 from mlx_tools.app import Proposal, Proposer, RunOptions, found
 from mlx_tools.backends import DEFAULT_STYLE
@@ -165,7 +165,7 @@ def as_json(
         "commentary": reading.commentary,
         "reasoning": reading.reasoning,
         "dropped": list(reading.dropped),
-        "error": None if error is None else asdict(error),
+        "error": None if error is None else to_builtins(error),
     }
 
 
@@ -181,7 +181,7 @@ def _call(judged: JudgedCall) -> dict[str, Any]:
         "runs": "with_approval" if judged.error is not None else judged.runs,
     }
     if judged.error is not None:
-        value["error"] = asdict(judged.error)
+        value["error"] = to_builtins(judged.error)
     return value
 
 
@@ -271,8 +271,7 @@ FAILURES: Final = 3
 """So many of these in a row are the server's state, and no longer the lines'."""
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """One thing to ask. ``place`` is the line of a batch that it stands in."""
 
     id: Any
@@ -371,7 +370,7 @@ def _failed(item: Item, run: RunOptions, error: MlxToolsError) -> dict[str, Any]
     code = "timeout" if isinstance(error, BackendTimeout) else "backend_error"
     nothing = Proposal(tools=item.tools)
     failed = {"error": {"code": code, "message": str(error)}, "strategy": None}
-    usage = {"usage": {"requests": None} | asdict(nothing.usage)}
+    usage = {"usage": {"requests": None} | to_builtins(nothing.usage)}
     return _proposed(item, run, nothing) | failed | usage
 
 
@@ -382,6 +381,6 @@ def _proposed(item: Item, run: RunOptions, proposal: Proposal) -> dict[str, Any]
         **as_json(proposal.reading, proposal.tools, run.tool_choice),
         "reasoning": proposal.reasoning,
         "completion": proposal.completion,
-        "usage": {"requests": proposal.requests} | asdict(proposal.usage),
+        "usage": {"requests": proposal.requests} | to_builtins(proposal.usage),
         "strategy": proposal.strategy,
     }

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.policy import Policy, first_match, permitted
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import RootName

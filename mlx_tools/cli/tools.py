@@ -6,11 +6,11 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import anyio
 import typer
+from msgspec import to_builtins
 
 from mlx_tools.app import call_recorded, refuse_where_off, registry_of
 from mlx_tools.cli import inputs, options
@@ -280,7 +280,7 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
         "arguments": dict(done.arguments),
         "status": done.status,
         "repairs": list(done.repairs),
-        "decision": asdict(done.decision) if done.decision is not None else None,
+        "decision": to_builtins(done.decision) if done.decision is not None else None,
         "duration_ms": result.duration_ms if result is not None else None,
         "output_size_chars": result.output_size_chars if result is not None else None,
         "output": result.content if result is not None else None,

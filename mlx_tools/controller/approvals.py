@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -20,7 +20,7 @@ import anyio
 
 from mlx_tools.controller.turn import arguments_size, decision_on, recorded, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
-from mlx_tools.messages import Effects, ToolCall, ToolSpec
+from mlx_tools.messages import Effects, ToolCall, ToolSpec, replace
 from mlx_tools.policy import (
     ApprovalTemplate,
     CallNow,

@@ -11,7 +11,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -20,7 +20,7 @@ from mlx_tools.backends import Chunk, CompletionRequest, GrammarText, Guarded, T
 from mlx_tools.controller.session import Complete, Session, Thought
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
-from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, total_usage
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, replace, total_usage
 from mlx_tools.prompt import Neutraliser, neutral
 from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,

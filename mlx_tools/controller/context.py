@@ -12,19 +12,20 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, Final, Literal
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.backends import Guarded, TokenCounter
 from mlx_tools.controller.completer import CHARS_PER_TOKEN, request_for
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Complete, Session, fills
 from mlx_tools.errors import BackendBroken, BackendError
-from mlx_tools.messages import Usage, total_usage
+from mlx_tools.messages import Usage, replace, total_usage
 from mlx_tools.prompt import (
     READER,
     Cut,
@@ -74,16 +75,14 @@ _CHARS_PER_TOKEN: Final = 4
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?]) ")
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A piece of an output, and where it begins, in characters."""
 
     offset: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """The step that is sent: ``step`` with as many tokens as there is room for, its prompt of
     ``used`` tokens, None where nobody has counted them. ``filling``: a person is to be told that it
     fills."""

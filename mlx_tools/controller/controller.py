@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, get_args
@@ -52,7 +52,7 @@ from mlx_tools.errors import (
     require_texts,
     wrong_argument,
 )
-from mlx_tools.messages import Compaction, LongObservations, Style, ToolSpec
+from mlx_tools.messages import Compaction, LongObservations, Style, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, permitted, same, seal
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
@@ -198,7 +198,7 @@ def _number(value: Any, least: float = -math.inf, kinds: Any = int) -> bool:
 
 _RECORDED: Final = frozenset(
     one.name for one in fields(RunSettings) if one.name not in _FOUND_OUT
-) & frozenset(one.name for one in fields(Header))
+) & frozenset(Header.__struct_fields__)
 """What of the settings stands in a header under the same name, as it is here."""
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.controller.approvals import (
     ApprovalAnswer,
@@ -23,7 +23,7 @@ from mlx_tools.controller.approvals import (
 )
 from mlx_tools.controller.outputs import cleaner, shorten
 from mlx_tools.controller.turn import arguments_size, recorded
-from mlx_tools.messages import ErrorInfo, ToolCall
+from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.policy import (
     Decision,
     Facts,
@@ -58,8 +58,7 @@ _CALL: Final = "c1"
 Status = Literal["ok", "error", "denied", "pending", "dry_run"]
 
 
-@dataclass(frozen=True, slots=True)
-class DirectCall:
+class DirectCall(Struct, frozen=True):
     """The end of a call without a model.
 
     ``name`` and ``arguments`` are those that were decided about, after ``repairs``. ``result`` is

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from functools import cached_property, partial
 from itertools import islice
@@ -47,7 +47,7 @@ from mlx_tools.errors import (
     TranscriptError,
     UsageError,
 )
-from mlx_tools.messages import tool_named
+from mlx_tools.messages import replace, tool_named
 from mlx_tools.policy import TEMPLATE, Policy, permitted
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import Reading

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby, takewhile
 from typing import Any, Final
 
+from msgspec import Struct
+
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ErrorInfo, ToolCall, Usage
+from mlx_tools.messages import ErrorInfo, ToolCall, Usage, replace
 from mlx_tools.protocol import ReadingRules, read, write_answer, write_call
 from mlx_tools.store import ArtifactStore
 from mlx_tools.transcript import (
@@ -41,8 +42,7 @@ MESSAGES: Final = (
 _ROLES: Final = ("user", "assistant", "system", "tool")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Earlier:
+class Earlier(Struct, frozen=True, kw_only=True):
     """What was said, as ``said``.
 
     ``system`` is what a caller's messages began with for the system. ``form`` is that of the

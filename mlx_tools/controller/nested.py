@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver, NoQuestion
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.tools import ToolContext, ToolError
 from mlx_tools.transcript import (
@@ -40,8 +42,7 @@ MAX_DEPTH: Final = 2
 """How many runs may stand within one another below the outermost."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NestedRun:
+class NestedRun(Struct, frozen=True, kw_only=True):
     """A run within a call: what it asks, and under what. ``consents`` are those of the session that
     makes the call; ``parent`` names session and call."""
 
@@ -213,8 +214,7 @@ class NestedRuns:
             conversation.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _OuterApprover:
+class _OuterApprover(Struct, frozen=True):
     """Asks whoever the outer run asks. A call about which nobody decides waits, and the outer run
     with it; but where the outer call cannot be made again (``once``) it is refused."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
@@ -42,8 +43,7 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
     return text[:head] + notice(len(text) - head - tail, head) + text[len(text) - tail :]
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """The observation to be written of how a call ended.
 
     ``sources`` are those that the content shows, as a record keeps them. ``problem`` is why the

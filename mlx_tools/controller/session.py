@@ -9,12 +9,13 @@ session: that is all there is to resuming.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
+
+from msgspec import Struct, field
 
 from mlx_tools.controller.turn import OF_A_CALL, CallState, Turn, follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec
+from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
 from mlx_tools.prompt import (
     ChatFormat,
@@ -78,8 +79,7 @@ _BEGINS_CALLING: Final = ("execution_started", "paused")
 # --- steps ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Thought:
+class Thought(Struct, frozen=True):
     """A thinking model's thought before the prefix: within ``budget`` tokens.
 
     ``opening`` goes on from the prompt, the model's thought follows, ``closing`` ends it.
@@ -91,8 +91,7 @@ class Thought:
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(Struct, frozen=True):
     """Ask the model to go on from ``prompt`` (which ends in ``rules.prefix``).
 
     ``strategy`` says how. ``tools`` are those that the model was told of. ``messages`` say the same
@@ -109,29 +108,25 @@ class Complete:
     messages: tuple[ChatMessage, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(Struct, frozen=True):
     """Append these records: they follow from what is there."""
 
     records: tuple[Record, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+class Execute(Struct, frozen=True):
     """Run these calls, in parallel."""
 
     calls: tuple[CallRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """Ask a person about these calls."""
 
     calls: tuple[CallRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+class Rest(Struct, frozen=True):
     """Do nothing: a question, an approval or nothing at all comes next. ``state`` is the
     session's."""
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinalAnswer
+from mlx_tools.messages import ErrorInfo, FinalAnswer, replace
 from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded, facts_of
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -17,8 +16,7 @@ from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol import turn_grammar
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar(GrammarText):
+class Grammar(GrammarText, frozen=True):
     """A turn's grammar. ``left_to_validation`` names the keywords that one of the dialects does
     not hold to, each as ``tool: path: keyword``. ``again`` is the end of the prefix that the
     grammar begins with once more, so that a prompt must end before it."""

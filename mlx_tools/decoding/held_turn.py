@@ -13,12 +13,13 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any, Final
 
+from msgspec import Struct
+
 from mlx_tools.decoding.value import Form, HeldObject
-from mlx_tools.messages import FinalAnswer, FinishReason, Strategy, ToolCall, ToolSpec
+from mlx_tools.messages import FinalAnswer, FinishReason, Strategy, ToolCall, ToolSpec, replace
 from mlx_tools.protocol import (
     ANSWER_TAG,
     CALL_TAG,
@@ -130,16 +131,14 @@ _OTHER_KEY: Final = re.compile(
 """A key that reading takes between a dialect's marks, though that dialect has another."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(Struct, frozen=True):
     """Let the model go on from the prompt and ``text``; a later ``attempt`` draws at random."""
 
     text: str
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(Struct, frozen=True):
     """Ask how likely each next token is after the prompt and ``text``."""
 
     text: str

@@ -19,6 +19,8 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec import Struct
+
 from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner, Unreadable, decode
 from mlx_tools.schema import compilable
 from mlx_tools.transcript import MendKind
@@ -183,8 +185,7 @@ _FREE: Final = '§~ 0a"'
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Misfit:
+class Misfit(Struct, frozen=True):
     """A part that does not fit, and up to where the text before it stands."""
 
     kind: MendKind

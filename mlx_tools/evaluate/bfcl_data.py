@@ -12,10 +12,11 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
 
 from mlx_tools.app import Proposal
 from mlx_tools.backends import fetch_wheel, file_sha256
@@ -48,8 +49,7 @@ averages, and whether a call is due at all."""
 Half = Literal["all", "tune", "report"]
 
 
-@dataclass(frozen=True, slots=True)
-class BfclItem:
+class BfclItem(Struct, frozen=True):
     """One question.
 
     ``question`` is the last message of the user's, ``history`` what was said before it and

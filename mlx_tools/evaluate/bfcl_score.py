@@ -15,8 +15,9 @@ checker by ``benchmarks/bfcl_official/agree.py``. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolCall
@@ -50,8 +51,7 @@ _TYPES: Final[Mapping[str, type]] = {
 _IGNORED: Final = str.maketrans("", "", " ,./-_*^")
 
 
-@dataclass(frozen=True, slots=True)
-class CallScore:
+class CallScore(Struct, frozen=True):
     """Whether calls are right; if not, why, and of which parameter or function."""
 
     correct: bool

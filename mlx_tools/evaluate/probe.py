@@ -11,12 +11,12 @@ import json
 import platform
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any, Final, Literal, cast, get_args
 
 import anyio
+from msgspec import Struct, field
 
 from mlx_tools.app import Proposal, Proposer, Share, mcnemar
 from mlx_tools.backends import (
@@ -37,7 +37,7 @@ from mlx_tools.errors import (
     UsageError,
 )
 from mlx_tools.evaluate.results import REFUSALS
-from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec
+from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
 from mlx_tools.store import words_digest
@@ -60,8 +60,7 @@ _EFFECTS: Final[Effects] = frozenset(("read",))
 # --- the questions ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Expected:
+class Expected(Struct, frozen=True):
     """The call that is right: each argument with its right values. Those of ``optional`` may be
     left out; no other may be given."""
 
@@ -79,8 +78,7 @@ class Expected:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """One question, with the tools it is asked with; all of a ``group`` have the same. ``call``
     None: it needs an answer."""
 
@@ -105,8 +103,7 @@ class Question:
         return len(proposal.calls) == 1 and self.call.is_met(proposal.calls[0])
 
 
-@dataclass(frozen=True, slots=True)
-class ProbeQuestions:
+class ProbeQuestions(Struct, frozen=True):
     """All questions, those with the same tools side by side; ``digest`` tells them from others."""
 
     questions: tuple[Question, ...]
@@ -176,8 +173,7 @@ def styles_for(settings: RunSettings) -> tuple[Style, ...]:
     return tuple(style for style in styles if has_tools or style != "native")
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """One question, asked one way. Of one that failed the proposal says nothing."""
 
     question: Question
@@ -186,8 +182,7 @@ class Trial:
     proposal: Proposal = field(default_factory=Proposal)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """All trials of one style and strategy."""
 
     style: Style
@@ -252,8 +247,7 @@ class Cell:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What came of a probe. ``cells`` are in the order of styles and strategies.
 
     ``failure`` is what ended it before its time, None where nothing did; ``complete`` says that all
@@ -348,8 +342,7 @@ async def _asked(
 # --- what follows -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """What follows from the figures: the style to use, and the strategy to begin with in each."""
 
     style: Style

@@ -12,9 +12,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mlx_tools.app import Share
 from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
@@ -255,8 +258,7 @@ def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, A
 # --- the summary ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRow:
+class SummaryRow(Struct, frozen=True):
     """One category by one strategy. A number that the server did not report for all is None."""
 
     category: str

@@ -13,7 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
@@ -28,6 +28,7 @@ from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
 from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
 from mlx_tools.evaluate.results import Key, Result, Results, run_all
+from mlx_tools.messages import replace
 from mlx_tools.policy import PRESETS, Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -32,7 +31,7 @@ from mlx_tools.gateway.request import (
     unsupported,
 )
 from mlx_tools.gateway.turn import Emit, Speaker, as_api_error
-from mlx_tools.messages import Usage
+from mlx_tools.messages import Usage, replace
 
 _REFUSED: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
 """Fields that would change the answer, and the value that asks for nothing."""

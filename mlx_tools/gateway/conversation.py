@@ -13,13 +13,16 @@ import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
+import msgspec
+from msgspec import Struct
+
 from mlx_tools.controller import Session, turn_of
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
-from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec
+from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.prompt import ChatFormat, Frame, Neutraliser, Openings, PromptWords
 from mlx_tools.protocol import Reading
@@ -91,8 +94,7 @@ class _NoRepeats(RunHistory):
         return False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manner:
+class Manner(Struct, frozen=True, kw_only=True):
     """How a model is spoken to: all that a prompt is made of besides the conversation.
 
     ``sampling`` holds where the client says nothing else. ``route`` is as in a `Header`.
@@ -104,8 +106,8 @@ class Manner:
     words: PromptWords
     model: str | None = None
     reasoning: str | int = "off"
-    sampling: Mapping[str, Any] = field(default_factory=dict)
-    route: Mapping[str, Any] = field(default_factory=dict)
+    sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    route: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.

@@ -7,8 +7,9 @@ writes the events of the turn in its own form; between the two there is one core
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct, field
 
 from mlx_tools.backends import TokenScore
 from mlx_tools.errors import MlxToolsError
@@ -19,8 +20,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length", "tool_calls"]
 
 
-@dataclass(frozen=True, slots=True)
-class ClientCall:
+class ClientCall(Struct, frozen=True):
     """A call in a client's conversation, or in a turn for one. ``id`` is the one that the client
     knows it by, ``arguments`` the JSON text of an object, as it was sent."""
 
@@ -29,8 +29,7 @@ class ClientCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class ClientMessage:
+class ClientMessage(Struct, frozen=True):
     """A message of a client's conversation.
 
     ``calls`` are an assistant's; ``call_id`` is the call that a tool's message answers, and
@@ -44,8 +43,7 @@ class ClientMessage:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnRequest:
+class TurnRequest(Struct, frozen=True, kw_only=True):
     """What a client asks for.
 
     ``tool_choice`` is ``auto``, ``none``, ``required`` or a tool's name. ``allowed`` are the tools
@@ -79,15 +77,13 @@ class TurnRequest:
 # --- what comes of it -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(Struct, frozen=True):
     """More of the answer."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallBegun:
+class CallBegun(Struct, frozen=True):
     """A call whose name is settled: the ``index``-th of the turn, from 0."""
 
     index: int
@@ -95,8 +91,7 @@ class CallBegun:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentsMore:
+class ArgumentsMore(Struct, frozen=True):
     """More of the JSON text of the arguments of the call with this index. Joined, the pieces are
     the ``arguments`` of that call in `TurnDone`."""
 
@@ -104,8 +99,7 @@ class ArgumentsMore:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnDone:
+class TurnDone(Struct, frozen=True, kw_only=True):
     """The end of a turn, and all of it. ``text`` and ``calls`` are what the pieces join to.
 
     ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of

@@ -7,9 +7,9 @@ it changes only what somebody else pays or keeps, refused by name otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, get_args
 
+from msgspec import Struct, field
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from mlx_tools.gateway.body import (
@@ -34,7 +34,7 @@ from mlx_tools.gateway.request import (
     missing,
     unsupported,
 )
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ToolSpec, replace
 
 _ACCEPTED: Final = frozenset(
     {
@@ -245,8 +245,7 @@ def joined(parts: Sequence[TextPart]) -> str:
 # --- tools ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTools:
+class OfferedTools(Struct, frozen=True):
     """A client's tools. ``names`` are their namespaces and names, by the names they have here,
     ``told`` are the tools as a response lists them, ``left_out`` are the kinds of those that a
     server would have to run itself."""
@@ -300,8 +299,7 @@ def _flat(tools: Sequence[Mapping[str, Any]], at: str) -> Iterator[Placed]:
             yield place(here, "tools", inner), namespace, one
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """Which tools must be called, and which may be. ``told`` is how a response says it."""
 
     tool: str = "auto"

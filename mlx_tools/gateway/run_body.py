@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import Struct, field
 from pydantic import ConfigDict, Field
 
 from mlx_tools.controller import ApprovalAnswer, earlier_in
@@ -24,7 +24,7 @@ from mlx_tools.gateway.body import (
 )
 from mlx_tools.gateway.chat_completions import ChatFunction, content_text
 from mlx_tools.gateway.request import ApiError, invalid
-from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec
+from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 
@@ -124,8 +124,7 @@ class ContinueBody(_Strict):
     question: Question
 
 
-@dataclass(frozen=True, slots=True)
-class RunAct:
+class RunAct(Struct, frozen=True):
     """What is to be done about a run that rests: ``ask`` it a question, ``decide`` about a call,
     ``give`` it the result of one, ``look`` again at what waits. ``records`` is how many its
     transcript had when that was posted."""
@@ -135,8 +134,7 @@ class RunAct:
     records: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AskedRun:
+class AskedRun(Struct, frozen=True, kw_only=True):
     """A run as a client asks for it. ``history`` is what was said before the question; ``tools``
     None are all that the server has, ``limits`` those that were named. ``own`` are the tools that
     the client itself runs. ``profile`` is one of the user's settings."""

@@ -11,10 +11,10 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.errors import MissingDependency, StorageError
 from mlx_tools.paths import to_install
@@ -45,8 +45,7 @@ _WORKERS: Final = (
 JsonObject = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(Struct, frozen=True):
     """How many runs ``wait`` for a worker, how many are at work, and how many ``workers`` live."""
 
     waiting: int

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import StorageError
 from mlx_tools.gateway.request import ApiError
@@ -49,8 +50,7 @@ _SELECT: Final = "SELECT id, owner, body, cancelled, act, refused, model FROM ru
 _UNDER: Final = "WHERE owner = ? AND key = ?"
 
 
-@dataclass(frozen=True, slots=True)
-class RunRow:
+class RunRow(Struct, frozen=True):
     """A run: its id, which is its session's, by what its client is known, and what that asked for.
 
     ``act`` is what is still to be done about it, None where it rests; ``refused`` why the last one
@@ -67,8 +67,7 @@ class RunRow:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Hook:
+class Hook(Struct, frozen=True):
     """What another server is to be told. ``mark`` is the same each time that this is told,
     ``tries`` how often that was tried."""
 

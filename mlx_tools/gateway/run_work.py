@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.app import (
     Configuration,
@@ -49,6 +49,7 @@ from mlx_tools.gateway.run_rows import Hook, RunRow, RunRows
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import SessionFiles, SessionStore
 from mlx_tools.tools import Registry, Tool, ToolError
@@ -71,8 +72,7 @@ class Models(Protocol):
     async def speaker(self, name: str) -> Speaker: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _OwnToolsWait:
+class _OwnToolsWait(Struct, frozen=True):
     """Decides as another approver does, save about a client's own tools: their calls wait."""
 
     inner: Approver
@@ -84,8 +84,7 @@ class _OwnToolsWait:
         return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
+class _Begun(Struct, frozen=True):
     """A store whose next new session is one that is there, of which nothing was asked yet."""
 
     inner: SessionStore

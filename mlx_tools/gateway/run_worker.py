@@ -11,7 +11,6 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +26,7 @@ from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, was_asked
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.messages import replace
 from mlx_tools.transcript import Event, Record, events, rests
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ A run is a session of the store that `ask` uses, and where it stands is read fro
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
 held here. One that broke off with its process is brought to rest when the next one starts, or when
 somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL this is
-done elsewhere (`runs_queued`).
+done elsewhere (`queued_runs`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ import hashlib
 import hmac
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import anyio
+from msgspec import to_builtins
 
 from mlx_tools.app import Configuration
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
@@ -35,6 +36,7 @@ from mlx_tools.gateway.run_work import Models, RunWork, requests_of, standing_of
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.messages import replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
@@ -260,7 +262,7 @@ class Runs:
                     await self._requests(row, records, {call: answer.arguments})
                 except UsageError as error:
                     raise invalid("arguments", str(error)) from None
-            await self._go_on(row, RunAct("decide", {"call": call, **asdict(answer)}), records)
+            await self._go_on(row, RunAct("decide", {"call": call, **to_builtins(answer)}), records)
 
     def tools(self) -> tuple[Registry, Policy]:
         """The tools that there are, which the caller closes, and what may be called of them."""

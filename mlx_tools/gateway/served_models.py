@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -23,6 +23,7 @@ from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.conversation import Manner
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.turn import Speaker
+from mlx_tools.messages import replace
 from mlx_tools.store import load_words
 
 DEFAULT: Final = "default"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
@@ -38,7 +38,7 @@ from mlx_tools.gateway.request import (
     TurnEvent,
     TurnRequest,
 )
-from mlx_tools.messages import FinalAnswer, FinishReason, Usage, json_line, total_usage
+from mlx_tools.messages import FinalAnswer, FinishReason, Usage, json_line, replace, total_usage
 from mlx_tools.policy import Limits
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.transcript import (

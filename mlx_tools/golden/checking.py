@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
 
 from mlx_tools.app import Share, spelled
 from mlx_tools.backends import Backend
@@ -19,7 +20,7 @@ from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
 from mlx_tools.golden.file import Golden, read_golden
 from mlx_tools.golden.recorded import Given, recorded_specs, with_calls
 from mlx_tools.golden.replaying import replay
-from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import TEMPLATE, Limits, Policy
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import canonical
@@ -40,8 +41,7 @@ from mlx_tools.transcript import (
 Mode = Literal["replay", "live"]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of the matrix: the means of a check. A replay has none of the three."""
 
     model: str = ""
@@ -54,8 +54,7 @@ class Column:
         return " · ".join(filter(None, (self.model, self.style, self.strategy))) or "replay"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class Sample(Struct, frozen=True, kw_only=True):
     """One run of a transcript. ``records`` are those of the run, the header first.
 
     ``error`` is why it could not be run to its end, or the transcript not be read. ``seconds`` is
@@ -72,8 +71,7 @@ class Sample:
         return not self.differences and not self.error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenCheck:
+class GoldenCheck(Struct, frozen=True, kw_only=True):
     """All runs of one transcript in one cell. ``path`` is the file's, as it was named."""
 
     name: str
@@ -118,7 +116,7 @@ class GoldenCheck:
             "name": self.name,
             "path": self.path,
             "mode": self.mode,
-            **asdict(self.cell),
+            **to_builtins(self.cell),
             "source": self.source,
             "features": list(self.features),
             "passed": self.passed,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.store import to_json
@@ -36,8 +38,7 @@ _LINES: Final = 12
 """Lines of a diff that are shown; the rest is counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One thing that is not as it was recorded.
 
     ``what`` names it ("the prompt", "the decision"), ``where`` is the place in the run ("turn 2,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.paths import write_whole
@@ -15,8 +16,7 @@ from mlx_tools.transcript import CarriedRecord, GoldenRecord, Header, Record, Us
 SUFFIX: Final = ".jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Golden:
+class Golden(Struct, frozen=True):
     """A golden transcript. ``path`` is None where it is in memory alone.
 
     ``records`` are those of the run, the golden one left out: `Golden.of` makes one that says

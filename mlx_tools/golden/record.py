@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,7 +15,7 @@ from mlx_tools.golden.expect import UNFINISHED, outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import SECRET, effects_of, specs_today, template_of
 from mlx_tools.golden.replaying import Replay, replay
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import ToolCall, replace
 from mlx_tools.policy import Policy, find_secrets, permitted
 from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import RootName, from_json, to_json

@@ -6,16 +6,25 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
+
+from msgspec import Struct
 
 from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.controller import Complete, Outputs, Session
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
-from mlx_tools.messages import ALL_EFFECTS, Effects, ErrorInfo, FinishReason, ToolCall, ToolSpec
+from mlx_tools.messages import (
+    ALL_EFFECTS,
+    Effects,
+    ErrorInfo,
+    FinishReason,
+    ToolCall,
+    ToolSpec,
+    replace,
+)
 from mlx_tools.policy import SecretSpan, redact
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
@@ -173,8 +182,7 @@ Given = str | ErrorInfo
 """The result of a tool: its output, or an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedArtifacts:
+class RecordedArtifacts(Struct, frozen=True):
     """Stands for the store of artifacts: what was kept, is kept under the id that it had."""
 
     artifact: str | None

@@ -8,8 +8,9 @@ where it arises, and does not show again in all that follows from it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.controller import (
     Complete,
@@ -37,7 +38,7 @@ from mlx_tools.golden.recorded import (
     redrawn,
     specs_today,
 )
-from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
+from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec, replace
 from mlx_tools.policy import BUILTIN, TEMPLATE, may_stand
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
 from mlx_tools.protocol import Reading, judge, read, with_mended
@@ -68,8 +69,7 @@ _OF_THE_WORLD: Final = frozenset(("access_list", "changed", "edited"))
 """Rules of decisions that came from what a person did, or from outside."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """The result of a replay.
 
     ``now`` is the transcript as today's code would have written it, as far as the records say.

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
+from msgspec import Struct
 
 from mlx_tools.app import (
     Configuration,
@@ -33,6 +34,7 @@ from mlx_tools.controller import (
     check_output_schema,
 )
 from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import RootName
 from mlx_tools.tools import Registry
@@ -55,8 +57,7 @@ T = TypeVar("T")
 See = Callable[[Event], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelegatedRun:
+class DelegatedRun(Struct, frozen=True, kw_only=True):
     """What a client asks for; see `Delegation.run`."""
 
     user: str
@@ -195,8 +196,7 @@ class Delegation:
         return _Model(chosen.backend, settings, configuration, policy, limits)
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(Struct, frozen=True):
     """A model that was found, how it is spoken to, and what its runs may do."""
 
     backend: Any

@@ -17,6 +17,7 @@ import anyio
 from mcp.server import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult
+from msgspec import Struct
 
 from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
 
@@ -41,8 +42,7 @@ FORM: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Wording:
+class Wording(Struct, frozen=True):
     """How things are put before a person, escaped: a call that waits for an approval, whole, and
     any text, on one line."""
 

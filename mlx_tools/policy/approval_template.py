@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy.rules import is_glob
@@ -29,8 +30,7 @@ _SLACK: Final = timedelta(minutes=5)
 """How far a clock may have been set back before it is no longer believed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallNow:
+class CallNow(Struct, frozen=True, kw_only=True):
     """A call as it would run now: ``arguments`` were validated, ``paths`` are those of them that
     the tool resolves, each as the path that it comes to. ``roots`` are the folders of the run;
     ``nested``: it is one within a call."""
@@ -44,8 +44,7 @@ class CallNow:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalTemplate:
+class ApprovalTemplate(Struct, frozen=True, kw_only=True):
     """A standing yes.
 
     ``tool`` and ``pin`` say which tool, and as what (`pin_of`); ``arguments`` has the patterns.

@@ -12,10 +12,11 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime
 from itertools import chain, groupby
 from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import MUTATING, Effects, ToolSpec
@@ -44,8 +45,7 @@ _NEVER: Final = datetime(MAXYEAR, 12, 31, tzinfo=UTC)
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The decision of policy on a call.
 
     ``rule`` names the rule that decided, ``reason`` says it in words. ``code`` is the error that a
@@ -58,8 +58,7 @@ class Decision:
     code: ErrorCode | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(Struct, frozen=True, kw_only=True):
     """The facts of one call beside its name and its arguments.
 
     ``consented`` are the effects that a person allowed this tool for the rest of the session, None

@@ -14,8 +14,9 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 from mlx_tools.policy.secret_context import CONTEXT, Span, in_context
@@ -74,8 +75,7 @@ _RANK: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(Struct, frozen=True):
     """A stretch of the text, in order: ``kind`` is None for what is no secret. One that is
     ``joined`` goes on with the secret before it."""
 
@@ -344,8 +344,7 @@ _TEXT = re.compile(rb"[\t\n\r -~]{%d,}" % _SHORTEST_TEXT)
 _WIDE = re.compile(rb"(?:[\t\n\r -~]\0){%d,}" % _SHORTEST_TEXT)
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedText:
+class DecodedText(Struct, frozen=True):
     """``text``, and where its characters stand above: `span` maps a stretch of it. It
     ``goes_on`` where it is all of the unit, so that what stands before the unit stands before it.
     """
@@ -441,8 +440,7 @@ _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 # --- what is shown --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SecretSpan:
+class SecretSpan(Struct, frozen=True):
     """A secret in a text: ``text[start:end]``, the encoded stretch where it was encoded."""
 
     kind: str
@@ -450,8 +448,7 @@ class SecretSpan:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class Redacted:
+class Redacted(Struct, frozen=True):
     """A text without its secrets, and the kinds of what was taken out: sorted, each once."""
 
     text: str

@@ -21,15 +21,26 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
+from msgspec import Struct
+
 from mlx_tools.errors import ToolDefinitionError, UsageError, require_instance, require_items
-from mlx_tools.messages import MUTATING, TOOL_NAME, Effect, Effects, ToolSpec, names_of, own_name
+from mlx_tools.messages import (
+    MUTATING,
+    TOOL_NAME,
+    Effect,
+    Effects,
+    ToolSpec,
+    names_of,
+    own_name,
+    replace,
+)
 
 PLUGIN: Final = "plugin:"
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
@@ -197,8 +208,7 @@ RateCounts = dict[str, tuple[str, str]]
 completion that they stood in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rate:
+class Rate(Struct, frozen=True):
     """At most ``calls`` in any ``seconds``."""
 
     calls: int
@@ -233,8 +243,7 @@ class Rate:
         return FullRate(len(counted), leaving[needed] + window if known else None)
 
 
-@dataclass(frozen=True, slots=True)
-class FullRate:
+class FullRate(Struct, frozen=True):
     """A rate that is used up. ``again`` is when one more call may be made, None where no time is
     known at which it may."""
 
@@ -283,8 +292,7 @@ BUILTIN: Final = "builtin"
 # --- policies -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Preset:
+class Preset(Struct, frozen=True):
     """A named set of tools: what the name grants is these, and of their effects no more than these.
 
     They are frozen here so that no configuration can change what a name grants. The ceiling on

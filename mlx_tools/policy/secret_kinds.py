@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.paths import read_data
 
@@ -27,8 +28,7 @@ _PARTS: Final = {
 TABLE: Final[dict[str, list[dict[str, Any]]]] = tomllib.loads(read_data("config/secrets.toml"))
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of secret: its name as placeholders show it, hints (one of them is in every such
     secret), and its shape."""
 

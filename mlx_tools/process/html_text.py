@@ -8,9 +8,10 @@ Nothing recurses, so depth costs no more than length.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urljoin
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from justhtml import Node
@@ -78,8 +79,7 @@ _ENOUGH: Final = 200
 """Characters of a page's main part that are taken for its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class HtmlText:
+class HtmlText(Struct, frozen=True):
     """A page's title and text; ``cut`` is whether the text was too long."""
 
     title: str

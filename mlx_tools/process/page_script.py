@@ -6,8 +6,9 @@ The question has ``html``, the page's ``url`` and ``most`` characters; the answe
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from mlx_tools.process.html_text import read_html
 from mlx_tools.process.isolated import serve

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.schema import (
@@ -62,8 +63,7 @@ LEAST_SHOWN: Final = 10
 """So many tools are shown in less detail rather than fewer in more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
+class Catalog(Struct, frozen=True):
     """The lines of the tools that are shown, and the names of those shown and hidden.
 
     ``shown`` and ``lines`` go together. ``search`` says whether the last of them is the tool that

@@ -12,18 +12,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
 from mlx_tools.protocol import DIALECTS, Dialect
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 HINT: Final = "choose a format with --chat-format chatml|llama3|gemma|mistral|phi|plain"
 
@@ -43,8 +43,7 @@ _SLOTTED: Final = {
 MAX_DESCRIPTION: Final = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolFormat:
+class ToolFormat(Struct, frozen=True, kw_only=True):
     """The texts that a template writes around tools, calls and results.
 
     ``opening`` stands before the first question, the system text and the tools in it; ``toolless``
@@ -228,9 +227,9 @@ class ChatFormat:
     dialects: tuple[str, ...] = ()
     tools: ToolFormat | None = None
     toolless: str = field(default="its own template is not at hand", compare=False)
-    answering: str = field(init=False, compare=False)
-    remembered: str = field(init=False, compare=False)
-    turn_ends: tuple[str, ...] = field(init=False, compare=False)
+    answering: str = field(default="", init=False, compare=False)
+    remembered: str = field(default="", init=False, compare=False)
+    turn_ends: tuple[str, ...] = field(default=(), init=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.opens_thought and self.reasoning is None:
@@ -263,8 +262,8 @@ class ChatFormat:
     def to_json(self) -> dict[str, Any]:
         """The format as a JSON object, for a transcript's header."""
         left_out = _UNWRITTEN if self.tools is not None else _UNWRITTEN | {"tools"}
-        found: dict[str, Any] = _adapter().dump_python(self, mode="json", exclude=left_out)
-        return found
+        found: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
+        return {name: value for name, value in found.items() if name not in left_out}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ChatFormat:
@@ -279,16 +278,10 @@ class ChatFormat:
 _UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
 
 
-@cache
-def _adapter() -> TypeAdapter[ChatFormat]:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(ChatFormat)
-
-
 @lru_cache(maxsize=32)
 def _parsed(text: str) -> ChatFormat:
-    return _adapter().validate_json(text, strict=True)
+    decoded: ChatFormat = msgspec.json.decode(text, type=ChatFormat)
+    return decoded
 
 
 def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:

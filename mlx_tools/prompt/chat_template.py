@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
+from mlx_tools.messages import replace
 from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought
 from mlx_tools.prompt.neutralise import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
 from mlx_tools.prompt.template_sandbox import Render, TemplateRefused, compile_template, literals_of

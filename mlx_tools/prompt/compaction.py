@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Final
+
+from msgspec import Struct
 
 from mlx_tools.prompt.finder import READER
 from mlx_tools.prompt.render import Prompt
@@ -31,16 +32,14 @@ _GAIN: Final = 2
 """An observation gives way to a reference where it is so many times as long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """The observations of ``calls`` and the first ``gone`` records: they are to leave a prompt."""
 
     calls: tuple[str, ...] = ()
     gone: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Placeholders:
+class Placeholders(Struct, frozen=True):
     """The texts in place of what leaves, before anything is kept.
 
     ``readable``: the model can read what left. ``summary`` is as long as one would be, empty where

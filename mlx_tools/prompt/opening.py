@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
 
 from mlx_tools.errors import ConfigError
 from mlx_tools.messages import ToolObservation, ToolSpec
@@ -51,8 +52,7 @@ def result_tool(schema: Mapping[str, Any], names: Container[str], words: PromptW
     return ResultTool.of(schema, name, f"{said} {own}" if isinstance(own, str) else said)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """The things that all openings of a program have in common.
 
     ``tools`` are those that may be called, in their order, without ``search``: the tool that looks
@@ -82,8 +82,7 @@ class Frame:
         return result_tool(self.output_schema, names, self.words).spec
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
+class Opening(Struct, frozen=True):
     """A session's beginning, as its header holds it.
 
     ``shortlist`` names the tools that are told of, empty where all are; ``request`` is the question
@@ -167,8 +166,7 @@ def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
 # --- the system prompt --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SystemPrompt:
+class SystemPrompt(Struct, frozen=True):
     """The text, and which tools' names its catalog shows and hides."""
 
     text: str

@@ -12,13 +12,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from typing import Any, Final
 
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation
+from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation, replace
 from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, slotted
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import STYLES, PromptWords

@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
+from mlx_tools.messages import replace
 from mlx_tools.prompt.chat_format import (
     ChatFormat,
     Slots,

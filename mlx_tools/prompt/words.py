@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
+from msgspec import Struct
+
 from mlx_tools.errors import ConfigError, ErrorCode
 from mlx_tools.messages import Style
 
@@ -71,8 +73,7 @@ _RESULT_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 """The same of ``result.toml``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A natural example of one tool: used where its arguments fit the tool's schema.
 
     With an ``observation`` it is shown to its end, and ``answer`` is that end.
@@ -84,8 +85,7 @@ class Example:
     answer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExampleWords:
+class ExampleWords(Struct, frozen=True):
     """The words of the examples; see ``prompts/examples.toml``."""
 
     direct: tuple[tuple[str, str], ...]
@@ -226,8 +226,7 @@ def _example(table: _Table) -> Example:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
+class _Table(Struct, frozen=True):
     """A table of a TOML file, which knows where it stands."""
 
     file: str

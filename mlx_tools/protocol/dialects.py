@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
+
+from msgspec import Struct
 
 Body = Literal["json", "named_json", "python", "xml", "pairs", "literal"]
 Form = Literal["object", "objects", "array", "any"]
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """One family: what opens and closes its calls, and what stands between.
 
     ``open`` and ``close`` are the marks as the model writes them; ``close`` is empty where the

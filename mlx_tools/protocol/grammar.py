@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
@@ -191,8 +192,7 @@ def _character(character: str) -> str:
     return character if plain else f"\\x{ord(character):02X}"
 
 
-@dataclass(frozen=True, slots=True)
-class TurnGrammar:
+class TurnGrammar(Struct, frozen=True):
     """A grammar as ``text``, and what it leaves to validation, each as ``tool: path: keyword``.
 
     ``again`` is the end of the prefix that the grammar begins with once more, for the brace of the

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
 from mlx_tools.protocol.delimiters import Wrapping
@@ -30,8 +32,7 @@ _What = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """An object, told apart, and in its place the verdict on its text.
 
     ``call``, ``answer``, ``alias`` and ``observation`` are taken. ``alias``: a call in a form that
@@ -190,8 +191,7 @@ def call_in(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
 # --- an object in its place -------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectPlace:
+class ObjectPlace(Struct, frozen=True):
     """The place of an object.
 
     ``inline``: within a line of prose. ``begin``: where its wrapping begins.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Message, ToolCall, replace
 from mlx_tools.messages import Style as Style
 from mlx_tools.protocol.delimiters import (
     AFTER_MESSAGES,
@@ -45,8 +48,7 @@ def _changes_things(name: str, arguments: Mapping[str, Any]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadingRules:
+class ReadingRules(Struct, frozen=True, kw_only=True):
     """The rules by which one completion is read.
 
     ``prefix`` is what the host wrote at the start of the model's turn; it is read together with
@@ -72,7 +74,7 @@ class ReadingRules:
     max_calls: int | None = None
     tool_choice: str = "auto"
     mutates: Callable[[str, Mapping[str, Any]], bool] = _changes_things
-    catalog: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    catalog: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     native: frozenset[str] = frozenset()
     call: tuple[str, str] = ("", "")
     ends: tuple[str, ...] = ()
@@ -80,8 +82,7 @@ class ReadingRules:
     result: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(Struct, frozen=True, kw_only=True):
     """The reading of a completion: messages, and at most one error.
 
     ``bare_text``: the one message is prose that was taken as the answer. ``commentary`` is prose
@@ -116,30 +117,26 @@ def with_mended(reading: Reading, mended: Sequence[int]) -> Reading:
     return replace(reading, messages=messages)
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDelta:
+class AnswerDelta(Struct, frozen=True):
     """More of the answer's text, decoded."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ThoughtDelta:
+class ThoughtDelta(Struct, frozen=True):
     """More of what the model thinks before it speaks."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallStarted:
+class CallStarted(Struct, frozen=True):
     """A call's name is known; ``index`` is its place among the calls of this completion."""
 
     index: int
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArgumentsDelta:
+class ArgumentsDelta(Struct, frozen=True):
     """More of a call's arguments, as the model wrote them."""
 
     index: int

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
-from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolSpec
+from msgspec import Struct
+
+from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall, ToolSpec, replace
 from mlx_tools.protocol.reading import Reading, writable
 from mlx_tools.protocol.scan import MORE, ObjectScanner
 from mlx_tools.protocol.strict import Unreadable, compact, loads, loose_name
@@ -24,8 +26,7 @@ _KEY: Final = "value"
 _FENCED: Final = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class ResultTool:
+class ResultTool(Struct, frozen=True):
     """The tool whose call is the answer. ``wrapped``: the answer is no object, or need not be one,
     and stands under the one key that ``spec`` takes."""
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final, NamedTuple, NoReturn
 
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import ToolCall, replace
 from mlx_tools.protocol.delimiters import END_TOKENS, WHITE
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import elements, keywords, literal_object, typed

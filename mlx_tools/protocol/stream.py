@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import replace
 from typing import Final
 
-from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall
+from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall, replace
 from mlx_tools.protocol import delimiters
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.objects import Judgement, ObjectPlace, OpenObject, may_mutate

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec, own_name
+from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec, own_name, replace
 from mlx_tools.protocol.echo import calls_in, echo_keys
 from mlx_tools.protocol.reading import Reading
 from mlx_tools.protocol.strict import loose_name
@@ -32,8 +33,7 @@ _MOST_FAULTS: Final = 40
 _SHOWN_NAME: Final = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedCall:
+class JudgedCall(Struct, frozen=True, kw_only=True):
     """A call, and what reading says of it.
 
     ``call`` bears the tool's own name and the coerced arguments; its ``repairs`` include the

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.resolve import (
@@ -51,8 +52,7 @@ _DOUBTFUL: Final = (
 """What is taken out of a schema that does not compile: one of these, or all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Compilable:
+class Compilable(Struct, frozen=True):
     """``schema`` compiles, and takes all that the original takes; None where nothing compiles, so
     that any object may be held. ``left_to_validation`` are the keywords that it does not hold to,
     each as ``path: keyword`` by their places in the original; ``#: *`` stands for all of them.

@@ -12,9 +12,11 @@ import stat
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct, to_builtins
 
 from mlx_tools.errors import StorageError, told_as
 from mlx_tools.paths import drafted
@@ -211,8 +213,7 @@ UNDO_FOLDER: Final = ".mlx-tools-undo"
 """No tool opens anything of this name (`mlx_tools.store.roots`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """A change that a call was about to make to a file.
 
     The file has the ``names`` below the folder ``root``, whose number in its file system is
@@ -252,7 +253,7 @@ class UndoStore:
     def keep_old(self, change: Change, content: bytes) -> str:
         """Keep what a file holds that is about to be changed, and return the copy's key. Raises
         OSError where it cannot be written."""
-        said = {name: value for name, value in asdict(change).items() if name != "key"}
+        said = {name: value for name, value in to_builtins(change).items() if name != "key"}
         last = max((int(one[:16], 16) for one in self.kept.names()), default=0)
         now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
         key = f"{now:016x}{secrets.token_hex(8)}"

@@ -14,8 +14,9 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from mlx_tools.store.artifacts import Change, UndoStore
 from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
@@ -48,8 +49,7 @@ class Taken(Unfit):
     """A file of this name is there already, and a new one was to be made."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The place of a file, be it there or not: a folder that is held open, and a name in it.
 
     ``names`` lead to it from the root, its own the last. ``writable`` is what the innermost root

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.store.session_store import SessionStore
@@ -34,7 +36,7 @@ class Copied:
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``store copy --json`` prints of it."""
-        return asdict(self)
+        return to_builtins(self)  # type: ignore[no-any-return]
 
 
 def copy_store(

@@ -15,10 +15,11 @@ import stat
 import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 
@@ -63,8 +64,7 @@ _ROOT: Final = re.compile(r"(.*?)(?::(ro|rw)(?::(.*))?)?", re.DOTALL)
 _MAX_PATTERNS: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class RootName:
+class RootName(Struct, frozen=True):
     """A folder that file tools may see, as it was given: ``DIR``, ``DIR:ro`` or ``DIR:rw``, and
     behind either ``:PATTERN`` once or more often, for the files that alone may be seen there."""
 

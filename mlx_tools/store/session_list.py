@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from msgspec import Struct
+
+from mlx_tools.messages import replace
 from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
@@ -37,8 +39,7 @@ LAST: Final = "last"
 _ENDED: Final = frozenset({"answered", "stopped", "empty"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class Standing(Struct, frozen=True, kw_only=True):
     """The state of a session by its records: see `standing_of`.
 
     ``reason`` is that of a session that stopped, or what is wrong with one that is damaged.
@@ -62,8 +63,7 @@ class Standing:
         return self.state in _ENDED and not self.in_doubt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSession:
+class ListedSession(Struct, frozen=True, kw_only=True):
     """A session of a store. ``path`` is its transcript's, None where it is no file; ``updated`` is
     when that was last written, in seconds since 1970; ``size`` the bytes that the session takes,
     artifacts included."""

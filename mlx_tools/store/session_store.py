@@ -8,12 +8,16 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
+from mlx_tools.messages import replace
 from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
@@ -36,8 +40,7 @@ KEPT: Final = 256
 """Sessions that a `MemoryStore` keeps; the oldest are dropped first."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFiles:
+class SessionFiles(Struct, frozen=True):
     """An open session: its id, its transcript, where long outputs go (None: nowhere), the access
     list of its runs, the approvals that were used up, and where what its calls replace is kept
     (None: nowhere)."""
@@ -45,8 +48,8 @@ class SessionFiles:
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
-    access: Access = field(default_factory=Access)
-    used: Used = field(default_factory=Used)
+    access: Access = msgspec.field(default_factory=Access)
+    used: Used = msgspec.field(default_factory=Used)
     undo: UndoStore | None = None
 
     @property

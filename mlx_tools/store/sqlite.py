@@ -11,9 +11,10 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
+
+from msgspec import Struct, field
 
 from mlx_tools.errors import MlxToolsError, ScheduleError
 from mlx_tools.paths import private_dir
@@ -45,8 +46,7 @@ _PASSING_NUMBERS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FileFormat:
+class FileFormat(Struct, frozen=True):
     """What a kind of file is called, which error is raised of it, the number by which it is known,
     its version, and the statements that make its tables, each at the end of a line. ``file`` is its
     name in a store's folder, where it belongs to one (`SessionStore.tables`); ``since`` are the

@@ -9,12 +9,14 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from mlx_tools.errors import StorageError, UsageError, told_as
+from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, read_private, write_whole
 from mlx_tools.policy import ApprovalTemplate, CallNow, same, seal
 
@@ -66,8 +68,8 @@ class TemplateFile:
                     f"{self.path} holds {_MOST} templates", hint="revoke some: approvals revoke ID"
                 )
             made = replace(template, id=secrets.token_hex(4))
-            made = replace(made, seal=seal(self._secret(), "template", asdict(made)))
-            self._write([*entries, asdict(made)])
+            made = replace(made, seal=seal(self._secret(), "template", to_builtins(made)))
+            self._write([*entries, to_builtins(made)])
         return made
 
     def revoke(self, ids: Collection[str] | None) -> int:

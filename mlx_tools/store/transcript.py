@@ -11,11 +11,12 @@ import fcntl
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable
 from pathlib import Path
-from types import UnionType
-from typing import Any, Final, Literal, Self, TypeGuard, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Self, TypeGuard, get_args
+
+import msgspec
+from msgspec import Struct
 
 from mlx_tools.errors import StorageError, TranscriptError, told_as
 from mlx_tools.transcript import (
@@ -26,7 +27,6 @@ from mlx_tools.transcript import (
     ObservationRecord,
     PauseRecord,
     Record,
-    Said,
 )
 
 FORMAT_VERSION: Final = 2
@@ -35,8 +35,7 @@ FORMAT_VERSION: Final = 2
 NAME: Final = "transcript.jsonl"
 """A transcript's file in the folder of its session."""
 
-_CLASSES: Final[Mapping[str, type[Any]]] = {cls.type: cls for cls in get_args(Record)}
-_RECORDS: Final = get_args(Record)
+_KINDS: Final = frozenset(str(cls.__struct_config__.tag) for cls in get_args(Record))
 _SCALARS: Final = frozenset((str, bool, int, float, type(None)))
 
 _compact: Final = json.JSONEncoder(
@@ -46,128 +45,45 @@ _ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @functools.cache
-def _defaults(cls: type[Any]) -> tuple[tuple[str, Any], ...]:
-    """The fields of a record and their defaults, MISSING where there is none."""
-    return tuple((f.name, f.default) for f in fields(cls))
+def _defaults(cls: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a record and their defaults, NODEFAULT where there is none."""
+    return tuple((one.name, one.default) for one in msgspec.structs.fields(cls))
 
 
 def _plain(value: Any) -> Any:
-    kind = type(value)
-    if kind in _SCALARS:
-        return value
-    if isinstance(value, _RECORDS):
-        return to_json(value)
-    if is_dataclass(kind):
-        return {
-            name: _plain(v)
-            for name, default in _defaults(kind)
-            if (v := getattr(value, name)) != default
-        }
-    return [_plain(item) for item in value] if kind is tuple else value
+    if isinstance(value, Struct):
+        return _object(value)
+    return [_plain(item) for item in value] if type(value) is tuple else value
+
+
+def _object(value: Struct) -> dict[str, Any]:
+    tag = value.__struct_config__.tag
+    out: dict[str, Any] = {} if tag is None else {"type": tag}
+    for name, default in _defaults(type(value)):
+        own = getattr(value, name)
+        if own is default:
+            continue
+        if own != default or type(own) is not type(default):
+            out[name] = own if type(own) in _SCALARS else _plain(own)
+    return out
 
 
 def to_json(record: Record) -> dict[str, Any]:
     """A record as a JSON object: ``type`` first, then every field that is not at its default."""
-    out: dict[str, Any] = {"type": record.type}
-    kind: Any = type(record)
-    for name, default in _defaults(kind):
-        value = getattr(record, name)
-        if value is default:
-            continue
-        if value != default or type(value) is not type(default):
-            out[name] = value if type(value) in _SCALARS else _plain(value)
-    return out
+    return _object(record)
 
 
 def from_json(value: Any) -> Record:
     """The record that `to_json` wrote. Raises `TranscriptError` on anything else."""
     kind = value.get("type") if isinstance(value, dict) else None
-    if not isinstance(kind, str) or kind not in _CLASSES:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise TranscriptError("a line of the transcript is no record")
-    given = {key: item for key, item in value.items() if key != "type"}
-    return _built(_CLASSES[kind], given, f"a {kind} record")  # type: ignore[no-any-return]
-
-
-def _built(cls: type[Any], values: Mapping[str, Any], what: str) -> Any:
-    """The dataclass ``cls`` with the fields ``values``, held to its annotations; lists become
-    tuples. Raises `TranscriptError` for a field that is unknown, missing or of another kind."""
-    readers, needed = _readers(cls)  # type: ignore[arg-type]  # a class is hashable
-    made: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in readers:
-            raise TranscriptError(
-                f"{what} holds the unknown key {key!r}",
-                hint="it was written by a newer version of mlx-tools",
-            )
-        try:
-            made[key] = readers[key](value)
-        except TypeError:
-            raise TranscriptError(f"{what}: the value of {key} cannot be right") from None
-    for key in needed - made.keys():
-        raise TranscriptError(f"{what} is incomplete: it lacks {key}")
-    return cls(**made)
-
-
-_Read = Callable[[Any], Any]
-"""Makes a field's value of a JSON value. Raises TypeError where it is of another kind."""
-
-
-@functools.cache
-def _readers(cls: type[Any]) -> tuple[Mapping[str, _Read], frozenset[str]]:
-    hints, own = get_type_hints(cls), fields(cls)
-    needed = (f.name for f in own if f.default is MISSING and f.default_factory is MISSING)
-    return {f.name: _reader(hints[f.name]) for f in own}, frozenset(needed)
-
-
-def _reader(hint: Any) -> _Read:
-    origin, inner = get_origin(hint), get_args(hint)
-    union = inner if origin in (UnionType, Union) else (hint,)
-    if hint is Any:
-        return lambda value: value
-    if all(one in _SCALARS for one in union):
-        kinds = frozenset((*union, int) if float in union else union)
-        return _if(lambda value: type(value) in kinds)
-    if union == get_args(Said):
-        kinds = frozenset(one.type for one in union)
-        return _if(lambda value: type(value) is dict and value.get("type") in kinds, from_json)
-    if len(union) > 1:
-        return _first_that_fits([_reader(one) for one in inner])
-    if origin is Literal:
-        return _if(lambda value: any(type(value) is type(one) and value == one for one in inner))
-    if origin is tuple:
-        item = _reader(inner[0])
-        return _if(lambda value: type(value) is list, lambda value: tuple(map(item, value)))
-    if origin is Mapping:
-        is_object = _if(lambda value: type(value) is dict)
-        if inner[1] is Any:
-            return is_object
-        member = _reader(inner[1])
-        return lambda value: {name: member(one) for name, one in is_object(value).items()}
-    if isinstance(hint, type) and is_dataclass(hint):
-        name = f"a record's {hint.__name__}"
-        return _if(lambda value: type(value) is dict, lambda value: _built(hint, value, name))
-    raise LookupError(f"no record holds a {hint}")
-
-
-def _if(fits: Callable[[Any], bool], read: _Read | None = None) -> _Read:
-    def checked(value: Any) -> Any:
-        if not fits(value):
-            raise TypeError
-        return value if read is None else read(value)
-
-    return checked
-
-
-def _first_that_fits(readers: list[_Read]) -> _Read:
-    def read(value: Any) -> Any:
-        for one in readers[:-1]:
-            try:
-                return one(value)
-            except TypeError:
-                continue
-        return readers[-1](value)
-
-    return read
+    try:
+        return msgspec.convert(value, Record)  # type: ignore[no-any-return]
+    except msgspec.ValidationError as error:
+        newer = "it was written by a newer version of mlx-tools"
+        hint = newer if str(error).startswith("Object contains unknown field") else None
+        raise TranscriptError(f"a {kind} record cannot be read: {error}", hint=hint) from None
 
 
 def encode(record: Record) -> str:

@@ -21,6 +21,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import msgspec
+from msgspec import Struct
+
 from mlx_tools.paths import read_data
 from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
 
@@ -34,8 +37,7 @@ Kind = Literal["verbatim", "path", "pattern", "revision", "free"]
 _LISTS: Final = ("flags", "instead", "anywhere", "before", "insert")
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """The arguments that one program, or one of its subcommands, may be given.
 
     ``values`` and ``optional`` map options to the kind of their value; ``least`` and ``most`` count
@@ -47,8 +49,8 @@ class Rule:
     about: str = ""
     form: Form = "options"
     flags: Sequence[str] = ()
-    values: Mapping[str, str] = field(default_factory=dict)
-    optional: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, str] = msgspec.field(default_factory=dict)
+    optional: Mapping[str, str] = msgspec.field(default_factory=dict)
     digits: bool = False
     first: Literal["", "text"] = ""
     instead: Sequence[str] = ()
@@ -60,8 +62,8 @@ class Rule:
     insert: Sequence[str] = ()
     repository: bool = False
     excludes: bool = False
-    environment: Mapping[str, str] = field(default_factory=dict)
-    subcommands: Mapping[str, Rule] = field(default_factory=dict)
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
+    subcommands: Mapping[str, Rule] = msgspec.field(default_factory=dict)
 
 
 @functools.cache
@@ -96,8 +98,7 @@ MAX_BYTES: Final = 32_768
 _DIGITS: Final = re.compile("-[0-9]{1,9}")
 
 
-@dataclass(frozen=True, slots=True)
-class Word:
+class Word(Struct, frozen=True):
     """One argument. ``kind`` says what is still to be done with it: nothing with what is
     ``verbatim``; a ``path`` is looked for below the roots, and a ``pattern`` expanded there first;
     a ``revision`` is git's, or a path; what is ``free`` is expanded where that gives anything, and
@@ -318,8 +319,7 @@ _MISREAD: Final = tuple("-+@(!,")
 """Beginnings that make some programs read more than a path; ``./`` goes before them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """A command to run: ``argv`` with the program's absolute path first, the variables that its
     environment has besides those that every program gets, and what it must not see."""
 

@@ -21,6 +21,8 @@ from datetime import datetime
 from pathlib import Path, PurePath
 from typing import Any, Final
 
+from msgspec import Struct
+
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.paths import private_dir
@@ -64,8 +66,7 @@ _SESSION: Final = ", session "
 _FIELD: Final = re.compile(r"^(created|by):[ \t]+(.*?)\s*$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A note as it was found. ``path`` is relative to the folder; ``created`` is what its head
     says, empty where it has none of ours: a person wrote it. ``modified`` is in seconds since 1970.
     """

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.store import (
     ABSENT,
     Absent,
@@ -44,8 +46,7 @@ _FAULTS: Final = (Refused, Unfit, Absent, UsageError, OSError)
 _NOT_LEFT: Final = "it is no longer what the run left"
 
 
-@dataclass(frozen=True, slots=True)
-class UndoStep:
+class UndoStep(Struct, frozen=True):
     """One change, and what is to become of it: ``reason`` says why it was refused."""
 
     session: str

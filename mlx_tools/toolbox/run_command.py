@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from mlx_tools.errors import ErrorCode, UsageError
-from mlx_tools.messages import Effects
+from mlx_tools.messages import Effects, replace
 from mlx_tools.store import Refused, Root, identity_of
 from mlx_tools.toolbox.command_rules import (
     Plan,

@@ -20,9 +20,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Protocol
+
+from msgspec import Struct, field
 
 from mlx_tools.process import Pipes, end
 from mlx_tools.toolbox.command_rules import Hidden, program, trusted_folders
@@ -40,8 +41,7 @@ class NoSandbox(Exception):
     """Nothing here can confine a program; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxView:
+class SandboxView(Struct, frozen=True):
     """The part of the system that a program sees: the roots, each with whether it may write there,
     and of what is below them not what is ``hidden``. ``replaced`` has other contents for some
     hidden files. It runs in ``folder``; ``starts`` is whether it may start other programs."""
@@ -58,8 +58,7 @@ class SandboxView:
         return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))
 
 
-@dataclass(frozen=True, slots=True)
-class Confined:
+class Confined(Struct, frozen=True):
     """A command that starts a program in the sandbox: its words, the descriptors it inherits, and
     the one from which its state is read (JSON lines), where the sandbox tells it."""
 
@@ -80,8 +79,7 @@ class Sandbox(Protocol):
     ) -> contextlib.AbstractContextManager[Confined]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Bubblewrap:
+class Bubblewrap(Struct, frozen=True):
     """``bwrap`` on Linux: namespaces of its own for everything, no network, no rights."""
 
     path: str
@@ -114,8 +112,7 @@ class Bubblewrap:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Seatbelt:
+class Seatbelt(Struct, frozen=True):
     """``sandbox-exec`` on macOS, with a profile that denies what it does not name."""
 
     path: str
@@ -335,8 +332,7 @@ _GRACE: Final = 0.5
 Ending = Literal["finished", "flood", "timeout", "cancelled", "processes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Ran:
+class Ran(Struct, frozen=True):
     """The end of a program, and what it printed. ``code`` is its exit code, negative where a signal
     ended it; ``status`` is what the sandbox said of it, None where it says nothing, ``started``
     whether it got as far as starting the program."""

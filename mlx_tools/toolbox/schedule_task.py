@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.messages import Effects
@@ -26,8 +27,7 @@ EFFECTS: Final[Effects] = frozenset(("write",))
 SHOWN_TIMES: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Jobs:
+class Jobs(Struct, frozen=True, kw_only=True):
     """Where jobs are kept, and what the jobs of this program's sessions have in common.
 
     ``zone`` gives the name of the zone that times are in, ``standing`` is what is configured for

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import quote, urljoin, urlsplit
+
+from msgspec import Struct
 
 Address = IPv4Address | IPv6Address
 
@@ -43,8 +44,7 @@ class UrlRefused(Exception):
     """A request that is not made; says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """The parts of a URL. ``host`` is a name in ASCII or an address without brackets, ``path`` is
     path and query, ready to be sent."""
 

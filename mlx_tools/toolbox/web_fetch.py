@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import (
     Address,
@@ -73,8 +75,7 @@ class FetchedPage:
     cut: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fetcher:
+class Fetcher(Struct, frozen=True, kw_only=True):
     """Fetches pages.
 
     ``domains`` are the only ones, with all below them, where there are any; ``blocked`` are left

@@ -8,8 +8,9 @@ import functools
 import importlib.util
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
@@ -33,8 +34,7 @@ ENGINES: Final = ("duckduckgo", "brave", "mojeek", "startpage", "yahoo", "wikipe
 DEFAULT_ENGINES: Final = ("duckduckgo", "brave", "mojeek")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WebOptions:
+class WebOptions(Struct, frozen=True, kw_only=True):
     """``seconds`` is what one page or search may take; ``max_bytes`` how much of a page is read,
     before and after unpacking. Pages are fetched from ``domains`` alone, with all below them, where
     there are any, and never from ``blocked_domains``; of this machine and its neighbours from

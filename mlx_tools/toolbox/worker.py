@@ -15,9 +15,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.process import isolated
 from mlx_tools.tools import ToolError
@@ -32,8 +33,7 @@ _SHUT_OFF: Final[dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The bounds of a process: seconds in all, seconds of a processor, megabytes of memory, bytes
     that it may print."""
 

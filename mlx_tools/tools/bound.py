@@ -13,10 +13,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import to_builtins
 
 from mlx_tools.errors import ConfigError, UsageError, told_as
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
@@ -176,7 +178,7 @@ class BoundSources:
     def put(self, source: BoundSource) -> None:
         """Keep a source, in place of the one of its name. Raises ConfigError where it cannot be
         written: what was there is there then."""
-        text = json.dumps(asdict(source), indent=1)
+        text = json.dumps(to_builtins(source), indent=1)
         path = self._path(source.name)
         private_dir(self.folder)
         with told_as(ConfigError, f"{path} cannot be written"):

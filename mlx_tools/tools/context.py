@@ -14,6 +14,8 @@ from math import isnan
 from time import monotonic
 from typing import Any, Final, Protocol
 
+from msgspec import Struct
+
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
@@ -24,8 +26,7 @@ _NO_MODEL: Final = "there is no model to ask here"
 _GIVEN_UP: Final = "nobody waits for this call any more"
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The progress of a call: a few words, and the share done from 0 to 1 where it is known."""
 
     message: str = ""

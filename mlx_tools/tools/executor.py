@@ -18,13 +18,14 @@ import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
 from pathlib import PurePath
 from time import perf_counter
 from typing import Any, Final, Literal, get_args
 
+from msgspec import Struct
+
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.tools.context import CONTEXT, Reports, ToolContext, ToolError
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, member_of
@@ -47,8 +48,7 @@ _MOMENT: Final = 0.001
 called back by a thread costs more than most of them take."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(Struct, frozen=True):
     """The end of a call: ``content`` or ``error``, never both.
 
     ``duration_ms`` is the time it took. ``output_size_chars`` is the size of what the tool

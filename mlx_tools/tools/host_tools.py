@@ -6,8 +6,9 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.paths import read_data
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from mlx_tools.tools.registry import Registry
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """Name, description and schema as the model sees them, and the notices in a tool's output."""
 
     name: str
@@ -55,8 +55,7 @@ sees of an observation."""
 MAX_REASON_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTools:
+class FoundTools(Struct, frozen=True):
     """The outcome of a search.
 
     ``hits`` match and may be called, the best first, each with its score; ``more`` further ones do.

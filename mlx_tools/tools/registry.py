@@ -10,9 +10,11 @@ import contextlib
 import difflib
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
+
+from msgspec import Struct
 
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
@@ -329,8 +331,7 @@ class Registry:
 # --- what installed packages offer ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(Struct, frozen=True):
     """One entry point: the package's name, the entry point's own, and what imports it."""
 
     plugin: str

@@ -12,8 +12,9 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema import pointer, walk
@@ -236,8 +237,7 @@ def _annotations_of(
 _BULLET = re.compile(r"(?:[-*+•]|\d+[.)])\s")
 
 
-@dataclass(frozen=True, slots=True)
-class Docstring:
+class Docstring(Struct, frozen=True):
     """The text before the first section, and the descriptions of the parameters by name."""
 
     text: str = ""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overload
 
+from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec, replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, ToolContext, ToolError, current_context
 from mlx_tools.tools.signature import METHOD, Arguments, parameters_of, parse_docstring
@@ -37,8 +39,7 @@ class Callee(Protocol):
     async def call(self, arguments: Mapping[str, Any]) -> Any: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Struct, frozen=True):
     """The change that a call would make, told before it runs.
 
     ``text`` is for a person: a unified diff of what is written. ``state`` identifies what the call
@@ -164,8 +165,7 @@ def of_plugin(tool: Callee, plugin: str) -> Tool:
 # --- what a tool declares of its calls ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EffectsBy:
+class EffectsBy(Struct, frozen=True):
     """Effects that depend on the value of one argument.
 
     ``table`` has the effects for each value; for a value that is not in it, and for a call without
@@ -177,7 +177,7 @@ class EffectsBy:
 
     def __post_init__(self) -> None:
         table = {value: effects_of(some, self.argument) for value, some in self.table.items()}
-        object.__setattr__(self, "table", table)
+        force_setattr(self, "table", table)
 
     def __call__(self, arguments: Mapping[str, Any]) -> Effects:
         value = arguments.get(self.argument)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Final, Literal
+
+from msgspec import Struct, to_builtins
 
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript.outcome import Outcome
@@ -31,8 +32,7 @@ from mlx_tools.transcript.records import (
 _PREVIEW_CHARS: Final = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
+class Event(Struct, frozen=True, kw_only=True):
     """The root of all events."""
 
     type: ClassVar[str] = ""
@@ -42,14 +42,16 @@ class Event:
 
     def to_json(self) -> dict[str, Any]:
         """The event as one JSON object, its ``type`` in snake case: a line of ``--events``."""
-        return {"type": self.type} | {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {"type": self.type} | {
+            name: _plain(getattr(self, name)) for name in self.__struct_fields__
+        }
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Outcome):
         return value.to_json()
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+    if isinstance(value, Struct):
+        return to_builtins(value)
     if isinstance(value, tuple):
         return list(value)
     return dict(value) if isinstance(value, Mapping) else value
@@ -58,8 +60,7 @@ def _plain(value: Any) -> Any:
 # --- of records -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnEnded(Event):
+class TurnEnded(Event, frozen=True, kw_only=True):
     """A completion is there. ``usage`` holds None where the server reported nothing."""
 
     turn: int
@@ -67,8 +68,7 @@ class TurnEnded(Event):
     duration_ms: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mended(Event):
+class Mended(Event, frozen=True, kw_only=True):
     """A turn was mended while it was written. ``kind`` says what did not fit, ``dropped`` is what
     the model had written from there on, ``put`` what stands there instead; empty: it wrote on."""
 
@@ -78,16 +78,14 @@ class Mended(Event):
     put: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormatBroken(Event):
+class FormatBroken(Event, frozen=True, kw_only=True):
     """A turn could not be read; the model is told so."""
 
     turn: int
     error: ErrorInfo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRead(Event):
+class CallRead(Event, frozen=True, kw_only=True):
     """A call was read, whole."""
 
     call: str
@@ -96,8 +94,7 @@ class CallRead(Event):
     repairs: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallDecided(Event):
+class CallDecided(Event, frozen=True, kw_only=True):
     """Policy has decided about a call."""
 
     call: str
@@ -107,16 +104,14 @@ class CallDecided(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolStarted(Event):
+class ToolStarted(Event, frozen=True, kw_only=True):
     """A tool begins to run."""
 
     call: str
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolEnded(Event):
+class ToolEnded(Event, frozen=True, kw_only=True):
     """A call has its observation. ``preview`` is the beginning of what the model is shown;
     ``cached``: nothing ran, it is what the same call was answered before."""
 
@@ -129,8 +124,7 @@ class ToolEnded(Event):
     cached: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted(Event):
+class Compacted(Event, frozen=True, kw_only=True):
     """The oldest of the prompt was replaced: so many turns, and observations of later ones.
 
     ``reason`` says whether somebody ``asked`` for it, the context was ``filling``, or ``full``;
@@ -176,7 +170,7 @@ def event_of(
 
 def _event(kind: type[Event], record: Record, **more: Any) -> Event:
     """The event with the record's own values, and ``more`` that do not stand in it."""
-    own = (f.name for f in fields(kind) if f.name not in more)
+    own = (name for name in kind.__struct_fields__ if name not in more)
     return kind(**{name: getattr(record, name) for name in own}, **more)
 
 
@@ -202,32 +196,28 @@ OF_RECORDS: Final = (
 # --- of the moment -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnStarted(Event):
+class TurnStarted(Event, frozen=True, kw_only=True):
     """The model is asked to go on. ``prompt_chars`` is the length of the whole prompt."""
 
     turn: int
     prompt_chars: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPiece(Event):
+class AnswerPiece(Event, frozen=True, kw_only=True):
     """Text of the answer, as it forms."""
 
     turn: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThoughtPiece(Event):
+class ThoughtPiece(Event, frozen=True, kw_only=True):
     """Text of what the model thinks before it speaks, as it forms."""
 
     turn: int
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallOpened(Event):
+class CallOpened(Event, frozen=True, kw_only=True):
     """The model has begun to write a call; nothing is decided yet."""
 
     turn: int
@@ -235,8 +225,7 @@ class CallOpened(Event):
     name: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArgumentsPiece(Event):
+class ArgumentsPiece(Event, frozen=True, kw_only=True):
     """Raw text of a call's arguments, as it forms."""
 
     turn: int
@@ -244,8 +233,7 @@ class ArgumentsPiece(Event):
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WouldChange(Event):
+class WouldChange(Event, frozen=True, kw_only=True):
     """In a dry run: a call that was not made, and what it would have changed, as an approval shows
     it (a unified diff); empty where its tool cannot tell."""
 
@@ -254,16 +242,14 @@ class WouldChange(Event):
     preview: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContextFilling(Event):
+class ContextFilling(Event, frozen=True, kw_only=True):
     """Four fifths of the model's context are used, or more; told once. Both are in tokens."""
 
     size: int
     used: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolProgress(Event):
+class ToolProgress(Event, frozen=True, kw_only=True):
     """A tool tells how far it has come; ``fraction`` from 0 to 1 where it is known."""
 
     call: str
@@ -272,8 +258,7 @@ class ToolProgress(Event):
     fraction: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished(Event):
+class Finished(Event, frozen=True, kw_only=True):
     """The run has ended, or waits for a person."""
 
     outcome: Outcome

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, Self
+
+from msgspec import Struct, to_builtins
 
 from mlx_tools.errors import (
     EXIT_BACKEND,
@@ -139,7 +141,7 @@ class _Sums:
 
     def to_json(self) -> dict[str, Any]:
         """The counters as JSON values."""
-        return asdict(self)  # type: ignore[call-overload,no-any-return]
+        return to_builtins(self)  # type: ignore[no-any-return]
 
 
 def _sum(one: Any, other: Any) -> Any:
@@ -345,8 +347,7 @@ class CallReport:
         return out | {"error_code": self.error_code, "error_preview": self.error_preview}
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """The model's context: its ``size``, and how much of it is ``used``, in tokens."""
 
     size: int | None = None
@@ -370,7 +371,7 @@ class Outcome:
     usage: Usage = field(default_factory=Usage)
     repairs: Mapping[str, int] = field(default_factory=dict)
     mends: int = 0
-    context: Context = Context()  # frozen, so all may share it
+    context: Context = Context()  # noqa: RUF009  # frozen, so all may share it
     model: str | None = None
     strategy: str = "free"
     reasoning_artifact: str | None = None
@@ -402,10 +403,10 @@ class Outcome:
             "calls": [call.to_json(include_outputs=include_outputs) for call in self.calls],
             "sources": [source.to_json() for source in getattr(self, "sources", ())],
             "pending": [call.to_json() for call in getattr(self, "pending", ())],
-            "usage": {"requests": self.requests} | asdict(self.usage),
+            "usage": {"requests": self.requests} | to_builtins(self.usage),
             "repairs": dict(self.repairs),
             "mends": self.mends,
-            "context": asdict(self.context),
+            "context": to_builtins(self.context),
             "model": self.model,
             "strategy": self.strategy,
         } | ({"reasoning_artifact": self.reasoning_artifact} if self.reasoning_artifact else {})

@@ -6,9 +6,10 @@ Nothing here knows how they come about, are shown or stored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
+
+from msgspec import Struct, field, to_builtins
 
 from mlx_tools.errors import ErrorCode, StopReason
 from mlx_tools.messages import (
@@ -27,8 +28,16 @@ and what stands around arguments; that the text ended; or, without a request, a 
 that is not escaped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
+class _Record(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
+    """The root of all records."""
+
+    @property
+    def type(self) -> str:
+        """The record's kind, as it stands in its line."""
+        return str(self.__struct_config__.tag)
+
+
+class Header(_Record, frozen=True, kw_only=True, tag="header"):
     """The first record of a transcript: all that resuming and replaying need.
 
     ``verdict`` says why ``style`` and ``strategy`` are what was measured of the model.
@@ -46,7 +55,6 @@ class Header:
     ``seal`` shows whoever has the store's secret that nobody changed the header.
     """
 
-    type: ClassVar[str] = "header"
     session: str
     created: str
     version: int = 1
@@ -85,8 +93,7 @@ class Header:
     seal: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoldenRecord:
+class GoldenRecord(_Record, frozen=True, kw_only=True, tag="golden"):
     """The mark of a golden transcript: it stands right behind the header.
 
     ``source`` says who wrote the completions. ``known`` are tools that the run could see and its
@@ -98,7 +105,6 @@ class GoldenRecord:
     ``prompts/``. ``volatile`` stands in older files, and says nothing any more.
     """
 
-    type: ClassVar[str] = "golden"
     name: str
     source: Literal["real", "scripted"] = "real"
     about: str = ""
@@ -114,8 +120,7 @@ class GoldenRecord:
     words: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserRecord:
+class UserRecord(_Record, frozen=True, kw_only=True, tag="user"):
     """A question. ``at`` is the wall clock (ISO 8601, UTC), here and elsewhere; it never reaches
     the prompt.
 
@@ -124,7 +129,6 @@ class UserRecord:
     together with the results of the calls before it, and stands in the same turn.
     """
 
-    type: ClassVar[str] = "user"
     content: str
     at: str = ""
     tool_choice: str | None = None
@@ -133,8 +137,7 @@ class UserRecord:
     beside: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRecord:
+class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):
     """One completion as it came.
 
     ``prompt`` is what the model was asked with, but for the first ``kept`` characters, which are
@@ -147,14 +150,13 @@ class CompletionRecord:
     where the context's size is unknown.
     """
 
-    type: ClassVar[str] = "completion"
     turn: int
     prefix: str = ""
     text: str
     counted: str = ""
     finish_reason: FinishReason | None = None
     closed_early: bool = False
-    usage: Usage = Usage()  # noqa: RUF009  # frozen, so all may share it
+    usage: Usage = Usage()  # frozen, so all may share it
     duration_ms: int | None = None
     reasoning: str = ""
     commentary: str = ""
@@ -171,8 +173,7 @@ class CompletionRecord:
     context: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MendRecord:
+class MendRecord(_Record, frozen=True, kw_only=True, tag="mend"):
     """One place where the next completion was mended while it was written.
 
     ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0. ``kept``
@@ -184,7 +185,6 @@ class MendRecord:
     again, or given up. ``anew``: the model began its line anew, and nothing stands but ``put``.
     """
 
-    type: ClassVar[str] = "mend"
     turn: int
     kind: MendKind
     message: int = 0
@@ -214,11 +214,9 @@ def dropped(mends: Iterable[MendRecord]) -> str:
     return gone
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRecord:
+class CallRecord(_Record, frozen=True, kw_only=True, tag="tool_call"):
     """A call that was read, valid or not. ``call`` is its key here: unique, and the host's own."""
 
-    type: ClassVar[str] = "tool_call"
     turn: int
     call: str
     name: str
@@ -228,21 +226,17 @@ class CallRecord:
     echoed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepairRecord:
+class RepairRecord(_Record, frozen=True, kw_only=True, tag="repair"):
     """A repair or coercion that reading made; ``call`` is None for one to an answer."""
 
-    type: ClassVar[str] = "repair"
     turn: int
     name: str
     call: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionRecord:
+class DecisionRecord(_Record, frozen=True, kw_only=True, tag="decision"):
     """The decision of policy on a call, by which rule, and why."""
 
-    type: ClassVar[str] = "decision"
     call: str
     decision: Literal["allow", "ask", "deny"]
     rule: str
@@ -250,8 +244,7 @@ class DecisionRecord:
     code: ErrorCode | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCall:
+class PendingCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it was
     started, and nobody knows how it ended."""
 
@@ -264,11 +257,10 @@ class PendingCall:
 
     def to_json(self) -> dict[str, Any]:
         """The call as ``--json`` prints it; ``in_doubt`` only where it is."""
-        return {k: v for k, v in asdict(self).items() if k != "in_doubt" or v}
+        return {k: v for k, v in to_builtins(self).items() if k != "in_doubt" or v}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PauseRecord:
+class PauseRecord(_Record, frozen=True, kw_only=True, tag="paused"):
     """A person is asked about calls, and the run waits: written before anything is shown.
 
     Each of ``digests`` binds an approval of one of ``calls`` to what is shown, until
@@ -276,7 +268,6 @@ class PauseRecord:
     changed what was shown of them.
     """
 
-    type: ClassVar[str] = "paused"
     calls: tuple[str, ...]
     digests: tuple[str, ...]
     expires_at: str
@@ -285,18 +276,15 @@ class PauseRecord:
     seal: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EditRecord:
+class EditRecord(_Record, frozen=True, kw_only=True, tag="edited"):
     """A person gave a call other arguments; a decision on the call as it is now follows."""
 
-    type: ClassVar[str] = "edited"
     call: str
     arguments: Mapping[str, Any]
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRecord:
+class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
     """A person's answer about a call that policy asked about; binds to ``digest``.
 
     ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds.
@@ -304,7 +292,6 @@ class ApprovalRecord:
     than ``effects``. ``seal`` shows whoever has the store's secret that a person said it.
     """
 
-    type: ClassVar[str] = "approval"
     call: str
     approved: bool
     digest: str
@@ -318,39 +305,32 @@ class ApprovalRecord:
     seal: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumedRecord:
+class ResumedRecord(_Record, frozen=True, kw_only=True, tag="resumed"):
     """Another process goes on from here. ``policy`` is the one in force from now on: the header's,
     narrowed by what was configured at the time."""
 
-    type: ClassVar[str] = "resumed"
     policy: Mapping[str, Any]
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionRecord:
+class ExecutionRecord(_Record, frozen=True, kw_only=True, tag="execution_started"):
     """Written, and on disk, before a tool starts."""
 
-    type: ClassVar[str] = "execution_started"
     call: str
     mutates: bool
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NestedRecord:
+class NestedRecord(_Record, frozen=True, kw_only=True, tag="nested_run"):
     """A call asks the model for the time number ``run`` (from 0), in the session ``session``: there
     the answer is found again, where the call has to be made again."""
 
-    type: ClassVar[str] = "nested_run"
     call: str
     run: int
     session: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryRecord:
+class SummaryRecord(_Record, frozen=True, kw_only=True, tag="summary"):
     """The model's summary of an output that is too long to be shown; its observation follows.
 
     ``parts`` are those of the output that it read, in order: each with its ``offset`` in characters
@@ -358,18 +338,16 @@ class SummaryRecord:
     all ``requests``.
     """
 
-    type: ClassVar[str] = "summary"
     call: str
     parts: tuple[Mapping[str, Any], ...] = ()
     problem: str = ""
     requests: int = 0
-    usage: Usage = Usage()  # noqa: RUF009  # frozen, so all may share it
+    usage: Usage = Usage()  # frozen, so all may share it
     duration_ms: int | None = None
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactedRecord:
+class CompactedRecord(_Record, frozen=True, kw_only=True, tag="compacted"):
     """From here on the prompt is another one: what was oldest in it is replaced, in one step.
 
     ``gone`` is how many of the records that it was made of leave it, ``turns`` how many completions
@@ -379,7 +357,6 @@ class CompactedRecord:
     took.
     """
 
-    type: ClassVar[str] = "compacted"
     reason: Literal["asked", "filling", "full"]
     gone: int = 0
     turns: int = 0
@@ -389,13 +366,12 @@ class CompactedRecord:
     before: int | None = None
     after: int | None = None
     requests: int = 0
-    usage: Usage = Usage()  # noqa: RUF009  # frozen, so all may share it
+    usage: Usage = Usage()  # frozen, so all may share it
     duration_ms: int | None = None
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservationRecord:
+class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observation"):
     """The end of a call. ``content`` is what the model sees; the whole stands in ``artifact``, and
     in ``whole`` where a golden transcript keeps it.
 
@@ -404,7 +380,6 @@ class ObservationRecord:
     that the content shows, each with ``n``, ``title`` and ``location``.
     """
 
-    type: ClassVar[str] = "tool_observation"
     call: str
     name: str
     content: str | None = None
@@ -419,29 +394,25 @@ class ObservationRecord:
     whole: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionRecord:
+class CorrectionRecord(_Record, frozen=True, kw_only=True, tag="correction"):
     """The model's line could not be read; this is what it is told.
 
     ``forged``: it wrote an observation, which is the host's to write, after calls had been
     answered.
     """
 
-    type: ClassVar[str] = "correction"
     turn: int
     error: ErrorInfo
     forged: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRecord:
+class AnswerRecord(_Record, frozen=True, kw_only=True, tag="final_answer"):
     """The final answer. ``sources`` is what the model named as such, whatever that is.
 
     ``bare_text``: it is prose. ``truncated``: it was cut off at the token limit. ``call_like``: it
     looks like a call that could not be read, and came again after a correction.
     """
 
-    type: ClassVar[str] = "final_answer"
     turn: int
     content: str
     sources: tuple[Any, ...] = ()
@@ -450,8 +421,7 @@ class AnswerRecord:
     call_like: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoppedRecord:
+class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
     """The run ended without an answer, and why.
 
     ``waiting_for`` says whom the run was waiting for when its time ran out: the backend, a tool, or
@@ -459,7 +429,6 @@ class StoppedRecord:
     are the tokens of a prompt that the context does not hold.
     """
 
-    type: ClassVar[str] = "stopped"
     reason: StopReason
     message: str = ""
     waiting_for: Literal["", "backend", "tool"] = ""
@@ -479,8 +448,7 @@ Said = (
 """The records that a prompt is made of."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedRecord:
+class CarriedRecord(_Record, frozen=True, kw_only=True, tag="carried"):
     """One record of what was said before this session, in another one or to a caller.
 
     It stands in the prompt, and its texts are known for what they are; nothing of it runs again,
@@ -488,7 +456,6 @@ class CarriedRecord:
     answered there.
     """
 
-    type: ClassVar[str] = "carried"
     record: Said
     private: bool = False
 

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from mlx_tools.messages import replace
 
 MAX_SOURCES: Final = 100
 """Sources that one call may return; further ones are left out."""
@@ -64,8 +68,7 @@ class Sources:
         return Sources(tuple(found), clean(self.note))
 
 
-@dataclass(frozen=True, slots=True)
-class GivenSource:
+class GivenSource(Struct, frozen=True):
     """A source under the number by which the model was given it."""
 
     n: int

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from mlx_tools.golden import Golden, Room, read_golden
 from mlx_tools.transcript.records import CallRecord, GoldenRecord, UserRecord
@@ -65,8 +67,8 @@ class Facts:
 def _texts(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
-    if is_dataclass(value):
-        return [t for field in fields(value) for t in _texts(getattr(value, field.name))]
+    if isinstance(value, Struct):
+        return [t for name in value.__struct_fields__ for t in _texts(getattr(value, name))]
     if isinstance(value, dict):
         return [t for item in value.values() for t in _texts(item)]
     if isinstance(value, tuple | list):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from mlx_tools import Tool, builtin_tools
+from mlx_tools.messages import replace
 
 from .reading import STYLES, answer, call, spoken
 from .scene import Scene, Stage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from mlx_tools import (
 )
 from mlx_tools.backends import Backend, FoundVerdict, ModelFiles
 from mlx_tools.golden import Golden
+from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.transcript import load
 

@@ -3,7 +3,6 @@ path that follows."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from mlx_tools.backends import (
     probe_native,
 )
 from mlx_tools.errors import BackendError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer
 from tests.backends.asking import AT_ONCE
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import strong
 from strong_model import Asked, StrongModel, StrongServer, Wish
 
 from mlx_tools.evaluate.bfcl_score import score
+from mlx_tools.messages import replace
 from mlx_tools.prompt import WRITTEN_STYLES, opening
 from tests.evaluate.questions import make_wheel
 

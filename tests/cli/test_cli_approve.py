@@ -16,7 +16,6 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from mlx_tools.cli.inputs import editor_of, read_key
 from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
+from mlx_tools.messages import replace
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mlx_tools.cli.chat import banner
 from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, obey
 from mlx_tools.cli.talk import Talk
 from mlx_tools.errors import BackendUnreachable, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.testing import ScriptedServer, answer, call
 
 Say = Callable[..., Any]

@@ -4,7 +4,6 @@ project's file loosens any of them."""
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Layer
-from mlx_tools.messages import ALL_EFFECTS, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Facts, Policy, decide, exceeded
 from mlx_tools.store.access_list import fingerprints
 from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, at

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from mlx_tools.transcript import records as r
 
@@ -34,7 +34,7 @@ CALLS = st.sampled_from(["c1", "c2"])
 def _values(kind: Any) -> st.SearchStrategy[Any]:
     """Values of a type that a field of a record has."""
     origin, inner = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Struct):
         return _built(kind)
     if kind in PLAIN:
         return PLAIN[kind]
@@ -49,7 +49,7 @@ def _values(kind: Any) -> st.SearchStrategy[Any]:
 
 def _built(kind: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(kind)
-    made = {one.name: _values(hints[one.name]) for one in fields(kind)}
+    made = {name: _values(hints[name]) for name in kind.__struct_fields__}
     if "call" in made:
         made["call"] = CALLS | st.none() if kind is r.RepairRecord else CALLS
     return st.builds(kind, **made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 import textwrap
 from pathlib import Path
@@ -23,6 +22,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.errors import BackendUnreachable
+from mlx_tools.messages import replace
 from mlx_tools.store.access_list import fingerprints
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Registry
@@ -105,7 +105,7 @@ def test_a_tool_that_changes_while_a_run_goes_on_does_not_run(tmp_path: Path) ->
     shifty = Shifty()
 
     def change() -> None:
-        shifty.spec = dataclasses.replace(shifty.spec, description="Does more.")
+        shifty.spec = replace(shifty.spec, description="Does more.")
 
     registry = Registry([doing("first", change), shifty])
     outcome = run(tmp_path, registry, call("first"), call("second"), answer())

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from mlx_tools import (
 )
 from mlx_tools.controller import RunSettings, call_tool
 from mlx_tools.errors import StorageError
+from mlx_tools.messages import replace
 from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.store import TemplateFile
 from mlx_tools.store.transcript import encode, load

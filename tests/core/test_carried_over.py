@@ -4,7 +4,6 @@ counts or is approved."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from mlx_tools import (
 )
 from mlx_tools.controller import ApprovalAnswer, Conversation, Session
 from mlx_tools.errors import StorageError, TranscriptError
-from mlx_tools.messages import Style
+from mlx_tools.messages import Style, replace
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from mlx_tools import Controller, Policy, tool
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, BackendBroken, StorageError
+from mlx_tools.messages import replace
 from mlx_tools.policy import Limits
 from mlx_tools.store.access_list import AccessFile, UsedFile
 from mlx_tools.store.artifacts import ArtifactStore, KeptFiles

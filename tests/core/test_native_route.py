@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlx_tools import Answered, CompletionsBackend, Controller, Limits, Paused, Policy, Tool, tool
 from mlx_tools.controller import RunSettings, Session
+from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import MemoryStore, load_words
 from mlx_tools.testing import ChatCall, Completion, ScriptedServer, call

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.messages import ErrorInfo, Usage, replace
 from mlx_tools.transcript.outcome import (
     Answered,
     Counters,
@@ -251,7 +250,7 @@ def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
     apart = [
         [UserRecord(content="Hi")]
         + [
-            dataclasses.replace(record, call=f"{record.call}-{number}")  # type: ignore[call-arg]
+            replace(record, call=f"{record.call}-{number}")  # type: ignore[call-arg]
             if getattr(record, "call", None)
             else record
             for record in run

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.controller import Complete, Session, Write
 from mlx_tools.controller.session import Ask, Execute, Rest
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import read

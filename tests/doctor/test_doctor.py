@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,7 @@ from mlx_tools.backends import (
     Verdict,
     read_model_files,
 )
+from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import TranscriptStore, words_digest
 from tests.backends.asking import AT_ONCE

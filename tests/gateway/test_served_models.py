@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from mlx_tools.backends import TokenCounter
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
+from mlx_tools.messages import replace
 from tests.gateway.conftest import speaker_of
 
 pytestmark = pytest.mark.anyio

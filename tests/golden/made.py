@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import anyio
 from mlx_tools import Controller, Limits, Policy, Registry, RunSettings, Tool, ToolSpec
 from mlx_tools.backends import FoundVerdict
 from mlx_tools.golden import Golden, make_golden, write_golden
+from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.session_store import MemoryStore
 from mlx_tools.testing import Script, ScriptedBackend, answer, call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -13,6 +12,7 @@ from mlx_tools import Registry, Tool, ToolSpec
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live
+from mlx_tools.messages import replace
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript.records import EditRecord, ObservationRecord
 from tests.golden.made import SETTINGS, golden_of

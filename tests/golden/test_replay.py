@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec, TranscriptStore
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.golden import Golden, make_golden, replay, settled, write_golden
-from mlx_tools.messages import FinishReason
+from mlx_tools.messages import FinishReason, replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
 from mlx_tools.testing import Script

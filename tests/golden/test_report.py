@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -29,6 +28,7 @@ from mlx_tools.golden import (
     write_report,
 )
 from mlx_tools.golden.report import steps_with
+from mlx_tools.messages import replace
 from mlx_tools.transcript.records import (
     AnswerRecord,
     CallRecord,

@@ -6,7 +6,6 @@ import json
 import random
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from mlx_tools.golden import (
     to_text,
     write_golden,
 )
+from mlx_tools.messages import replace
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import encode
 from mlx_tools.testing import answer, call

@@ -13,13 +13,13 @@ import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_tools.errors import KnowledgeBaseError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb.documents import BOUNDS, UnreadableFile, read_pdf
 from mlx_tools.toolbox.kb.walk import FoundFile, WalkStart, files_of

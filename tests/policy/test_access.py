@@ -7,14 +7,13 @@ import json
 import os
 import stat
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mlx_tools.errors import TranscriptError
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.store.access_list import Access, AccessFile, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.policy.approval_template import fits
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec, replace
 from mlx_tools.policy import (
     DEFAULT_PRESET,
     PRESETS,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Literal, get_args
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ErrorCode, UsageError
-from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec
+from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec, replace
 from mlx_tools.policy import (
     PRESETS,
     Decision,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.prompt import (
     NAMED_FORMATS,
     ChatFormat,

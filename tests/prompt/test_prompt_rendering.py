@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, Prompt
 from mlx_tools.transcript.records import (
     CallRecord,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import ErrorInfo, FinalAnswer, Message
+from mlx_tools.messages import ErrorInfo, FinalAnswer, Message, replace
 from mlx_tools.prompt import NAMED_FORMATS, Neutraliser, Prompt
 from mlx_tools.prompt.render import closed
 from mlx_tools.protocol import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec
+from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec, replace
 from mlx_tools.protocol import Reading, ReadingRules, judge, read, write_answer, write_call
 from tests.protocol.texts import streamed
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.messages import TOOL_NAME, ToolCall
+from mlx_tools.messages import TOOL_NAME, ToolCall, replace
 from mlx_tools.protocol import DIALECTS, Dialect, Reader, Reading, ReadingRules, read
 from tests.examples import FEW
 from tests.protocol.texts import streamed

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall
+from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, ToolCall, replace
 from mlx_tools.protocol import Reading, ReadingRules, read
 from tests.protocol.texts import ANSWER, CALL, OBSERVATION, OTHER_CALL
 

@@ -6,7 +6,6 @@ write there, so that only what keeps git from running the trap is tested.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mlx_tools.messages import replace
 from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.command_rules import hidden, plan, repository_state, rules, trusted_folders
 from mlx_tools.toolbox.sandbox import SandboxView, run, sandbox
@@ -166,7 +166,7 @@ def with_the_right_to_write(root: Path, words: list[str]) -> int:
     opened = Root(RootName(str(root)))
     made = plan(rules(), trusted_folders(), [opened], "git", words)
     config = str(root / ".git" / "config")
-    private = dataclasses.replace(hidden([opened]), repositories=[])
+    private = replace(hidden([opened]), repositories=[])
     view = SandboxView(
         str(root), [(str(root), True)], private, {config: repository_state(Path(config))}
     )

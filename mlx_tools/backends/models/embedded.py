@@ -14,9 +14,10 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from mlx_tools.backends.models.download import (
     PullProgress,
@@ -40,8 +41,7 @@ _CONVERT: Final = str(Path(__file__).with_name("convert.py"))
 _UNFINISHED: Final = ".unfinished-"
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddedModel:
+class EmbeddedModel(Struct, frozen=True):
     """A model that comes in a Python package: pinned, its hashes known. Sizes are in bytes.
 
     ``likelihoods`` are natural logarithms: how likely it begins its answer to ``asked`` with which
@@ -145,8 +145,7 @@ def folder_bytes(folder: Path) -> int:
 # --- making it --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Pulled:
+class Pulled(Struct, frozen=True):
     """Where a model stands. ``fetched`` is False where it was there already."""
 
     path: Path

@@ -12,6 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+from msgspec import Struct
+
 from mlx_tools.errors import ModelError
 
 _NAMED: Final = tuple(
@@ -23,8 +26,7 @@ MAX_CONTEXT: Final = 100_000_000
 """More tokens than this are no size: tokenizers without a bound write 10 ** 30."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
+class ModelFiles(Struct, frozen=True, kw_only=True):
     """A model's folder, read.
 
     ``special_tokens`` are the tokens that the tokenizer flags as special, ``added_tokens`` all that
@@ -40,7 +42,7 @@ class ModelFiles:
     eos_token: str | None = None
     adds_bos: bool = False
     special_tokens: tuple[str, ...] = ()
-    added_tokens: Mapping[str, int] = field(default_factory=dict)
+    added_tokens: Mapping[str, int] = msgspec.field(default_factory=dict)
     end_tokens: tuple[str, ...] = ()
     context: int | None = None
 

@@ -8,9 +8,10 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
@@ -29,8 +30,7 @@ _FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", 
 _SCRIPT: Final = str(Path(__file__).with_name("hub_fetch.py"))
 
 
-@dataclass(frozen=True, slots=True)
-class ListedModel:
+class ListedModel(Struct, frozen=True):
     """A row of ``mlx-tools models list``. ``size`` is in bytes: on the disk, or to be.
 
     ``pulled`` is False for the embedded model where it is still to be fetched; ``path`` is then

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.app import as_json, spelled, steps_of
 from mlx_tools.controller import ApprovalRequest
@@ -41,8 +42,7 @@ Look = Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]]
 # --- sessions -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FoundSessions:
+class FoundSessions(Struct, frozen=True):
     """Sessions, the one first that was last written to. ``after`` is the last that was looked at,
     empty where there are no more."""
 
@@ -79,8 +79,7 @@ def _holds(store: SessionStore, session: str, text: str) -> bool:
 # --- one session ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingCall:
+class WaitingCall(Struct, frozen=True, kw_only=True):
     """A call that a person decides about. ``fresh``: it would still do what it was asked about
     with, or with the arguments of this person, ``edited``. ``draft`` are those in a form."""
 

@@ -8,10 +8,11 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import PurePath
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mlx_tools.paths import to_install
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
@@ -71,8 +72,7 @@ class UnreadableFile(Exception):
     """A file that is not taken in; its text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """The text of a file, what it is called, and its passages.
 
     ``pages`` are the characters at which each page begins, of a file that has pages. Where the text

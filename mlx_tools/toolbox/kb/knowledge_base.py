@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import knowledge_base_file
 from mlx_tools.toolbox.kb.database import Database, FileRow
@@ -46,8 +48,7 @@ OnProgress = Callable[[int, int, str], None]
 """Is told after each file how many are done, of how many, and its path."""
 
 
-@dataclass(frozen=True, slots=True)
-class Corpus:
+class Corpus(Struct, frozen=True):
     """What is known of a corpus: how many files with text it has, passages, and bytes, how many
     files have no text that can be read, and when it last changed (ISO 8601, UTC)."""
 
@@ -59,16 +60,14 @@ class Corpus:
     changed: str
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A file or a folder that was not taken in, and why."""
 
     path: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
+class Added(Struct, frozen=True):
     """What adding came to, in files that have text. ``skipped`` says why of each that has none that
     could be read, whether it was looked at now or before."""
 

@@ -16,8 +16,9 @@ import time
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from mlx_tools.store import DAMAGED
 from mlx_tools.toolbox.kb.database import Database
@@ -37,8 +38,7 @@ _SENTENCE: Final = re.compile(r"[.!?;:](?=\s)|[。！？；]")
 _CUT: Final = "…"
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(Struct, frozen=True):
     """A passage that was found.
 
     ``path`` is the file's absolute path, ``title`` what the document is called, ``heading`` where

@@ -7,10 +7,11 @@ import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 
@@ -28,8 +29,7 @@ Tell = Callable[[str, str], None]
 """Is told of a path that could not be looked at, and why."""
 
 
-@dataclass(frozen=True, slots=True)
-class WalkStart:
+class WalkStart(Struct, frozen=True):
     """A folder that was named, or the folder of a file that was: ``only`` is that file's name.
 
     ``path`` is absolute, and holds no link.
@@ -74,8 +74,7 @@ class WalkStart:
             os.close(at)
 
 
-@dataclass(frozen=True, slots=True)
-class FoundFile:
+class FoundFile(Struct, frozen=True):
     """A regular file; ``size`` is in bytes, ``stamp`` its `stamp_of`."""
 
     start: WalkStart

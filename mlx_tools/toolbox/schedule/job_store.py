@@ -14,11 +14,12 @@ import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
+from mlx_tools.messages import replace
 from mlx_tools.policy import Policy
 from mlx_tools.store import FileFormat, Statements, Tables, passes
 from mlx_tools.toolbox.schedule.when import LAST_YEAR, When
@@ -131,7 +132,8 @@ class JobRun:
 
     def to_json(self) -> dict[str, Any]:
         """The run as ``schedule list --json`` has it."""
-        value = {key: item for key, item in asdict(self).items() if key not in ("id", "runner")}
+        names = (one.name for one in fields(self) if one.name not in ("id", "runner"))
+        value = {name: getattr(self, name) for name in names}
         return value | {key: _iso(value[key]) for key in ("due", "started", "ended")}
 
 

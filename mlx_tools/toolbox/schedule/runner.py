@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
 
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, ScheduleError
+from mlx_tools.messages import replace
 from mlx_tools.store import Presence
 from mlx_tools.toolbox.schedule.job_store import (
     Job,

@@ -11,12 +11,13 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
+from msgspec import Struct, field, to_builtins
+
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError, told_as
-from mlx_tools.messages import ALIASES, TOOL_NAME
+from mlx_tools.messages import ALIASES, TOOL_NAME, replace
 from mlx_tools.paths import data_dir, private_dir, read_data, read_private, write_whole
 from mlx_tools.process import clean
 from mlx_tools.store import RootName, private_part
@@ -35,8 +36,7 @@ OFF: Final = "switched off (mlx-tools tools enable {name})"
 MISSING: Final = "it imports what is not installed: {packages}"
 
 
-@dataclass(frozen=True, slots=True)
-class CollectedTool:
+class CollectedTool(Struct, frozen=True):
     """A tool in the folder: what it is, where it could be read, and why it cannot run, None where
     it can. ``log``: it is used where it is made, and what its last call printed stands there."""
 
@@ -277,7 +277,7 @@ class ToolCollection:
 
     def _write(self, said: FolderRecord) -> None:
         """Writes what the user said, whole or not at all. Raises ConfigError."""
-        known = {what: dict(sorted(named.items())) for what, named in asdict(said).items()}
+        known = {what: dict(sorted(named.items())) for what, named in to_builtins(said).items()}
         value = {"version": _VERSION} | {w: n for w, n in known.items() if n or w != "making"}
         with told_as(ConfigError, f"{self.record} cannot be written"):
             write_whole(self.record, json.dumps(value, indent=1).encode() + b"\n")
@@ -338,8 +338,7 @@ _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool 
 SaidOf = Literal["trusted", "switched", "making"]
 
 
-@dataclass(frozen=True, slots=True)
-class FolderRecord:
+class FolderRecord(Struct, frozen=True):
     """``trusted`` has the digests of each folder that was added, one but while it is replaced, by
     its path; ``switched`` whether a tool is on or off, by its name, where the user said so;
     ``making`` the folders in which tools are made, by the tool's name."""

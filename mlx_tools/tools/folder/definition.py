@@ -20,12 +20,13 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec import Struct
+
 from mlx_tools.errors import ToolDefinitionError, did_you_mean
-from mlx_tools.messages import ToolSpec
+from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.schema import check_parameters
 from mlx_tools.store import check_patterns
 from mlx_tools.tools.folder import PLUGIN
@@ -41,8 +42,7 @@ DEFAULT_OUTPUT: Final = 1_000_000
 _SPEC_KEYS: Final = ("effects", "timeout", "needs_approval", "retry", "private", "cache")
 
 
-@dataclass(frozen=True, slots=True)
-class ToolFolder:
+class ToolFolder(Struct, frozen=True):
     """A tool's folder, read whole.
 
     ``enabled`` is what its configuration says, ``environment`` which variables it may see,
@@ -150,8 +150,7 @@ LEFT_OUT: Final = frozenset((*_CACHES, ".git", ".DS_Store"))
 """Files of other programs; no part of the tool: not copied, and not in its digest."""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(Struct, frozen=True):
     """A file's bytes, and whether it may be executed."""
 
     data: bytes

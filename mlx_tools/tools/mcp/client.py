@@ -15,13 +15,15 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from msgspec import Struct, field
+
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError
+from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.schema import check_parameters, matchable
@@ -60,8 +62,7 @@ class McpServerFailed(ToolError):
     """A server could not be reached, or ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOffer:
+class ServerOffer(Struct, frozen=True):
     """What a server offers: its own name and version, its tools with the effects that it hints at,
     which nobody believes, and why others can be none; its prompts, and whether it has resources."""
 

@@ -11,12 +11,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 from urllib.parse import urljoin, urlsplit
 
+from msgspec import Struct
+
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.messages import Effect
+from mlx_tools.messages import Effect, replace
 from mlx_tools.schema import LIST, MAP, ONE, check_parameters, matchable, resolve
 from mlx_tools.tools.bound import BoundTool
 
@@ -50,8 +51,7 @@ class OperationRefused(ToolDefinitionError):
     """An operation that cannot be a tool; says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenApiDocument:
+class OpenApiDocument(Struct, frozen=True):
     """A document as it was read. ``place`` is the file or URL that it came from, ``digest`` the
     SHA-256 of its bytes."""
 

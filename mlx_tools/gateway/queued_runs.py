@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Final
 
 import anyio
@@ -17,6 +16,7 @@ from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_queue import QueueState, RunQueue
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
+from mlx_tools.messages import replace
 from mlx_tools.transcript import Record, rests
 
 _SOON: Final = 0.1
