@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,72 +29,69 @@ def server() -> Iterator[ScriptedServer]:
         yield made
 
 
-def paused(run: Any, server: ScriptedServer, root: Path, *more: str) -> Any:
+@pytest.fixture
+def outcome(run: Any, server: ScriptedServer, root: Path) -> Any:
+    """That of a question whose call waits."""
     options = ("--url", server.url, "--root", str(root), "--tools", "create_file", "--json")
-    result = run("ask", *options, *more, "Make a note.")
+    result = run("ask", *options, "Make a note.")
     assert result.code == 4, result.err
     return result.json
 
 
-def resume(run: Any, session: str, *options: str) -> Any:
-    return run("sessions", "resume", session, *options)
+@pytest.fixture
+def resume(run: Any, outcome: Any) -> Any:
+    """Goes on with it."""
+    return partial(run, "sessions", "resume", outcome["session"])
 
 
 def test_a_paused_session_resumes_with_nothing_said_but_the_decision(
-    run: Any, server: ScriptedServer, root: Path
+    outcome: Any, resume: Any, root: Path
 ) -> None:
-    outcome = paused(run, server, root)
     assert outcome["status"] == "paused"
     (pending,) = outcome["pending"]
     assert not (root / "note.txt").exists()
-    done = resume(run, outcome["session"], "--approve", pending["call_id"], "--json")
+    done = resume("--approve", pending["call_id"], "--json")
     assert (done.code, done.json["status"], done.json["answer"]) == (0, "answered", "Made.")
     assert (root / "note.txt").read_text() == "hello\n"
-    again = resume(run, outcome["session"], "--approve", pending["call_id"], "--json")
+    again = resume("--approve", pending["call_id"], "--json")
     assert again.code == 2
     assert "already decided" in again.err
 
 
 @pytest.mark.parametrize("by", ["last", "prefix", "path"])
 def test_a_session_is_named_by_its_id_a_beginning_last_or_its_transcript(
-    run: Any, server: ScriptedServer, root: Path, by: str
+    run: Any, outcome: Any, root: Path, by: str
 ) -> None:
-    outcome = paused(run, server, root)
     name = {
         "last": "last",
         "prefix": outcome["session"][:-3],
         "path": outcome["transcript"],
     }[by]
-    assert resume(run, name, "--approve-all").code == 0
+    assert run("sessions", "resume", name, "--approve-all").code == 0
     assert (root / "note.txt").exists()
 
 
-def test_the_digest_that_was_shown_can_be_named(
-    run: Any, server: ScriptedServer, root: Path
-) -> None:
-    outcome = paused(run, server, root)
+def test_the_digest_that_was_shown_can_be_named(outcome: Any, resume: Any, root: Path) -> None:
     (pending,) = outcome["pending"]
-    wrong = resume(run, outcome["session"], "--approve", f"c1={'0' * 64}")
+    wrong = resume("--approve", f"c1={'0' * 64}")
     assert wrong.code == 2 and not (root / "note.txt").exists()
-    right = resume(run, outcome["session"], "--approve", f"c1={pending['digest']}")
+    right = resume("--approve", f"c1={pending['digest']}")
     assert right.code == 0 and (root / "note.txt").exists()
 
 
 def test_a_denied_call_is_told_to_the_model_with_the_reason(
-    run: Any, server: ScriptedServer, root: Path
+    resume: Any, server: ScriptedServer, root: Path
 ) -> None:
-    outcome = paused(run, server, root)
-    done = resume(run, outcome["session"], "--deny", "c1", "--reason", "no notes today", "--json")
+    done = resume("--deny", "c1", "--reason", "no notes today", "--json")
     assert done.code == 0
     assert done.json["calls"][0]["status"] == "denied"
     assert "no notes today" in server.prompts[-1]
     assert not (root / "note.txt").exists()
 
 
-def test_an_edited_call_runs_as_it_was_edited(run: Any, server: ScriptedServer, root: Path) -> None:
-    outcome = paused(run, server, root)
+def test_an_edited_call_runs_as_it_was_edited(resume: Any, root: Path) -> None:
     edited = json.dumps({"path": "other.txt", "content": "bye\n"})
-    done = resume(run, outcome["session"], "--edit", "c1", edited, "--json")
+    done = resume("--edit", "c1", edited, "--json")
     assert done.code == 0, done.err
     assert done.json["calls"][0]["arguments"] == {"path": "other.txt", "content": "bye\n"}
     assert (root / "other.txt").read_text() == "bye\n"
@@ -113,48 +111,41 @@ def test_an_edited_call_runs_as_it_was_edited(run: Any, server: ScriptedServer, 
     ],
 )
 def test_what_cannot_be_decided_is_wrong_usage_and_runs_nothing(
-    run: Any, server: ScriptedServer, root: Path, options: tuple[str, ...]
+    resume: Any, root: Path, options: tuple[str, ...]
 ) -> None:
-    outcome = paused(run, server, root)
-    done = resume(run, outcome["session"], *options)
+    done = resume(*options)
     assert done.code == 2
     assert list(root.iterdir()) == []
-    assert resume(run, outcome["session"], "--approve-all").code == 0
+    assert resume("--approve-all").code == 0
 
 
-def test_without_a_decision_it_stays_paused(run: Any, server: ScriptedServer, root: Path) -> None:
-    outcome = paused(run, server, root)
-    again = resume(run, outcome["session"], "--json")
+def test_without_a_decision_it_stays_paused(resume: Any) -> None:
+    again = resume("--json")
     assert again.code == 4
     assert again.json["pending"][0]["call_id"] == "c1"
 
 
-def test_a_target_that_came_meanwhile_voids_what_was_shown(
-    run: Any, server: ScriptedServer, root: Path
-) -> None:
-    outcome = paused(run, server, root)
+def test_a_target_that_came_meanwhile_voids_what_was_shown(resume: Any, root: Path) -> None:
     (root / "note.txt").write_text("somebody else's")
-    done = resume(run, outcome["session"], "--approve", "c1")
+    done = resume("--approve", "c1")
     assert done.code == 2 and "changed" in done.err
     assert (root / "note.txt").read_text() == "somebody else's"
 
 
 def test_what_is_configured_since_narrows_the_session(
-    run: Any, server: ScriptedServer, root: Path, configure: Any
+    resume: Any, root: Path, configure: Any
 ) -> None:
-    outcome = paused(run, server, root)
     configure('[policy]\ndeny = ["create_file"]\n')
-    done = resume(run, outcome["session"], "--approve-all", "--json")
+    done = resume("--approve-all", "--json")
     assert not (root / "note.txt").exists()
     assert done.code in (0, 2)
 
 
 def test_a_choice_made_by_an_option_still_counts(
-    run: Any, server: ScriptedServer, root: Path, configure: Any
+    configure: Any, root: Path, request: pytest.FixtureRequest
 ) -> None:
-    configure('[policy]\nallow = ["calculator"]\n')
-    outcome = paused(run, server, root)
-    done = resume(run, outcome["session"], "--approve-all")
+    configure('[policy]\nallow = ["calculator"]\n')  # before the question
+    done = request.getfixturevalue("resume")("--approve-all")
     assert done.code == 0, done.err
     assert (root / "note.txt").exists()
 
@@ -168,24 +159,22 @@ def test_a_choice_made_by_an_option_still_counts(
     ],
 )
 def test_a_header_that_was_changed_is_refused_before_anything_it_says_is_done(
-    run: Any, server: ScriptedServer, root: Path, section: str, key: str, new: object
+    outcome: Any, resume: Any, section: str, key: str, new: object
 ) -> None:
-    outcome = paused(run, server, root)
     transcript = Path(outcome["transcript"])
     first, *rest = transcript.read_text().splitlines(keepends=True)
     header = json.loads(first)
     header[section][key] = new
     transcript.write_text(json.dumps(header) + "\n" + "".join(rest))
-    refused = resume(run, outcome["session"], "--approve-all")
+    refused = resume("--approve-all")
     assert refused.code == 2 and "its header was changed" in refused.error
 
 
 def test_a_server_that_is_gone_leaves_the_session_as_it_was(
-    run: Any, server: ScriptedServer, root: Path
+    outcome: Any, resume: Any, run: Any, server: ScriptedServer
 ) -> None:
-    outcome = paused(run, server, root)
     server.stop()
-    done = resume(run, outcome["session"], "--approve-all", "--json")
+    done = resume("--approve-all", "--json")
     assert done.code == 3
     listed = run("sessions", "list", "--json").lines[0]
     assert (listed["session"], listed["state"]) == (outcome["session"], "paused")
@@ -193,12 +182,11 @@ def test_a_server_that_is_gone_leaves_the_session_as_it_was(
 
 def test_a_call_without_a_model_has_nothing_to_go_on_with(run: Any) -> None:
     run("tools", "call", "calculator", '{"expression": "1"}')
-    result = resume(run, "last")
+    result = run("sessions", "resume", "last")
     assert (result.code, result.out) == (2, "")
     assert "it is a call without a model (call it again)" in result.error
 
 
 def test_an_unknown_session_is_wrong_usage(run: Any) -> None:
-    assert resume(run, "20200101-000000-00000000").code == 2
-    assert resume(run, "../../etc/passwd").code == 2
-    assert resume(run, "last").code == 2
+    for session in ("20200101-000000-00000000", "../../etc/passwd", "last"):
+        assert run("sessions", "resume", session).code == 2
