@@ -106,8 +106,11 @@ class Autostart(Struct, frozen=True, kw_only=True):
         if self.starter == "cron":
             return self._write_crontab("".join(texts.values()))
         if self.starter == "launchd":
-            self.run(("launchctl", "bootout", self._domain, str(self._file)), "")  # an older one
-        return self._done(*self._starts)
+            self.run(("launchctl", "bootout", *self._agent), "")  # an older one
+            return self._left(("launchctl", "bootstrap", *self._agent))
+        unit = self._file.name
+        words = (("daemon-reload",), ("enable", unit), ("restart", unit))
+        return self._left(*(("systemctl", "--user", *one) for one in words))
 
     @property
     def installed(self) -> bool:
@@ -123,7 +126,10 @@ class Autostart(Struct, frozen=True, kw_only=True):
             raise UsageError("nothing is installed", hint=f"mlx-tools {self.name} install")
         if self.starter == "cron":
             return self._write_crontab("")
-        left = self._done(*self._stops)
+        stops: tuple[str, ...] = ("systemctl", "--user", "disable", "--now", self._file.name)
+        if self.starter == "launchd":
+            stops = ("launchctl", "bootout", *self._agent)
+        left = self._left(stops)
         for path in self.texts(()):
             path.unlink(missing_ok=True)
         return left
@@ -148,27 +154,11 @@ class Autostart(Struct, frozen=True, kw_only=True):
         return state_dir(self.environ) / "logs" / f"{self.name}.log"
 
     @property
-    def _domain(self) -> str:
-        return f"gui/{os.getuid()}"
+    def _agent(self) -> tuple[str, str]:
+        """The domain of launchd's, and the file, that it is known by there."""
+        return f"gui/{os.getuid()}", str(self._file)
 
-    @property
-    def _starts(self) -> tuple[tuple[str, ...], ...]:
-        if self.starter == "launchd":
-            return (("launchctl", "bootstrap", self._domain, str(self._file)),)
-        name = self._file.name
-        return (
-            ("systemctl", "--user", "daemon-reload"),
-            ("systemctl", "--user", "enable", name),
-            ("systemctl", "--user", "restart", name),
-        )
-
-    @property
-    def _stops(self) -> tuple[tuple[str, ...], ...]:
-        if self.starter == "launchd":
-            return (("launchctl", "bootout", self._domain, str(self._file)),)
-        return (("systemctl", "--user", "disable", "--now", self._file.name),)
-
-    def _done(self, *commands: tuple[str, ...]) -> list[str]:
+    def _left(self, *commands: tuple[str, ...]) -> list[str]:
         return [shlex.join(command) for command in commands if self.run(command, "").code != 0]
 
     # --- cron: one table of lines for all that a user has ---

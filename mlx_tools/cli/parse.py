@@ -29,7 +29,6 @@ from mlx_tools.errors import (
 from mlx_tools.messages import (
     ALL_EFFECTS,
     Effect,
-    Effects,
     ToolCall,
     ToolSpec,
     tool_named,
@@ -235,30 +234,17 @@ def _tool(item: Any) -> ToolSpec:
     description = function.get("description") or ""
     if not isinstance(description, str):
         raise UsageError(f"{name}: description: expected a string")
-    return ToolSpec(
-        name=name,
-        description=description,
-        parameters=_parameters(name, function.get("parameters")),
-        effects=_effects(name, item.get("effects", function.get("effects"))),
-    )
-
-
-def _parameters(name: str, value: Any) -> Mapping[str, Any]:
-    value = {"properties": {}} if value is None else value
-    if not isinstance(value, Mapping) or value.get("type", "object") != "object":
+    parameters = function.get("parameters")
+    parameters = {"properties": {}} if parameters is None else parameters
+    if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
         raise UsageError(f"{name}: parameters: expected a JSON Schema of type object")
-    parameters = {"type": "object", **value}
+    parameters = {"type": "object", **parameters}
     check_parameters(parameters)
-    return parameters
-
-
-def _effects(name: str, value: Any) -> Effects:
-    if value is None:
-        return ALL_EFFECTS
-    allowed = get_args(Effect)
-    if not isinstance(value, list) or not all(effect in allowed for effect in value):
-        raise UsageError(f"{name}: effects: expected a list of {', '.join(allowed)}")
-    return frozenset(value)
+    effects, known = item.get("effects", function.get("effects")), get_args(Effect)
+    effects = list(ALL_EFFECTS) if effects is None else effects
+    if not isinstance(effects, list) or not all(one in known for one in effects):
+        raise UsageError(f"{name}: effects: expected a list of {', '.join(known)}")
+    return ToolSpec(name, description, parameters, effects=frozenset(effects))
 
 
 # --- propose --------------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ _FILES = {
     "approvals": "approval_templates",
     "propose": "parse",
     "store": "store_copy",
+    "worker": "serve",
 }
 """Where a command stands that has no file of its name."""
 
@@ -104,29 +105,21 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
         gc.set_threshold(50_000, 20, 20)
         # httpx's own command line, for which it would load rich: as where its extra is missing
         sys.modules.setdefault("httpx._main", cast("ModuleType", None))
+    said = list(arguments)
+    while said[:1] == ["--debug"]:
+        del said[0]
+    program = functools.partial(
+        get_command(app).main,
+        args=said,
+        prog_name="mlx-tools",
+        complete_var=COMPLETION_VARIABLE,
+        standalone_mode=False,
+    )
     try:
-        return _run(arguments)
+        return guarded(program, debug=len(said) < len(arguments))
     finally:
         if within:
             output.give_output_back()
-
-
-def _run(arguments: Sequence[str]) -> int:
-    command = get_command(app)
-    arguments = list(arguments)
-    debug = False
-    while arguments[:1] == ["--debug"]:
-        debug = True
-        del arguments[0]
-    return guarded(
-        lambda: command.main(
-            args=arguments,
-            prog_name="mlx-tools",
-            complete_var=COMPLETION_VARIABLE,
-            standalone_mode=False,
-        ),
-        debug=debug,
-    )
 
 
 # --- failures -----------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""`mlx-tools serve`: the gateway, until it is stopped, or with every session of the user."""
+"""`mlx-tools serve`: the gateway, until it is stopped, or with every session of the user; and
+`mlx-tools worker`: does the runs that gateways' clients ask for, and the jobs that are due."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mlx_tools.app import Autostart, RunOptions
 
 app = typer.Typer(add_completion=False)
+worker_app = typer.Typer(add_completion=False)
 
 
 @app.callback(invoke_without_command=True)
@@ -47,6 +49,24 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
     gc.freeze()
     gc.set_threshold(700, 5, 5)
     anyio.run(serve, run, key, note, partial(keep_session, run.configuration))
+    return EXIT_OK
+
+
+@worker_app.command()
+@options.with_settings("profile", "backend.url", "model.name", *options.TOOLS)
+def worker(*, options_given: options.Options) -> int:
+    """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
+
+    The jobs of the schedule that are due are run, too.
+    """
+    run = options.run_options(options_given)
+    with needing("gateway", "a worker"):
+        from mlx_tools.gateway import work
+    import anyio
+
+    from mlx_tools.cli.schedule import run_due
+
+    anyio.run(work, run, note, run_due)
     return EXIT_OK
 
 

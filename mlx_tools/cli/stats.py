@@ -140,32 +140,31 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
     heads = ("model", "questions", "answered", "turns", "tokens in", "cached", "out")
     yield from _columns(
         (*heads, "unread", "repairs", "mends", "time"),
-        [[in_words(name), *_of_model(one)] for name, one in models.items()],
+        [_of_model(name, one) for name, one in models.items()],
     )
     yield from _columns(
         ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time"),
         [
-            [as_name(name), *_of_tool(name, total)]
+            _of_tool(name, total)
             for name in sorted(total.tools, key=lambda one: (-total.tools[one].picked, one))
         ],
     )
 
 
-def _of_model(one: Counters) -> Iterable[str]:
-    yield str(one.questions)
-    yield _share(one.ends.get("answered", 0), one.questions)
+def _of_model(name: str, one: Counters) -> Sequence[str]:
     tokens = (one.prompt_tokens, one.cached_tokens, one.completion_tokens)
     lines = (sum(one.corrections.values()), sum(one.repairs.values()), one.mends)
-    yield from map(str, (one.completions, *tokens, *lines))
-    yield str(timedelta(seconds=one.duration_ms // 1000))
+    answered = _share(one.ends.get("answered", 0), one.questions)
+    took = timedelta(seconds=one.duration_ms // 1000)
+    said = (one.questions, answered, one.completions, *tokens, *lines, took)
+    return [in_words(name), *map(str, said)]
 
 
-def _of_tool(name: str, total: Counters) -> Iterable[str]:
+def _of_tool(name: str, total: Counters) -> Sequence[str]:
     one = total.tools[name]
-    yield str(one.picked)
-    yield _share(one.ok, one.picked)
-    yield from map(str, (one.failed, one.refused, one.repaired))
-    yield f"{one.duration_ms / one.ran:.0f} ms" if one.ran else "-"
+    mean = f"{one.duration_ms / one.ran:.0f} ms" if one.ran else "-"
+    said = (one.picked, _share(one.ok, one.picked), one.failed, one.refused, one.repaired, mean)
+    return [as_name(name), *map(str, said)]
 
 
 def _share(part: int, whole: int) -> str:
