@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,12 @@ class Place:
             if text:
                 path.write_text(text, encoding="utf-8")
                 path.chmod(0o600)
-        return config.load(
-            options=options or {},
-            environ=environ or {},
-            cwd=self.cwd,
-            user_file=self.user,
-            home=self.home,
-        )
+        return self.read(environ=environ or {}, options=options or {})
+
+    def read(self, **more: Any) -> Configuration:
+        """The configuration of the files as they are."""
+        more = {"environ": {}, **more}
+        return config.load(cwd=self.cwd, user_file=self.user, home=self.home, **more)
 
     def problems(self, *args: object, **more: object) -> tuple[str, ...]:
         with pytest.raises(ConfigErrors) as caught:

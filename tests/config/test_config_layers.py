@@ -26,12 +26,9 @@ def test_every_setting_has_a_default_or_may_be_without_a_value() -> None:
     assert config.defaults().problems == ()
 
 
-def test_the_default_limits_are_those_of_the_library(place: Any) -> None:
-    assert place.load().limits() == Limits()
-
-
-def test_the_default_policy_is_the_read_only_preset(place: Any) -> None:
-    assert place.load().policy() == Policy(preset="readonly_basic")
+def test_the_defaults_are_the_librarys_limits_and_the_read_only_preset(place: Any) -> None:
+    loaded = place.load()
+    assert loaded.limits() == Limits() and loaded.policy() == Policy(preset="readonly_basic")
 
 
 def test_every_setting_has_a_variable_of_its_own() -> None:
@@ -103,11 +100,7 @@ def test_what_is_denied_adds_up_over_all_sources(place: Any) -> None:
     )
     assert loaded.policy().deny == ("a", "b", "c")
     kinds = [origin.kind for origin in loaded.origins["policy.deny"]]
-    assert kinds == ["default", "user", "project", "environment"] or kinds == [
-        "user",
-        "project",
-        "environment",
-    ]
+    assert kinds == ["default", "user", "project", "environment"]
 
 
 def test_an_options_time_is_in_seconds(place: Any) -> None:
@@ -186,21 +179,19 @@ def test_broken_toml_is_told_with_its_line(place: Any) -> None:
     assert problem.startswith(f"{place.user}: not TOML: ") and "line 2" in problem
 
 
-@pytest.mark.parametrize("data", [b"\xff\xfe", b"\x00"])
-def test_a_file_that_is_no_text_is_a_fault(place: Any, data: bytes) -> None:
-    place.user.write_bytes(data)
-    with pytest.raises(ConfigErrors, match=r"config\.toml"):
-        config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
-
-
-def test_a_folder_or_a_dangling_link_in_place_of_a_file_is_a_fault(place: Any) -> None:
+def test_what_is_no_text_or_no_file_is_a_fault(place: Any) -> None:
+    for data in (b"\xff\xfe", b"\x00"):
+        place.user.write_bytes(data)
+        with pytest.raises(ConfigErrors, match=r"config\.toml"):
+            place.read()
+    place.user.unlink()
     place.project.mkdir()
     with pytest.raises(ConfigErrors, match="not a regular file"):
-        config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+        place.read()
     place.project.rmdir()
     place.project.symlink_to("nowhere")
     with pytest.raises(ConfigErrors, match="No such file"):
-        config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+        place.read()
 
 
 @pytest.mark.parametrize(
@@ -299,24 +290,21 @@ def test_every_project_file_up_to_home_holds(place: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "key"),
+    ("outer", "inner"),
     [
-        (
-            "[limits]\nmax_iterations = 1\n",
-            "[limits]\nmax_iterations = 2\n",
-            "limits.max_iterations",
-        ),
-        ("[policy]\nallow = ['clock']\n", "[policy]\nallow = ['calculator']\n", "policy.allow"),
-        ("[policy]\nallow = []\n", "[policy]\npreset = 'readonly_basic'\n", "policy.preset"),
-        ("[policy]\ndry_run = true\n", "[policy]\ndry_run = false\n", "policy.dry_run"),
-        ("[policy]\napprove = 'never'\n", "[policy]\napprove = 'auto'\n", "policy.approve"),
+        ("limits.max_iterations = 1", "limits.max_iterations = 2"),
+        ("policy.allow = ['clock']", "policy.allow = ['calculator']"),
+        ("policy.allow = []", "policy.preset = 'readonly_basic'"),
+        ("policy.dry_run = true", "policy.dry_run = false"),
+        ("policy.approve = 'never'", "policy.approve = 'auto'"),
     ],
 )
 def test_a_project_file_that_would_loosen_one_above_it_is_a_fault(
-    place: Any, outer: str, inner: str, key: str
+    place: Any, outer: str, inner: str
 ) -> None:
     (place.home / "mlx-tools.toml").write_text(outer)
     (problem,) = place.problems(project=inner)
+    key = inner.partition(" ")[0]
     assert problem.startswith(f"{place.project}: {key}: a project's file can only tighten this")
 
 
@@ -359,66 +347,48 @@ def test_local_hosts_are_the_users_to_open(place: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "project", "key"),
+    ("user", "project"),
     [
-        ("", "[web]\nlocal_hosts = ['localhost:8080']\n", "web.local_hosts"),
-        ("", "[policy]\nallow = ['run_command']\n", "policy.allow"),
-        ("", "[policy]\nallow = ['*']\n", "policy.allow"),
-        ("", "[policy]\nallow = ['plugin:x']\n", "policy.allow"),
-        ("[policy]\nallow = ['notes_*']\n", "[policy]\nallow = ['n*']\n", "policy.allow"),
-        ("[policy]\nallow = ['clock']\n", "[policy]\npreset = 'readonly_basic'\n", "policy.preset"),
-        ("[policy]\ndry_run = true\n", "[policy]\ndry_run = false\n", "policy.dry_run"),
-        ("[policy]\nlocal_only = true\n", "[policy]\nlocal_only = false\n", "policy.local_only"),
-        ("", "[policy]\napprove = 'always'\n", "policy.approve"),
-        ("[policy]\napprove = 'never'\n", "[policy]\napprove = 'ask'\n", "policy.approve"),
-        ("", "[limits]\nmax_iterations = 5\n", "limits.max_iterations"),
-        ("", "[limits]\nmax_observation_chars = 100000\n", "limits.max_observation_chars"),
-        ("enabled = false\n", "enabled = true\n", "enabled"),
-        ("", "[tools]\nroots = ['/']\n", "tools.roots"),
-        ("", "[web]\ndomains = []\n", "web.domains"),
-        ("", "[policy]\nredact = false\n", "policy.redact"),
-        (
-            "[policy]\nredact_paths = true\n",
-            "[policy]\nredact_paths = false\n",
-            "policy.redact_paths",
-        ),
-        ("", "[policy]\nask_effects = ['write']\n", "policy.ask_effects"),
-        (RATES, "[policy]\nsession_rate_limit = '101/hour'\n", "policy.session_rate_limit"),
-        (
-            RATES,
-            "[policy]\nrate_limits = {web_search = '11/minute'}\n",
-            "policy.rate_limits: web_search",
-        ),
-        (
-            RATES,
-            "[policy]\nrate_limits = {web_search = '10/second'}\n",
-            "policy.rate_limits: web_search",
-        ),
-        (
-            RATES,
-            "[policy]\nrate_limits = {'notes_*' = '2000/day'}\n",
-            "policy.rate_limits: notes_*",
-        ),
-        (
-            "[policy]\nnetwork_after_read = 'ask'\n",
-            "[policy]\nnetwork_after_read = 'allow'\n",
-            "policy.network_after_read",
-        ),
-        ("", "[backend]\nurl = 'http://evil.example'\n", "backend.url"),
-        ("", "[backend]\nkind = 'completions'\n", "backend.kind"),
-        ("", "[backend]\napi_key = 'x'\n", "backend.api_key"),
-        ("", "[model]\nname = '/tmp/model'\n", "model.name"),
-        ("", "[model]\nchat_format = 'plain'\n", "model.chat_format"),
-        ("", "[prompt]\nsystem = 'x'\n", "prompt.system"),
-        ("", "[artifacts]\nkeep_days = 30\n", "artifacts.keep_days"),
+        ("", "web.local_hosts = ['localhost:8080']"),
+        ("", "policy.allow = ['run_command']"),
+        ("", "policy.allow = ['*']"),
+        ("", "policy.allow = ['plugin:x']"),
+        ("policy.allow = ['notes_*']", "policy.allow = ['n*']"),
+        ("policy.allow = ['clock']", "policy.preset = 'readonly_basic'"),
+        ("policy.dry_run = true", "policy.dry_run = false"),
+        ("policy.local_only = true", "policy.local_only = false"),
+        ("", "policy.approve = 'always'"),
+        ("policy.approve = 'never'", "policy.approve = 'ask'"),
+        ("", "limits.max_iterations = 5"),
+        ("", "limits.max_observation_chars = 100000"),
+        ("enabled = false", "enabled = true"),
+        ("", "tools.roots = ['/']"),
+        ("", "web.domains = []"),
+        ("", "policy.redact = false"),
+        ("policy.redact_paths = true", "policy.redact_paths = false"),
+        ("", "policy.ask_effects = ['write']"),
+        (RATES, "policy.session_rate_limit = '101/hour'"),
+        ("policy.network_after_read = 'ask'", "policy.network_after_read = 'allow'"),
+        ("", "backend.url = 'http://evil.example'"),
+        ("", "backend.kind = 'completions'"),
+        ("", "backend.api_key = 'x'"),
+        ("", "model.name = '/tmp/model'"),
+        ("", "model.chat_format = 'plain'"),
+        ("", "prompt.system = 'x'"),
+        ("", "artifacts.keep_days = 30"),
     ],
 )
-def test_a_project_file_that_would_loosen_is_a_fault(
-    place: Any, user: str, project: str, key: str
-) -> None:
+def test_a_project_file_that_would_loosen_is_a_fault(place: Any, user: str, project: str) -> None:
     (problem,) = place.problems(user, project)
-    assert problem.startswith(f"{place.project}: {key}: ")
-    assert "a project's file" in problem
+    key = project.partition(" ")[0]
+    assert problem.startswith(f"{place.project}: {key}: a project's file")
+
+
+@pytest.mark.parametrize("rate", ["web_search = '11/minute'", "'notes_*' = '2000/day'"])
+def test_a_project_file_that_would_raise_a_rate_is_a_fault(place: Any, rate: str) -> None:
+    (problem,) = place.problems(RATES, f"policy.rate_limits = {{{rate}}}")
+    tool = rate.partition(" ")[0].strip("'")
+    assert problem.startswith(f"{place.project}: policy.rate_limits: {tool}: a project's file")
 
 
 PLUGINS = ["plugin:weather", "plugin:weather/get_*", "plugin:w*", "plugin:*"]
@@ -509,7 +479,7 @@ def test_a_key_in_a_file_that_others_can_read_is_a_warning(place: Any) -> None:
     text = "[backend]\napi_key = 'hush'\n"
     assert place.load(text).warnings == ()
     place.user.chmod(0o644)
-    loaded = config.load(environ={}, cwd=place.cwd, user_file=place.user, home=place.home)
+    loaded = place.read()
     (warning,) = loaded.warnings
     assert "chmod 600" in warning and "hush" not in warning
 
@@ -520,7 +490,7 @@ def test_a_key_of_another_variable_is_read_only_where_that_is_asked_for(place: A
     assert place.load("", environ=environ).settings.backend.api_key is None
     place.user.write_text(named)
     place.user.chmod(0o644)  # it holds no key
-    loaded = config.load(environ=environ, cwd=place.cwd, user_file=place.user, home=place.home)
+    loaded = place.read(environ=environ)
     assert (loaded.settings.backend.api_key, loaded.warnings) == ("hush", ())
     for environ in ({}, {"OPENAI_API_KEY": "hush hush"}):
         (fault,) = place.problems(named, environ=environ)
