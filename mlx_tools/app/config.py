@@ -101,11 +101,8 @@ class Configuration:
 
     def run_values(self) -> dict[str, Any]:
         """Return what of the settings a run takes, by the fields of `RunSettings`."""
-        return {
-            row.setting.run: functools.reduce(getattr, key.split("."), self.settings)
-            for key, row in table().items()
-            if row.setting.run
-        }
+        runs = {key: row.setting.run for key, row in table().items()}
+        return {name: self.values.get(key) for key, name in runs.items() if name}
 
     def policy(self) -> Policy:
         """The policy that holds."""
@@ -706,10 +703,21 @@ def with_value(text: str, key: str, value: Any) -> str:
     from tomlkit.exceptions import TOMLKitError
 
     try:
-        wanted = _changed(tomllib.loads(text), key, value)
-        document = _changed(tomlkit.parse(text), key, None if value is None else _item(value))
+        wanted = dict(_flattened(tomllib.loads(text)))
+        wanted.pop(key, None)
+        if value is not None:
+            wanted[key] = list(value) if isinstance(value, tuple) else value
+        document: Any = tomlkit.parse(text)
+        *sections, name = key.split(".")
+        inner = document
+        for section in sections:
+            inner = inner.get(section, {}) if value is None else inner.setdefault(section, {})
+        if value is None:
+            inner.pop(name, None)
+        else:
+            inner[name] = _item(value)
         edited = tomlkit.dumps(document)
-        if _pruned(tomllib.loads(edited)) == _pruned(wanted):
+        if dict(_flattened(tomllib.loads(edited))) == wanted:
             return edited
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}", hint="mlx-tools config edit") from None
@@ -735,26 +743,3 @@ def _item(value: Any) -> Item:
         return table
     item: Item = tomlkit.item(value)
     return item
-
-
-def _changed(document: Any, key: str, value: Any) -> Any:
-    """The document, or what tomllib made of it, with the value in it."""
-    *tables, name = key.split(".")
-    inner = document
-    for section in tables:
-        if value is None and section not in inner:
-            return document
-        inner = inner.setdefault(section, {})
-    if value is None:
-        inner.pop(name, None)
-    else:
-        inner[name] = list(value) if isinstance(value, tuple) else value
-    return document
-
-
-def _pruned(value: Any) -> Any:
-    """A document without its empty tables: whether there is one says nothing."""
-    if not isinstance(value, dict):
-        return value
-    inner = {name: _pruned(one) for name, one in value.items()}
-    return {name: one for name, one in inner.items() if one != {}}
