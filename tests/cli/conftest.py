@@ -84,6 +84,17 @@ def run(home: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.fixture
+def environ(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets variables of ours, by the names that they have behind ``MLX_TOOLS_``."""
+
+    def put(**values: str) -> None:
+        for name, value in values.items():
+            monkeypatch.setenv(f"MLX_TOOLS_{name}", value)
+
+    return put
+
+
+@pytest.fixture
 def terminal(home: Path) -> Iterator[Open]:
     """Starts commands, each on a terminal of its own, with these variables more."""
     with ExitStack() as opened:

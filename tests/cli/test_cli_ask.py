@@ -70,18 +70,16 @@ def test_numbers_that_were_not_reported_are_null(run: Any) -> None:
 # --- the model's context ------------------------------------------------------------------------
 
 
-def test_the_context_is_told_with_the_answer(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_context_is_told_with_the_answer(run: Any, environ: Any) -> None:
     result, _ = ask(run, answer("Hi."), options=("Hi", "--json"))
     assert result.json["context"] == {"size": None, "used": 110}
-    monkeypatch.setenv("MLX_TOOLS_MODEL_CONTEXT", "8192")
+    environ(MODEL_CONTEXT="8192")
     result, _ = ask(run, answer("Hi."), options=("Hi", "--json"))
     assert result.json["context"] == {"size": 8192, "used": 110}
 
 
-def test_a_question_that_the_context_does_not_hold_asks_nobody(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_MODEL_CONTEXT", "2000")
+def test_a_question_that_the_context_does_not_hold_asks_nobody(run: Any, environ: Any) -> None:
+    environ(MODEL_CONTEXT="2000")
     result, server = ask(run, options=("--json", "Why? " * 2000))
     assert (result.code, server.bodies) == (1, [])
     assert (result.json["status"], result.json["reason"]) == ("stopped", "context_full")
@@ -89,10 +87,8 @@ def test_a_question_that_the_context_does_not_hold_asks_nobody(
     assert "2000" in result.error and str(result.json["context"]["used"]) in result.error
 
 
-def test_a_person_is_told_that_the_context_fills_and_what_left(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_MODEL_CONTEXT", "2000")
+def test_a_person_is_told_that_the_context_fills_and_what_left(run: Any, environ: Any) -> None:
+    environ(MODEL_CONTEXT="2000")
     calls = [call("calculator", expression="+".join([f"{n}"] * 120)) for n in range(9)]
     options = ("Add.", "--steps", "--max-iterations", "20")
     result, _ = ask(run, *calls, answer("Done."), options=options)
@@ -179,9 +175,9 @@ def test_a_question_that_is_none_is_exit_code_2(
 
 
 def test_a_call_that_must_be_approved_pauses_the_run_with_exit_code_4(
-    run: Any, monkeypatch: pytest.MonkeyPatch
+    run: Any, environ: Any
 ) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "calculator")
+    environ(POLICY_ASK="calculator")
     result, _ = ask(run, *CALCULATION, options=("What is 17 * 23?", "--json"))
     assert result.code == 4 and result.json["status"] == "paused"
     (pending,) = result.json["pending"]
@@ -193,10 +189,8 @@ def test_a_call_that_must_be_approved_pauses_the_run_with_exit_code_4(
     )
 
 
-def test_always_approves_what_was_written_cleanly(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "calculator")
+def test_always_approves_what_was_written_cleanly(run: Any, environ: Any) -> None:
+    environ(POLICY_ASK="calculator")
     result, _ = ask(run, *CALCULATION, options=("What is 17 * 23?", "--approve", "always"))
     assert (result.code, result.out) == (0, "It is 391.\n")
 
@@ -215,8 +209,8 @@ def test_always_does_not_cover_an_echoed_call(run: Any, write: Any) -> None:
     assert [c["status"] for c in result.json["calls"]] == ["ok", "pending"]
 
 
-def test_a_dry_run_reports_what_would_have_asked(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "calculator")
+def test_a_dry_run_reports_what_would_have_asked(run: Any, environ: Any) -> None:
+    environ(POLICY_ASK="calculator")
     result, _ = ask(run, *CALCULATION, options=("What is 17 * 23?", "--dry-run", "--json"))
     assert result.code == 0
     (made,) = result.json["calls"]
@@ -296,10 +290,8 @@ def test_options_reach_the_server(run: Any) -> None:
     assert body["model"] == "m"
 
 
-def test_the_key_of_the_configuration_goes_to_the_named_address(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_BACKEND_API_KEY", "hush")
+def test_the_key_of_the_configuration_goes_to_the_named_address(run: Any, environ: Any) -> None:
+    environ(BACKEND_API_KEY="hush")
     result, server = ask(run, answer("Hi."), options=("Hi", "--json"))
     assert server.headers[0]["Authorization"] == "Bearer hush"
     assert "hush" not in Path(result.json["transcript"]).read_text()
@@ -376,14 +368,12 @@ def test_the_switch_turns_the_prompted_path_off_and_leaves_the_native_one(
     assert (result.code, result.json["answer"], server.prompts) == (0, "Hello!", [])
 
 
-def test_a_model_is_asked_by_its_servers_own_function_calling(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_asked_by_its_servers_own_function_calling(run: Any, environ: Any) -> None:
     native = Completion(
         "", finish_reason="tool_calls", calls=[ChatCall("calculator", '{"expression": "6*7"}')]
     )
     for options, route in ((("--backend", "native"), "auto"), ((), "native")):
-        monkeypatch.setenv("MLX_TOOLS_ROUTING_ROUTE", route)
+        environ(ROUTING_ROUTE=route)
         script = "x", native, Completion("It is 42.")  # first: does it complete text too?
         with ScriptedServer(*script, chat=True) as server:
             result = run("ask", "6 times 7?", "--url", server.url, *options, "--json")
@@ -394,16 +384,14 @@ def test_a_model_is_asked_by_its_servers_own_function_calling(
         assert header["route"]["path"] == "native" and header["route"]["reason"] == "as asked"
 
 
-def test_a_warning_of_the_configuration_goes_to_standard_error(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_FOREIGN_THING", "1")
+def test_a_warning_of_the_configuration_goes_to_standard_error(run: Any, environ: Any) -> None:
+    environ(FOREIGN_THING="1")
     result, _ = ask(run, answer("Hi."), options=("Hi",))
     assert result.code == 0 and result.error.startswith("mlx-tools: warning: MLX_TOOLS_FOREIGN")
 
 
 def test_stored_outputs_are_deleted_after_the_days_that_are_set(
-    run: Any, monkeypatch: pytest.MonkeyPatch, write: Any
+    run: Any, environ: Any, write: Any
 ) -> None:
     write("long.txt", "word " * 4000)
     reading = call("file_access", operation="read", path="long.txt")
@@ -414,7 +402,7 @@ def test_stored_outputs_are_deleted_after_the_days_that_are_set(
     os.utime(artifact, (two_days_ago, two_days_ago))
     ask(run, answer("Hi."), options=("Hi",))
     assert artifact.exists()
-    monkeypatch.setenv("MLX_TOOLS_ARTIFACTS_KEEP_DAYS", "1")
+    environ(ARTIFACTS_KEEP_DAYS="1")
     ask(run, answer("Hi."), options=("Hi",))
     assert not artifact.exists()
 

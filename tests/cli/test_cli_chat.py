@@ -56,10 +56,8 @@ def test_compact_has_the_model_sum_up_what_was_said(run: Any) -> None:
     assert "first?" not in server.prompts[3] and "second?" in server.prompts[3]
 
 
-def test_a_paused_turn_is_told_and_the_talk_goes_on(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "calculator")
+def test_a_paused_turn_is_told_and_the_talk_goes_on(run: Any, environ: Any) -> None:
+    environ(POLICY_ASK="calculator")
     script = (answer("Hi."), call("calculator", expression="1"), answer("Two."))
     result, server = talk(run, *script, lines="hello?\nfirst?\nsecond?\n")
     assert result.code == 4 and result.out == "Hi.\nTwo.\n" and "paused" in result.error

@@ -41,10 +41,10 @@ def test_a_terminal_gets_rows_that_fit(terminal: Any, run: Any) -> None:
         assert all(row.startswith("  ") for row in rows[1:-1])
 
 
-def test_elsewhere_a_row_is_a_line(home: Path, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elsewhere_a_row_is_a_line(home: Path, run: Any, environ: Any) -> None:
     folder = home / "two\nlines"
     (folder / "tools" / "broken").mkdir(parents=True)
-    monkeypatch.setenv("MLX_TOOLS_DATA_DIR", str(folder))
+    environ(DATA_DIR=str(folder))
     listed = run("tools", "list").out.splitlines()
     assert len(listed) == len(run("tools", "list", "--json").lines)
     assert max(map(len, listed)) > 100

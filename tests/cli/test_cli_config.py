@@ -15,11 +15,11 @@ from mlx_tools.testing import ScriptedServer
 
 
 def test_every_setting_is_shown_with_its_value_and_origin(
-    run: Any, configure: Any, monkeypatch: pytest.MonkeyPatch
+    run: Any, configure: Any, environ: Any
 ) -> None:
     configure("[model]\nseed = 3\n")
     Path("mlx-tools.toml").write_text("[policy]\ndeny = ['clock']\n")
-    monkeypatch.setenv("MLX_TOOLS_DRY_RUN", "yes")
+    environ(DRY_RUN="yes")
     rows = {row["key"]: row for row in run("config", "show", "--json").lines}
     assert list(rows) == list(config.table())
     assert rows["model.seed"]["value"] == 3
@@ -31,8 +31,8 @@ def test_every_setting_is_shown_with_its_value_and_origin(
     assert len(shown.splitlines()) == len(rows)
 
 
-def test_a_key_is_never_shown(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLX_TOOLS_BACKEND_API_KEY", "hush")
+def test_a_key_is_never_shown(run: Any, environ: Any) -> None:
+    environ(BACKEND_API_KEY="hush")
     for options in ((), ("--json",)):
         result = run("config", "show", *options)
         assert "hush" not in result.out + result.err and "(hidden)" in result.out
@@ -111,10 +111,8 @@ def test_what_could_not_be_read_is_not_written(
     assert mine.read_text() == before
 
 
-def test_what_goes_over_a_setting_is_told(
-    run: Any, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_MODEL_SEED", "9")
+def test_what_goes_over_a_setting_is_told(run: Any, mine: Path, environ: Any) -> None:
+    environ(MODEL_SEED="9")
     assert "MLX_TOOLS_MODEL_SEED goes over it" in run("config", "set", "model.seed", "4").error
 
 

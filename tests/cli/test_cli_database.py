@@ -123,7 +123,7 @@ def test_a_shell_is_told_the_ids_also_where_a_file_names_the_database(
 
 
 def test_a_shell_is_told_nothing_where_the_database_is_not_reached(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, environ: Any
 ) -> None:
     environ = {
         "MLX_TOOLS_SESSIONS": f"postgresql:///n?host={home}",

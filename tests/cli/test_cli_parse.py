@@ -122,11 +122,11 @@ def test_without_tools_names_and_arguments_are_not_checked(run: Any) -> None:
     ],
 )
 def test_the_style_is_an_option_and_a_setting(
-    run: Any, monkeypatch: pytest.MonkeyPatch, style: str, text: str
+    run: Any, environ: Any, style: str, text: str
 ) -> None:
     expected = run("parse", "--style", style, stdin=text)
     assert expected.code == 0 and expected.json["messages"][0]["type"] == "tool_call"
-    monkeypatch.setenv("MLX_TOOLS_MODEL_PROMPT_STYLE", style)
+    environ(MODEL_PROMPT_STYLE=style)
     assert run("parse", stdin=text).json == expected.json
 
 

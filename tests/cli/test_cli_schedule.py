@@ -296,7 +296,7 @@ def test_a_model_makes_a_job_after_approval_with_no_more_than_its_session_may(ru
 
 
 def test_a_job_of_a_session_that_went_on_has_the_limits_of_that_session(
-    run: Any, monkeypatch: pytest.MonkeyPatch
+    run: Any, environ: Any
 ) -> None:
     with ScriptedServer(SCHEDULE, answer("Planned."), answer("Done.")) as server:
         asked = run(
@@ -304,7 +304,7 @@ def test_a_job_of_a_session_that_went_on_has_the_limits_of_that_session(
             *("--max-iterations", "3", "--timeout", "90.5", "--temperature", "0.25", "--seed", "7"),
             *("--max-tokens", "123", "--strategy", "free", "--style", "markdown-json"),
         )
-        monkeypatch.setenv("MLX_TOOLS_MAX_ITERATIONS", "9")
+        environ(MAX_ITERATIONS="9")
         run("sessions", "resume", asked.json["session"], "--approve-all")
         make_due()
         ended = run("schedule", "run", "--json")

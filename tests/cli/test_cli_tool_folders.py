@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,10 +118,8 @@ def test_any_tool_is_switched_off_and_on(run: Run, home: Path) -> None:
         assert rows(run)[name]["enabled"] is True
 
 
-def test_what_else_keeps_a_tool_off_is_told(
-    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_TOOLS_DISABLED", "clock")
+def test_what_else_keeps_a_tool_off_is_told(run: Run, environ: Any) -> None:
+    environ(TOOLS_DISABLED="clock")
     told = run("tools", "enable", "clock")
     assert told.code == 0
     assert told.error.endswith("clock: it is disabled: switched off by MLX_TOOLS_TOOLS_DISABLED")

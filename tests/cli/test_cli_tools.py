@@ -25,8 +25,8 @@ def test_the_list_has_a_json_object_a_tool(run: Any) -> None:
     assert not rows["file_access"]["enabled"] and "--root" in rows["file_access"]["disabled_reason"]
 
 
-def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLX_TOOLS_TOOLS_DISABLED", "clock")
+def test_the_list_follows_the_policy(run: Any, environ: Any) -> None:
+    environ(TOOLS_DISABLED="clock")
     rows = run("tools", "list", "--json", "--tools", "clock", "--root", ".").lines
     assert {r["name"]: (r["enabled"], r["permitted"]) for r in rows if r["name"] in EVERYWHERE} == {
         "calculator": (True, False),
@@ -37,7 +37,7 @@ def test_the_list_follows_the_policy(run: Any, monkeypatch: pytest.MonkeyPatch) 
         "read_artifact": (True, False),
     }
     assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
-    monkeypatch.setenv("MLX_TOOLS_TOOLS_DISABLED", "plugin:builtin/cl*")
+    environ(TOOLS_DISABLED="plugin:builtin/cl*")
     rows = run("tools", "list", "--json", "--tools", "plugin:builtin", "--root", ".").lines
     assert [r["name"] for r in rows if r["name"] in EVERYWHERE and not r["permitted"]] == ["clock"]
 
@@ -52,10 +52,8 @@ def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     ]
 
 
-def test_the_list_says_what_each_tool_could_do_and_why_it_may_not(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_DENY", "clock")
+def test_the_list_says_what_each_tool_could_do_and_why_it_may_not(run: Any, environ: Any) -> None:
+    environ(POLICY_DENY="clock")
     options = ("--preset", "readonly_files", "--root", ".")
     rows = {row["name"]: row for row in run("tools", "list", "--json", *options).lines}
     lines = {line.split()[0]: line for line in run("tools", "list", *options).out.splitlines()}
@@ -110,10 +108,8 @@ def test_a_call_that_fails_is_one_line(
     assert result.code == code and result.out == "" and said in result.error
 
 
-def test_a_call_that_must_be_approved_waits_with_exit_code_4(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_ASK", "clock")
+def test_a_call_that_must_be_approved_waits_with_exit_code_4(run: Any, environ: Any) -> None:
+    environ(POLICY_ASK="clock")
     result = run("tools", "call", "clock", "{}", "--json")
     assert result.code == 4 and result.json["status"] == "pending" and "paused" in result.error
     assert run("tools", "call", "clock", "{}", "--approve", "always").code == 0
@@ -163,10 +159,8 @@ def test_a_tool_that_is_shown_says_where_it_is_from_and_why_it_may_not_be_called
     )
 
 
-def test_no_option_is_offered_that_would_not_help(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_POLICY_DENY", "clock")
+def test_no_option_is_offered_that_would_not_help(run: Any, environ: Any) -> None:
+    environ(POLICY_DENY="clock")
     assert "it is not permitted: " in (shown := run("tools", "show", "clock").out)
     assert "--tools" not in shown
     assert "--tools" not in run("tools", "enable", "clock").error

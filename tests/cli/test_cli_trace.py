@@ -133,10 +133,8 @@ def test_the_whole_of_a_long_output_is_named_and_is_where_it_is_said(run: Any) -
     assert (mode(kept), mode(folder)) == (0o600, 0o700)
 
 
-def test_every_output_is_kept_where_the_settings_say_so(
-    run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLX_TOOLS_ARTIFACTS_KEEP", "always")
+def test_every_output_is_kept_where_the_settings_say_so(run: Any, environ: Any) -> None:
+    environ(ARTIFACTS_KEEP="always")
     value = ask(run, *CALCULATION, options=("What is 17 * 23?", "--json")).json
     kept = Path(value["transcript"]).parent / "artifacts" / value["calls"][0]["artifact"]
     assert kept.read_text() == "391"
