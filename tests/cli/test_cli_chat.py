@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import stat
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -124,19 +125,19 @@ def test_a_talk_at_a_terminal(terminal: Talk, home: Path) -> None:
 def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_comes(
     terminal: Talk,
 ) -> None:
-    script = (
-        Completion(
-            '{"type":"tool_call","name":"calculator","arguments":{"expression":"6*7"}}\n', delay=0.3
-        ),
-        answer("It is 42."),
-        answer("All is well."),
-    )
-    with ScriptedServer(*script) as server:
+    typed = threading.Event()
+
+    def once_typed(_: str) -> str:
+        typed.wait(60)
+        return call("calculator", expression="6*7")
+
+    with ScriptedServer(once_typed, answer("It is 42."), answer("All is well.")) as server:
         screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
         screen.type("six times seven?\r")
         screen.see("· the model")
         screen.type("y")
         screen.type("es or no?\r")
+        typed.set()
         screen.until(QUESTION)
         screen.type("y")
         seen = screen.see(r"All is well\.")
@@ -145,8 +146,13 @@ def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_come
 
 
 def test_lines_that_are_typed_ahead_are_questions_each(terminal: Talk) -> None:
-    script = (Completion(answer("One."), delay=0.3), answer("Two."), answer("Three."))
-    with ScriptedServer(*script) as server:
+    typed = threading.Event()
+
+    def once_typed(_: str) -> str:
+        typed.wait(60)
+        return answer("One.")
+
+    with ScriptedServer(once_typed, answer("Two."), answer("Three.")) as server:
         screen = terminal("chat", "--url", server.url)
         screen.see("^>$")
         screen.type("first?\r")
@@ -154,6 +160,7 @@ def test_lines_that_are_typed_ahead_are_questions_each(terminal: Talk) -> None:
         for text in ("second", "?\r", "third?\r"):
             screen.type(text)
             time.sleep(0.1)  # a person types no faster
+        typed.set()
         screen.see(r"Three\.")
     assert "second?" in server.prompts[1] and "third?" not in server.prompts[1]
     assert "third?" in server.prompts[2]

@@ -8,17 +8,18 @@ from typing import Any
 
 from typer.main import get_command
 
-from mlx_tools.cli.root import MOST_USED, ROWS, app
+from mlx_tools.cli.root import MOST_USED, ROWS, app, help_of
 
 
 def commands() -> Iterator[tuple[str, Any]]:
+    """The commands by what is typed for them, each in its context."""
     root: Any = get_command(app)
     context = root.make_context("mlx-tools", [], resilient_parsing=True)
     for name in root.list_commands(context):
         command = root.get_command(context, name)
-        yield name, command
-        for below, one in getattr(command, "commands", {}).items():
-            yield f"{name} {below}", one
+        below = getattr(command, "commands", {})
+        for path, one in ((name, command), *((f"{name} {key}", one) for key, one in below.items())):
+            yield path, one.context_class(one, parent=context, info_name=path)
 
 
 def named(text: str) -> set[str]:
@@ -27,14 +28,14 @@ def named(text: str) -> set[str]:
     return {name for head in heads for name in re.findall(r"(?<!\S)--?[a-z-]+", head)}
 
 
-def test_help_is_a_screen_and_help_all_is_all(run: Any) -> None:
-    for path, command in commands():
-        brief, whole = run(*path.split(), "--help").out, run(*path.split(), "--help-all").out
+def test_help_is_a_screen_and_help_all_is_all() -> None:
+    for path, context in commands():
+        brief, whole = (help_of(context, everything=every) for every in (False, True))
         assert brief.startswith(f"Usage: mlx-tools {path} ")
         rows = brief.splitlines()
         assert len(rows) <= ROWS, brief
         assert max(map(len, [*rows, *whole.splitlines()])) <= 80, path
-        for one in command.params:
+        for one in context.command.params:
             if one.param_type_name != "option":
                 continue
             first = any(name in (*MOST_USED, "--help-all") for name in one.opts)
@@ -45,12 +46,13 @@ def test_help_is_a_screen_and_help_all_is_all(run: Any) -> None:
 
 
 def test_the_options_used_most_are_all_options_of_some_command() -> None:
-    known = {name for _, one in commands() for option in one.params for name in option.opts}
+    known = {name for _, one in commands() for option in one.command.params for name in option.opts}
     assert set(MOST_USED) - {"--continue", "--session"} <= known
 
 
 def test_on_the_screen_an_option_is_one_line_with_its_values_where_there_is_room(run: Any) -> None:
     rows = run("ask", "--help").out.splitlines()
+    assert len(rows) < len(run("ask", "--help-all").out.splitlines())
     assert any(row.endswith("Calls that need approval (never|auto|ask|always).") for row in rows)
     at = rows.index("Options:")
     assert all(row.lstrip().startswith("-") for row in rows[at + 1 :])

@@ -100,5 +100,7 @@ def test_what_only_an_editor_can_change_is_left_to_it(text: str) -> None:
 
 
 def test_every_character_of_a_text_comes_back() -> None:
-    text = "".join(map(chr, range(1, 0x2100))) + "\U0001f600"
+    text = (
+        "".join(map(chr, (*range(1, 0x300), *range(0x2000, 0x2070), 0xFEFF, 0xFFFD))) + "\U0001f600"
+    )
     assert tomllib.loads(with_value("", "prompt.system", text))["prompt"]["system"] == text
