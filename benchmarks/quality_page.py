@@ -96,27 +96,24 @@ def strong(folder: Path) -> str:
     found = figures(folder / "strong.json")
     if found is None:
         return ""
-    made = []
+    ended: dict[tuple[str, str], list[str]] = {}
     for row in found["rows"]:
         of = row["of"].values()
         asked, wished, requests = (
             sum(one[key] for one in of) for key in ("asked", "as_wished", "requests")
         )
         most = max(one["most_requests"] for one in of)
-        cost = f"{requests / asked:.2f}, at most {most}"
+        cost = f"{requests / asked:.2f} requests a turn, at most {most}"
         settings = row["row"]
-        share = told(Share(wished, asked))
-        made.append([settings["strategy"], settings["style"], row["habits"], share, cost])
-    head = ["strategy", "style", "habit", "as wished", "requests a turn"]
-    return table(head, joined(joined(made, 2), 1))
-
-
-def joined(made: Sequence[Sequence[str]], column: int) -> list[list[str]]:
-    """The rows, those in one that differ in one column alone."""
-    found: dict[tuple[str, ...], list[str]] = {}
-    for row in made:
-        found.setdefault((*row[:column], *row[column + 1 :]), []).append(row[column])
-    return [[*key[:column], "; ".join(cells), *key[column:]] for key, cells in found.items()]
+        way = f"`{settings['strategy']}, {settings['style']}: {row['habits']}`"
+        ended.setdefault((told(Share(wished, asked)), cost), []).append(way)
+    made = []
+    for (share, cost), ways in ended.items():
+        what = (
+            f"with each of {len(ways)} combinations" if len(ways) > 4 else f"with {'; '.join(ways)}"
+        )
+        made.append(paragraph(f"- {share}, {cost}, {what}."))
+    return "\n".join(made)
 
 
 def latency(folder: Path) -> str:
@@ -246,7 +243,9 @@ def told(share: Share) -> str:
 
 
 def paragraph(text: str) -> str:
-    return textwrap.fill(text, 138, break_long_words=False, break_on_hyphens=False)
+    inner = "  " if text.startswith("- ") else ""
+    made = textwrap.TextWrapper(138, subsequent_indent=inner, break_on_hyphens=False)
+    return made.fill(text)
 
 
 def table(head: Sequence[str], made: Sequence[Sequence[str]]) -> str:
