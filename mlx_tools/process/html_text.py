@@ -230,8 +230,12 @@ class _MarkdownWriter:
             case "hr":
                 self._word("---")
                 self._end_line(2)
-            case "ul" | "ol" | "menu" | "dir":
-                self._lists.append(_start(node) if name == "ol" else None)
+            case "ol":
+                start = _attribute(node, "start") or ""
+                plain = start.isascii() and start.isdecimal() and len(start) < 7
+                self._lists.append(int(start) if plain else 1)
+            case "ul" | "menu" | "dir":
+                self._lists.append(None)
             case "li":
                 number = self._lists[-1] if self._lists else None
                 self._mark = "- " if number is None else f"{number}. "
@@ -243,7 +247,10 @@ class _MarkdownWriter:
                 self._space = False
                 self._put(" | ")
             case "img":
-                self._image(node)
+                words = " ".join((_attribute(node, "alt") or "")[:_MAX_LINK].split())
+                tiny = {_attribute(node, "width"), _attribute(node, "height")} & {"0", "1"}
+                if words and not tiny:  # one that nobody sees counts who reads the page
+                    self._word(f"![{words}]")
             case "a":
                 target = self._target(_attribute(node, "href") or "")
                 if self._link is None and target:
@@ -315,13 +322,6 @@ class _MarkdownWriter:
             self._link = (*self._link[:2], len(self._pieces))
         self._put(words)
 
-    def _image(self, node: Node) -> None:
-        if {_attribute(node, "width"), _attribute(node, "height")} & {"0", "1"}:
-            return  # nobody sees it: it counts who reads the page
-        words = " ".join((_attribute(node, "alt") or "")[:_MAX_LINK].split())
-        if words:
-            self._word(f"![{words}]")
-
     def _close_link(self, target: str, start: int | None) -> None:
         self._link = None
         words = "" if start is None else self._taken(start)
@@ -364,8 +364,3 @@ class _MarkdownWriter:
             fence = "`" * (longest + 1)
             self._put(f"{fence}\n{code}\n{fence}")
         self._end_line(2)
-
-
-def _start(node: Node) -> int:
-    text = _attribute(node, "start") or ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 7 else 1

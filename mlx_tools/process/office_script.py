@@ -386,16 +386,13 @@ def _texts(data: bytes) -> Iterator[tuple[int, str]]:
             if not isinstance(length, int):
                 raise Problem("it is damaged")
             content, at = data[at : at + length], at + length
-            if kind == _TEXT_OBJECT:
-                yield from _text_of(content)
-
-
-def _text_of(content: bytes) -> Iterator[tuple[int, str]]:
-    fields = list(_fields(content))
-    kind = next((value for number, value in fields if number == 1), _BODY)
-    pieces = [value for number, value in fields if number == 3 and isinstance(value, bytes)]
-    if isinstance(kind, int) and kind not in _NOT_READ:
-        yield kind, "".join(piece.decode("utf-8", "replace") for piece in pieces)
+            if kind != _TEXT_OBJECT:
+                continue
+            fields = list(_fields(content))
+            of = next((value for number, value in fields if number == 1), _BODY)
+            pieces = [value for number, value in fields if number == 3 and isinstance(value, bytes)]
+            if isinstance(of, int) and of not in _NOT_READ:
+                yield of, "".join(piece.decode("utf-8", "replace") for piece in pieces)
 
 
 # --- RTF ----------------------------------------------------------------------------------------

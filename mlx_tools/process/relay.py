@@ -33,9 +33,9 @@ def main() -> None:
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr)
         sys.exit(127)
-    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+    assert child.stdout is not None and child.stderr is not None
     threading.Thread(target=_errors, args=(child.stderr.fileno(), int(errors)), daemon=True).start()
-    threading.Thread(target=_down, args=(child.stdin,), daemon=True).start()
+    threading.Thread(target=_down, args=(child,), daemon=True).start()
     if _up(child.stdout.fileno(), int(line)):
         sys.exit(child.wait())
     print(f"it wrote a line of more than {line} bytes, and was ended", file=sys.stderr)
@@ -57,15 +57,15 @@ def _up(source: int, most: int) -> bool:
     return True
 
 
-def _down(target: object) -> None:
+def _down(child: subprocess.Popen[bytes]) -> None:
     """Pass on what it is told; at the end of that, and of its patience, it is killed."""
-    pipe = target.fileno()  # type: ignore[attr-defined]
+    assert child.stdin is not None
     while data := os.read(0, CHUNK):
         try:
-            _write(pipe, data)
+            _write(child.stdin.fileno(), data)
         except OSError:
             break
-    target.close()  # type: ignore[attr-defined]
+    child.stdin.close()
     time.sleep(PATIENCE)
     _kill()
 

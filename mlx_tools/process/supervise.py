@@ -23,20 +23,20 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    threading.Thread(target=_die_with, args=(pipe,), daemon=True).start()
+
+    def die_with_it() -> None:
+        while os.read(pipe, 4096):
+            pass
+        if os.getpgrp() == os.getpid():  # as it is where the parent gave it a session of its own
+            os.killpg(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=die_with_it, daemon=True).start()
     sys.argv = [program, *arguments]
     if program.endswith(".py"):
         runpy.run_path(program, run_name="__main__")
     else:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
-
-
-def _die_with(pipe: int) -> None:
-    while os.read(pipe, 4096):
-        pass
-    if os.getpgrp() == os.getpid():  # as it is where the parent gave it a session of its own
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":

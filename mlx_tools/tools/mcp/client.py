@@ -295,8 +295,7 @@ class _McpServer:
     async def _heard(self, message: Any) -> None:
         from mcp.types import ToolListChangedNotification
 
-        if isinstance(message, ToolListChangedNotification):
-            self._stale = True
+        self._stale = self._stale or isinstance(message, ToolListChangedNotification)
 
     async def _log(self, params: types.LoggingMessageNotificationParams) -> None:
         if self._contexts:
