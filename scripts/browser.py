@@ -20,8 +20,8 @@ from typing import Any, Final, Self
 from websockets.sync.client import connect
 
 PROGRAM: Final = shutil.which("chromium")
-PATIENCE: Final = 15.0
-"""Seconds for anything to come."""
+PATIENCE: Final = 60.0
+"""Seconds for anything to come, on a machine that has much else to do."""
 
 _OPTIONS: Final = (
     *("--headless=new", "--remote-debugging-port=0", "--no-sandbox", "--disable-gpu"),
@@ -46,9 +46,17 @@ _FIND: Final = """(selector, name) => {
   found.scrollIntoView({ block: "center", behavior: "instant" });
   const { left, top, width, height } = found.getBoundingClientRect();
   const [x, y] = [left + width / 2, top + height / 2];
-  return found.contains(document.elementFromPoint(x, y)) ? [x, y] : null;
+  if (!found.contains(document.elementFromPoint(x, y))) return null;
+  window.missed = true;
+  const clicked = ({ target }) => {
+    const hit = target.closest(selector);
+    if (hit && named(hit)) window.missed = false;
+  };
+  document.addEventListener("click", clicked, { capture: true, once: true });
+  return [x, y];
 }"""
-"""The middle of a control, None while it is not there or something lies over it."""
+"""The middle of a control, None while it is not there or something lies over it. A click there has
+``missed`` where the page moved meanwhile."""
 
 
 class Browser:
@@ -167,7 +175,7 @@ class Browser:
         for kind in ("mousePressed", "mouseReleased") if place else ():
             at = {"x": place[0], "y": place[1], "button": "left", "clickCount": 1}
             self.send("Input.dispatchMouseEvent", type=kind, **at)
-        return bool(place)
+        return bool(place) and not self.run("window.missed ?? false")
 
     def type(self, text: str, *, into: str = "", role: str = "textbox") -> None:
         """Type a text, in the place of all that stands in the field with this name."""

@@ -4,7 +4,7 @@ A run is a session of the store that `ask` uses, and where it stands is read fro
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
 held here. One that broke off with its process is brought to rest when the next one starts, or when
 somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL this is
-done elsewhere (`queued_runs`).
+done elsewhere (`runs_queued`).
 """
 
 from __future__ import annotations

@@ -52,12 +52,12 @@ from mlx_tools.gateway.exchange import (
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
-from mlx_tools.gateway.queued_runs import QueuedRuns
 from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.run_queue import QueueState, RunQueue
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
+from mlx_tools.gateway.runs_queued import QueuedRuns
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
 from mlx_tools.gateway.turn import Emit, Speaker
 from mlx_tools.gateway.webhooks import Webhooks

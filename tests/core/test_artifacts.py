@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from pathlib import Path
 
@@ -78,6 +79,23 @@ def test_a_store_of_no_size_is_the_callers_mistake(tmp_path: Path) -> None:
 
 
 # --- reading ---
+
+
+@pytest.mark.parametrize(
+    "key", ["", "..", "../secret", "a" * 32 + "/", "A" * 32, "\n" * 32, "é" * 32]
+)
+def test_an_artifact_is_its_owners_and_comes_back_whole_by_its_id_alone(
+    tmp_path: Path, key: str
+) -> None:
+    (tmp_path / "secret").write_text("x")
+    store, text = (
+        ArtifactStore(KeptFiles(tmp_path / "a")),
+        "line\n\r\n\ud800 \N{GRINNING FACE}" * 1000,
+    )
+    own = store.put(text)
+    assert own is not None and len(own) == 32 and store.get(own) == text
+    assert stat.S_IMODE((tmp_path / "a" / own).stat().st_mode) == 0o600
+    assert store.get(key) is None
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder", "expired", "missing", "damaged"])

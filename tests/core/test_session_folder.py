@@ -24,7 +24,6 @@ from mlx_tools.transcript.records import (
     DecisionRecord,
     ExecutionRecord,
     ObservationRecord,
-    PauseRecord,
     Record,
     StoppedRecord,
     UserRecord,
@@ -123,21 +122,6 @@ def test_every_prefix_of_a_run_has_the_standing_of_a_crash_there() -> None:
 # --- the folder ---------------------------------------------------------------------------------
 
 
-def test_a_session_that_a_store_made_is_found(tmp_path: Path) -> None:
-    store = TranscriptStore(tmp_path)
-    assert len(store.secret) == 32  # it stands beside the sessions
-    files = store.create()
-    folder = TranscriptStore(tmp_path)
-    assert folder.ids() == [files.session]
-    files.transcript.append(header())
-    files.transcript.append(ASKED)
-    assert folder.listed(files.session).standing.state == "running"
-    files.transcript.close()
-    listed = folder.listed(files.session)
-    assert listed.standing.state == "interrupted" and str(listed.path) == files.path
-    assert [r.type for r in folder.records(files.session)] == ["header", "user"]
-
-
 def test_looking_at_a_session_leaves_it_to_others(tmp_path: Path) -> None:
     write(tmp_path, "s1", header(), ASKED)
     folder = TranscriptStore(tmp_path)
@@ -230,37 +214,6 @@ def test_an_ended_session_is_removed_with_all_it_holds(tmp_path: Path) -> None:
     folder = TranscriptStore(tmp_path)
     assert folder.listed("s1").size > 4
     assert folder.remove("s1") and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        (header(), ASKED),
-        (header(), ASKED, PauseRecord(calls=(), digests=(), expires_at="")),
-        (
-            header(),
-            ASKED,
-            ExecutionRecord(call="c1", mutates=True),
-            StoppedRecord(reason="interrupted"),
-        ),
-    ],
-)
-def test_what_has_not_ended_is_removed_only_where_that_is_said(
-    tmp_path: Path, records: Sequence[Record]
-) -> None:
-    write(tmp_path, "s1", *records)
-    folder = TranscriptStore(tmp_path)
-    assert not folder.remove("s1") and folder.ids() == ["s1"]
-    assert folder.remove("s1", whatever=True) and folder.ids() == []
-
-
-def test_a_session_that_a_process_is_at_is_never_removed(tmp_path: Path) -> None:
-    write(tmp_path, "s1", *ENDED)
-    folder = TranscriptStore(tmp_path)
-    with TranscriptFile(folder.path("s1")) as transcript:
-        assert not folder.remove("s1") and not folder.remove("s1", whatever=True)
-        transcript.append(ASKED)
-    assert not folder.remove("s1")  # what was chosen before has gone on since
 
 
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: (p / "transcript.jsonl").mkdir()])

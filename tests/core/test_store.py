@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.store.access_list import UsedFile
-from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
 from mlx_tools.store.session_folder import TranscriptStore
 from tests.core.full_disk import file_size_limit
 
@@ -61,23 +60,6 @@ def test_an_approval_counts_behind_one_that_was_cut_off(tmp_path: Path) -> None:
     (tmp_path / "used").write_text("ddd")
     used = UsedFile(tmp_path / "used")
     assert [used.take("e" * 64), used.take("e" * 64)] == [True, False]
-
-
-def test_an_artifact_comes_back_whole_and_its_id_cannot_be_guessed(tmp_path: Path) -> None:
-    store = ArtifactStore(KeptFiles(tmp_path / "a"))
-    text = "line\n\r\n\ud800 \N{GRINNING FACE}" * 1000
-    key = store.put(text)
-    assert store.get(key) == text
-    assert len(key) == 32
-    assert stat.S_IMODE((tmp_path / "a" / key).stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(
-    "key", ["", "..", "../secret", "a" * 32 + "/", "A" * 32, "\n" * 32, "é" * 32]
-)
-def test_what_is_no_artifact_id_finds_nothing(tmp_path: Path, key: str) -> None:
-    (tmp_path / "secret").write_text("x")
-    assert ArtifactStore(KeptFiles(tmp_path / "a")).get(key) is None
 
 
 def test_a_new_session_removes_what_expired_in_older_ones(tmp_path: Path) -> None:

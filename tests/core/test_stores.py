@@ -16,7 +16,14 @@ from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, check_
 from mlx_tools.store.artifacts import Change
 from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE
-from mlx_tools.transcript.records import AnswerRecord, Record, UserRecord
+from mlx_tools.transcript.records import (
+    AnswerRecord,
+    ExecutionRecord,
+    PauseRecord,
+    Record,
+    StoppedRecord,
+    UserRecord,
+)
 from tests.core.sessions import header
 from tests.gateway.postgres import Cluster
 
@@ -55,7 +62,8 @@ def test_a_session_is_held_by_one_and_gone_on_with_by_the_next(make: Make) -> No
         pass
     assert not other.remove(first.session, whatever=True)
     first.transcript.close()
-    assert other.listed(first.session).standing.state == "interrupted"
+    listed = other.listed(first.session)
+    assert listed.standing.state == "interrupted" and listed.path == first.transcript.path
     second = other.open(first.session)
     second.transcript.append(AnswerRecord(turn=1, content=HOSTILE))
     second.transcript.close()
@@ -81,10 +89,22 @@ def test_sessions_are_found_and_one_that_is_not_there_is_said(make: Make) -> Non
         store.records("20990101-000000-aaaaaaaa")
 
 
-def test_what_has_not_ended_is_removed_only_where_that_is_said(make: Make) -> None:
+@pytest.mark.parametrize(
+    "since",
+    [
+        (),
+        (PauseRecord(calls=(), digests=(), expires_at=""),),
+        (ExecutionRecord(call="c1", mutates=True), StoppedRecord(reason="interrupted")),
+        (ENDED[-1], UserRecord(content="and?")),
+    ],
+)
+def test_what_has_not_ended_is_removed_only_where_that_is_said(
+    make: Make, since: Sequence[Record]
+) -> None:
     store = make()
-    session = written(store, *ENDED[:2])
-    assert not store.remove(session) and store.remove(session, whatever=True)
+    session = written(store, *ENDED[:2], *since)
+    assert not store.remove(session) and store.ids() == [session]
+    assert store.remove(session, whatever=True) and store.ids() == []
     assert not store.remove(session, whatever=True)
 
 

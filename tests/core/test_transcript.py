@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import stat
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,20 +105,11 @@ def test_damage_within_a_file_is_named_and_not_guessed_at(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        *("[]", "{}", '{"type":"nothing"}', '{"type":"user","content":"x","later":1}'),
-        *('{"type":"user"}', "[" * 100_000),
-    ],
-)
-def test_what_is_no_record_is_refused(line: str) -> None:
-    with pytest.raises(TranscriptError):
-        t.decode(line)
-
-
-@pytest.mark.parametrize(
     ("line", "fault"),
     [
+        *((line, "no record") for line in ("[]", "{}", '{"type":"nothing"}')),
+        ("[" * 100_000, "not JSON"),
+        ('{"type":"user","content":"x","later":1}', "unknown key 'later'"),
         ('{"type":"user","content":5}', "Expected `str`, got `int` - at `$.content`"),
         ('{"type":"user"}', "required field `content`"),
         ('{"type":"completion","turn":true,"text":""}', "Expected `int`, got `bool` - at `$.turn`"),
@@ -129,12 +119,12 @@ def test_what_is_no_record_is_refused(line: str) -> None:
         ('{"type":["user"],"content":""}', "no record"),
     ],
 )
-def test_a_value_that_cannot_be_right_is_named(line: str, fault: str) -> None:
+def test_what_is_no_record_is_refused_and_what_is_wrong_named(line: str, fault: str) -> None:
     with pytest.raises(TranscriptError, match=re.escape(fault)):
         t.decode(line)
 
 
-def test_a_file_of_format_version_1_is_read(tmp_path: Path) -> None:
+def test_a_file_of_format_version_1_is_read_and_a_later_one_refused(tmp_path: Path) -> None:
     path = tmp_path / "old.jsonl"
     path.write_text(
         '{"type":"header","session":"s","created":""}\n{"type":"user","content":"Hello?"}\n'
@@ -143,10 +133,6 @@ def test_a_file_of_format_version_1_is_read(tmp_path: Path) -> None:
     header, _, completion = t.load(path)
     assert isinstance(header, Header) and header.version == 1
     assert isinstance(completion, CompletionRecord) and completion.prompt is None
-
-
-def test_a_file_of_another_format_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "transcript.jsonl"
     path.write_text('{"type":"header","session":"s","created":"","version":99}\n')
     with pytest.raises(TranscriptError, match="version 99"):
         t.load(path)
@@ -204,8 +190,7 @@ for number in range(10**9):
 """
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
-@pytest.mark.parametrize("number", [0, 100, 300])
+@pytest.mark.parametrize("number", [0, 100])
 def test_a_killed_writer_leaves_a_transcript_that_reads(tmp_path: Path, number: int) -> None:
     path = tmp_path / "killed.jsonl"
     with t.TranscriptFile(path) as transcript:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from mlx_tools import Tool, tool
-from mlx_tools.app import Door, config
+from mlx_tools.app import Door, config, session_store
 from mlx_tools.backends import TokenCounter
 from mlx_tools.cli.golden import keep_session
 from mlx_tools.controller import RunSettings
@@ -23,9 +23,14 @@ from mlx_tools.gateway.conversation import Manner
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_queue import RunQueue
+from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_worker import RunWorker
 from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs_queued import QueuedRuns
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import TranscriptStore, load_words
@@ -150,10 +155,11 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         monkeypatch.setattr("mlx_tools.gateway.runs.LOOK", 0.05)
         own, most = tmp_path / "config.toml", options.pop("most", 10)
         own.write_text(options.pop("file", ""))
+        environ = options.pop("environ", {})
         given = {name.replace("__", "."): value for name, value in options.items()}
         loaded = config.load(
             options={"policy.allow": "area,keep", **given},
-            environ={},
+            environ=environ,
             cwd=tmp_path,
             user_file=own,
             home=tmp_path,
@@ -164,15 +170,17 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             chat_format=NAMED_FORMATS["chatml"], style="jsonl", model="scripted"
         )
         models: Any = OneModel(speaker)
-        meters = Meters()
-        runs = Runs(
+        meters, store = Meters(), session_store(loaded)
+        queue = None if store.dsn is None else RunQueue(store)
+        making = {"make_registry": lambda header: tools.registry()}
+        runs = (Runs if queue is None else partial(QueuedRuns, queue=queue))(
             loaded,
             models,
             Admission(2, 10, lambda: 0.0),
             most,
             [].append,
             meters=meters,
-            make_registry=lambda header: tools.registry(),
+            **making,
         )
         person = Person(runs.sessions.secret, lambda: 1_700_000_000.0)
         page = Page(runs, models, person, partial(keep_session, loaded))
@@ -181,6 +189,16 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         client = httpx.AsyncClient(
             transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=KEY
         )
+
+        async def nothing() -> None:
+            return
+
+        def worker() -> RunWorker:
+            """What does runs that are left to a queue."""
+            assert queue is not None
+            work = RunWork(loaded, models, [].append, Webhooks(), queue=queue, **making)
+            return RunWorker(work, queue, 2, ("scripted", "default"), nothing, [].append)
+
         shared = {
             "runs": runs,
             "models": models,
@@ -188,10 +206,27 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "backend": backend,
             "tools": tools,
             "person": person,
+            "worker": worker,
         }
         return SimpleNamespace(client=client, app=app, **shared)
 
     return made
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Begin a gateway that is a process, whose model writes these completions."""
+    from tests.gateway.processes import House
+
+    begun: list[House] = []
+
+    def begin(*scripts: Any, **more: Any) -> House:
+        begun.append(House(tmp_path, *scripts, **more))
+        return begun[-1]
+
+    yield begin
+    for one in begun:
+        one.close()
 
 
 async def ask(one: Any, **body: Any) -> dict[str, Any]:

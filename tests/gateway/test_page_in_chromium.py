@@ -7,6 +7,9 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,9 @@ import pytest
 
 from mlx_tools.app import config
 from mlx_tools.gateway import page_link
-from mlx_tools.testing import Completion, ScriptedServer, answer, call
+from mlx_tools.testing import Completion, answer, call
 from scripts.browser import PROGRAM, Browser
-from tests.gateway.test_process import Running
+from tests.gateway.processes import House
 
 if PROGRAM is None:
     pytest.skip("chromium is not installed", allow_module_level=True)
@@ -34,17 +37,14 @@ def writes(text: str) -> str:
     return call("file_access", operation="write", path="plan.md", content=text)
 
 
-class Driven:
-    """A gateway with its page in a browser; ``folder`` is what its runs may write to."""
+class Driven(House):
+    """A gateway with its page in a browser."""
 
     def __init__(self, folder: Path, browser: Browser, *scripts: Any) -> None:
-        self.browser, self.folder = browser, folder / "files"
-        self.folder.mkdir()
-        (self.folder / "plan.md").write_text(PLAN)
-        self.server = ScriptedServer(*scripts).__enter__()
-        tools = ("--tools", "file_access,calculator", "--root", f"{self.folder}:rw")
-        self.gateway = Running(self.server, folder, *tools)
-        self.url = self.gateway.url.removesuffix("v1")
+        super().__init__(folder, *scripts)
+        self.browser = browser
+        (self.files / "plan.md").write_text(PLAN)
+        self.url = self.url.removesuffix("v1")
         loaded = config.load(environ={}, cwd=folder, user_file=folder / "none.toml", home=folder)
         key = page_link(loaded, "127.0.0.1", 1).partition("#")[2]
         browser.look()
@@ -56,16 +56,16 @@ class Driven:
 
     @property
     def plan(self) -> str:
-        return (self.folder / "plan.md").read_text()
+        return (self.files / "plan.md").read_text()
 
-    def ask(self, question: str, into: str = "Your question") -> None:
+    def put(self, question: str, into: str = "Your question") -> None:
         self.browser.type(question, into=into)
         self.browser.press("Enter")
 
-    def end(self) -> None:
-        self.gateway.process.kill()
-        self.gateway.process.communicate()
-        self.server.__exit__(None, None, None)
+    def rests(self, *texts: str) -> None:
+        """Wait until the run has ended, with these texts: nothing on its page moves any more."""
+        self.browser.sees("Another question")
+        assert all(text in self.browser.text for text in texts)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def drive(tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch) -> 
 
     yield begin
     for one in begun:
-        one.end()
+        one.close()
         assert {address.split("/")[2] for address in browser.asked if "//" in address} == {
             one.url.split("/")[2]
         }
@@ -101,22 +101,22 @@ def test_a_person_asks_approves_what_the_diff_shows_denies_and_edits(drive: Any)
         *(writes("salt\n"), answer("Salted.")),
     )
     page = one.browser
-    one.ask("Put rye on the plan.")
+    one.put("Put rye on the plan.")
     page.sees("+- rye")
     assert one.plan == PLAN
     page.click("button", "Approve")
     page.sees("The plan")
-    page.sees("Another question")
+    one.rests()
     assert one.plan == f"{PLAN}- rye\n"
     assert "at work" not in page.text
 
-    one.ask("Empty it.", "Another question")
+    one.put("Empty it.", "Another question")
     page.type("keep my plan", into="Reason for the model")
     page.click("button", "Deny")
-    page.sees("It stays.")
+    one.rests("It stays.")
     assert "keep my plan" in one.server.prompts[-1]
 
-    one.ask("Salt it.", "Another question")
+    one.put("Salt it.", "Another question")
     page.click("summary", "Edit the arguments")
     mine = {"operation": "write", "path": "plan.md", "content": "salt and pepper\n"}
     page.type(json.dumps(mine), into="Arguments as JSON")
@@ -124,7 +124,7 @@ def test_a_person_asks_approves_what_the_diff_shows_denies_and_edits(drive: Any)
     page.sees("with your arguments")
     page.sees("+salt and pepper")
     page.click("button", "Approve")
-    page.sees("Salted.")
+    one.rests("Salted.")
     assert one.plan == "salt and pepper\n"
 
 
@@ -133,19 +133,19 @@ def test_an_approval_is_of_what_was_seen_and_asked_anew_where_the_file_has_chang
 ) -> None:
     one = drive(writes("new\n"), answer("Done."))
     page = one.browser
-    one.ask("Write it.")
+    one.put("Write it.")
     page.sees("-# Plan")
-    (one.folder / "plan.md").write_text("mine\n")
+    (one.files / "plan.md").write_text("mine\n")
     page.click("button", "Approve")
     page.sees("has changed since it was shown")
     assert one.plan == "mine\n"
-    (one.folder / "plan.md").write_text("mine still\n")
+    (one.files / "plan.md").write_text("mine still\n")
     page.open(page.run("location.href").removesuffix("/decide"))
     page.sees("What it would do has changed")
     page.click("button", "Ask me about it as it is now")
     page.sees("-mine still")
     page.click("button", "Approve")
-    page.sees("Done.")
+    one.rests("Done.")
     assert one.plan == "new\n"
 
 
@@ -154,11 +154,11 @@ def test_sessions_are_found_opened_and_kept_and_tools_and_models_are_told(
 ) -> None:
     one = drive(call("calculator", expression="6*7"), answer("It is 42."), answer("Hello."))
     page = one.browser
-    one.ask("What is six times seven?")
-    page.sees("It is 42.")
+    one.put("What is six times seven?")
+    one.rests("It is 42.")
     page.click("link", "Ask")
-    one.ask("Greet me.")
-    page.sees("Another question")
+    one.put("Greet me.")
+    one.rests("Hello.")
     page.click("link", "Sessions")
     page.sees("Greet me.")
     page.type("42", into="Find", role="searchbox")
@@ -180,10 +180,10 @@ def test_sessions_are_found_opened_and_kept_and_tools_and_models_are_told(
 def test_what_others_wrote_does_nothing_in_a_browser(drive: Any) -> None:
     one = drive(writes(HOSTILE), answer(HOSTILE))
     page = one.browser
-    one.ask(HOSTILE)
+    one.put(HOSTILE)
     page.sees("U+202E")
     page.click("button", "Approve")
-    page.sees("Another question")
+    one.rests()
     for path in ("", "page/sessions"):
         page.open(one.url + path)
         page.sees("<img src=x")
@@ -198,11 +198,12 @@ def axe(pytestconfig: pytest.Config) -> str:
     npm = shutil.which("npm")
     if not source.exists() and npm is not None:
         install = [npm, "install", "--prefix", kept, "--ignore-scripts", "--no-audit"]
-        subprocess.run([*install, f"axe-core@{AXE}"], capture_output=True, timeout=60)
-    if not source.exists():
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run([*install, f"axe-core@{AXE}"], capture_output=True, timeout=60)
+    text = source.read_bytes() if source.exists() else b""
+    if hashlib.sha256(text).hexdigest() != AXE_SHA256:
+        shutil.rmtree(kept)  # what came of it is fetched anew
         pytest.skip("axe-core could not be fetched: it needs npm, and a network once")
-    text = source.read_bytes()
-    assert hashlib.sha256(text).hexdigest() == AXE_SHA256
     return text.decode()
 
 
@@ -212,24 +213,21 @@ def test_every_page_is_fit_for_whoever_reads_it_in_both_schemes_and_on_a_small_s
 ) -> None:
     one = drive(answer("Hello."), writes("new\n"))
     page = one.browser
-    one.ask("Greet me.")
-    page.sees("Another question")
+    one.put("Greet me.")
+    one.rests()
     answered = page.run("location.pathname").lstrip("/")
     page.open(one.url)
-    one.ask("Write it.")
+    one.put("Write it.")
     page.sees("Approve")
     waits = page.run("location.pathname").lstrip("/")
     paths = ["", "page/sessions", answered, waits, "page/tools", "page/models", "page/nothing"]
-    looked = 0
-    for path in [*paths, "key"]:
+    looks = [(path, look) for path in [*paths, "key"] for look in LOOKS]
+    for path, due in groupby(looks[step - 1 :: step], itemgetter(0)):
         if path == "key":
             page.send("Network.clearBrowserCookies")
         page.open(one.url + path.removeprefix("key"))
         page.run(axe + "; 0")
-        for look in LOOKS:
-            looked += 1
-            if looked % step:
-                continue
+        for _, look in due:
             page.look(**look)
             found = page.run("axe.run().then(({violations}) => violations)")
             told = [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import signal
 import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,89 +14,45 @@ import httpx
 import pytest
 
 from mlx_tools.app import listen
-from mlx_tools.testing import Completion, ScriptedServer, answer
-from tests.forked import Forked, forks
-from tests.gateway.conftest import WEATHER
+from mlx_tools.testing import Completion, answer
+from tests.forked import forks
 
 LONG = answer("word " * 2000)
-BODY = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER]}
 
 
-class Running:
-    """A gateway before a scripted server, with one slot."""
-
-    def __init__(self, server: ScriptedServer, folder: Path, *options: str) -> None:
-        environ = {
-            **os.environ,
-            **{f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")},
-            "MLX_TOOLS_GATEWAY_CONCURRENCY": "1",
-        }
-        arguments = ("serve", "--port", "0", "--url", server.url, "--chat-format", "chatml")
-        self.process: Forked = forks().start(*arguments, *options, environ=environ, folder=folder)
-        lines = iter(self.process.stderr.readline, b"")
-        found = (re.search(r"served at (http://\S+)", line.decode()) for line in lines)
-        self.url = next(filter(None, found))[1]
-
-    def ask(self, **more: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/chat/completions", json=BODY | more, timeout=30)
-
-    def stream(self) -> Any:
-        body = BODY | {"stream": True}
-        return httpx.stream("POST", f"{self.url}/chat/completions", json=body, timeout=30)
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    servers: list[ScriptedServer] = []
-    running: list[Running] = []
-
-    def begin(*scripts: Any, options: tuple[str, ...] = ()) -> Running:
-        servers.append(ScriptedServer(*scripts).__enter__())
-        running.append(Running(servers[-1], tmp_path, *options))
-        return running[-1]
-
-    yield begin
-    for one in running:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
-    for server in servers:
-        server.__exit__(None, None, None)
-
-
-def test_a_client_that_goes_away_frees_its_slot_and_closes_the_servers_stream(start: Any) -> None:
+def test_a_client_that_goes_away_frees_its_slot_and_closes_the_servers_stream(house: Any) -> None:
     slow = Completion(LONG, size=5, delay=0.05)  # takes 100 s
-    one = start(slow, answer("Next."))
+    one = house(slow, answer("Next."))
     with one.stream() as response:
         next(iter(response.iter_lines()))
     assert one.ask().json()["choices"][0]["message"]["content"] == "Next."
 
 
 def test_a_server_that_dies_in_mid_stream_is_an_error_and_the_next_request_works(
-    start: Any,
+    house: Any,
 ) -> None:
-    one = start(Completion(LONG[:100], finish_reason=None), answer("Next."))
+    one = house(Completion(LONG[:100], finish_reason=None), answer("Next."))
     with one.stream() as response:
         events = [line for line in response.iter_lines() if line.startswith("data: ")]
     assert json.loads(events[-1].removeprefix("data: "))["error"]["code"] == "upstream_error"
     assert one.ask().json()["choices"][0]["message"]["content"] == "Next."
 
 
-def test_a_gateway_that_is_killed_breaks_the_stream_off(start: Any) -> None:
-    one = start(Completion(LONG, size=5, delay=0.05))
+def test_a_gateway_that_is_killed_breaks_the_stream_off(house: Any) -> None:
+    one = house(Completion(LONG, size=5, delay=0.05))
     with pytest.raises(httpx.RemoteProtocolError), one.stream() as response:
         for _ in response.iter_lines():
-            one.process.kill()
+            one.gateway.kill()
 
 
-def test_told_to_end_it_finishes_what_it_serves(start: Any) -> None:
-    one = start(Completion(answer("All of it."), size=4, delay=0.02))
+def test_told_to_end_it_finishes_what_it_serves(house: Any) -> None:
+    one = house(Completion(answer("All of it."), size=4, delay=0.02))
     with one.stream() as response:
         lines = response.iter_lines()
         next(lines)
-        os.kill(one.process.pid, signal.SIGTERM)
+        os.kill(one.gateway.pid, signal.SIGTERM)
         assert [line for line in lines if line][-1] == "data: [DONE]"
-    one.process.wait(30)
+    one.gateway.wait(30)
     with pytest.raises(httpx.ConnectError):
         one.ask()
 
@@ -149,18 +103,12 @@ def test_without_a_key_it_listens_to_this_machine_alone() -> None:
     assert b"--api-key-file" in refusal("--host", "0.0.0.0")
 
 
-def test_a_key_from_a_file_is_asked_of_clients(start: Any, tmp_path: Path) -> None:
+def test_a_key_from_a_file_is_asked_of_clients(house: Any, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("s3cret\n")
-    one = start(answer("In."), options=("--api-key-file", str(file)))
+    one = house(answer("In."), options=("--api-key-file", str(file)))
     assert one.ask().status_code == 401
-    allowed = httpx.post(
-        f"{one.url}/chat/completions",
-        json=BODY,
-        headers={"Authorization": "Bearer s3cret"},
-        timeout=30,
-    )
-    assert allowed.status_code == 200
+    assert one.ask(headers={"Authorization": "Bearer s3cret"}).status_code == 200
 
 
 def test_where_tools_are_turned_off_there_is_no_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,17 +116,9 @@ def test_where_tools_are_turned_off_there_is_no_gateway(monkeypatch: pytest.Monk
     assert b"PLUGIN_MLX_TOOLS_ENABLED" in refusal()
 
 
-def test_a_run_without_an_address_asks_the_gateway_that_is_there(
-    start: Any, tmp_path: Path
-) -> None:
-    one = start(answer("From the gateway."))
-    port = re.search(r":(\d+)/", one.url)
-    assert port is not None
-    environ = os.environ | {
-        **{f"XDG_{name}_HOME": str(tmp_path) for name in ("CONFIG", "STATE", "DATA")},
-        "MLX_TOOLS_GATEWAY_PORT": port[1],
-    }
-    asking = forks().start("ask", "--chat-format", "chatml", "Hi", environ=environ, folder=tmp_path)
-    said, told = asking.communicate()
+def test_a_run_without_an_address_asks_the_gateway_that_is_there(house: Any) -> None:
+    one = house(answer("From the gateway."))
+    port = one.environ["MLX_TOOLS_GATEWAY_PORT"] = one.url.split(":")[2].partition("/")[0]
+    said, told = one.start("ask", "Hi").communicate()
     assert said.decode().strip() == "From the gateway.", told
-    assert b"using the gateway at http://127.0.0.1:" + port[1].encode() in told
+    assert b"using the gateway at http://127.0.0.1:" + port.encode() in told

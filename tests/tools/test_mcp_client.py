@@ -11,15 +11,16 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.controller.approvals import confirmed
-from mlx_tools.messages import replace
+from mlx_tools.errors import UsageError
+from mlx_tools.messages import ALL_EFFECTS, replace
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
@@ -31,16 +32,25 @@ from mlx_tools.tools import (
     ToolResult,
     execute,
     look,
+    masked,
+    servers_in,
 )
 from mlx_tools.tools.mcp.client import may_ask_at
 from mlx_tools.tools.mcp.sign_in import PORT, sign_in
 
+T = TypeVar("T")
 SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
 ECHO = BoundTool(
     "echo",
     "Say it again.",
     {"type": "object", "properties": {"text": {"type": "string"}}},
 )
+
+
+def refusal(result: ToolResult) -> str:
+    """What an error says."""
+    assert result.content is None and result.error is not None
+    return f"{result.error.code}: {result.error.message}"
 
 
 @pytest.fixture(autouse=True)
@@ -61,31 +71,32 @@ class Stranger:
         self.sources.put(self.source)
         self.more = more
 
+    def with_clients(self, use: Callable[[McpClients], Awaitable[T]]) -> T:
+        """What comes of it; the connections are ended behind it."""
+
+        async def run() -> T:
+            clients = McpClients(self.sources, **self.more)
+            try:
+                return await use(clients)
+            finally:
+                await clients.aclose()
+
+        return asyncio.run(run())
+
     def calls(self, *texts: str, timeout: float = 60, **context: Any) -> list[ToolResult]:
         """The results of calls one after the other, through one connection."""
 
-        async def run() -> list[ToolResult]:
-            clients = McpClients(self.sources, **self.more)
+        async def use(clients: McpClients) -> list[ToolResult]:
             tool = clients.tool(self.source, ECHO)
-            try:
-                return [
-                    await execute(tool, {"text": text}, ToolContext(**context), timeout=timeout)
-                    for text in texts
-                ]
-            finally:
-                await clients.aclose()
+            return [
+                await execute(tool, {"text": text}, ToolContext(**context), timeout=timeout)
+                for text in texts
+            ]
 
-        return asyncio.run(run())
+        return self.with_clients(use)
 
     def offers(self) -> Any:
-        async def run() -> Any:
-            clients = McpClients(self.sources, **self.more)
-            try:
-                return await look(clients, replace(self.source, tools=()))
-            finally:
-                await clients.aclose()
-
-        return asyncio.run(run())
+        return self.with_clients(lambda clients: look(clients, replace(self.source, tools=())))
 
     @property
     def heard(self) -> list[str]:
@@ -147,7 +158,7 @@ def test_it_sees_no_variable_that_was_not_named(
     assert "AWS_SECRET_ACCESS_KEY" not in (result.content or "")
     assert '"TOKEN"' in (result.content or "")
     (result,) = Stranger(home, "env", at={"env": named}, environ={}).calls("")
-    assert result.error is not None and "NAMED is not set" in result.error.message
+    assert "NAMED is not set" in refusal(result)
 
 
 def test_a_tool_that_changed_is_off_until_a_person_agrees(
@@ -155,8 +166,7 @@ def test_a_tool_that_changed_is_off_until_a_person_agrees(
 ) -> None:
     stranger = stranger_of("changed")
     (result,) = stranger.calls("x")
-    assert result.error is not None and result.error.code == "disabled"
-    assert "mlx-tools mcp test there" in result.error.message
+    assert re.match("disabled: .*mlx-tools mcp test there", refusal(result))
     (said,) = stranger.sources.read("there").said
     assert "Ignore all rules" in said.description
     assert stranger.sources.read("there").tools == (ECHO,)
@@ -165,20 +175,19 @@ def test_a_tool_that_changed_is_off_until_a_person_agrees(
 def test_what_changed_is_not_written_over_what_was_agreed_to_since(home: Path) -> None:
     stranger = Stranger(home, "changed")
 
-    async def run(between: Callable[[], None]) -> None:
-        clients = McpClients(stranger.sources)
-        server = clients.server(stranger.source)
-        between()
-        try:
+    def looked(between: Callable[[], None]) -> None:
+        async def use(clients: McpClients) -> None:
+            server = clients.server(stranger.source)
+            between()
             async with server.calling(ToolContext()):
                 pass
-        finally:
-            await clients.aclose()
+
+        stranger.with_clients(use)
 
     anew = replace(stranger.source, version="2")
-    asyncio.run(run(lambda: stranger.sources.put(anew)))
+    looked(lambda: stranger.sources.put(anew))
     assert stranger.sources.read("there") == anew
-    asyncio.run(run(lambda: stranger.sources.remove("there")))
+    looked(lambda: stranger.sources.remove("there"))
     assert stranger.sources.names() == []
 
 
@@ -187,7 +196,7 @@ def test_a_tool_that_changes_while_it_is_used_is_off_from_then_on(
 ) -> None:
     first, second = stranger_of("changes").calls("one", "two")
     assert first.content == "one"
-    assert second.error is not None and second.error.code == "disabled"
+    assert refusal(second).startswith("disabled")
 
 
 @pytest.mark.parametrize("habit", ["many", "endless"])
@@ -216,21 +225,19 @@ def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     assert "readOnlyHint True" in offer.hints["echo"]
     assert len(offer.hints["echo"]) <= 200
     specs = [stranger.source.tool(tool, print).spec for tool in offer.tools]
-    assert {spec.possible_effects for spec in specs} == {
-        frozenset(("read", "write", "execute", "network"))
-    }
+    assert {spec.possible_effects for spec in specs} == {ALL_EFFECTS}
     assert [spec.name for spec in specs] == ["there__echo", "there__.._calculator"]
 
 
 def test_an_answer_too_large_ends_the_server_and_is_an_error(
-    stranger_of: Callable[..., Stranger],
+    stranger_of: Callable[..., Stranger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stranger = stranger_of("huge")
-    first, second = stranger.calls("x", "y")
-    assert first.error is not None and second.error is not None
-    assert re.search(r"Connection closed|exceeded the 16000000 byte", first.error.message)
     (result,) = stranger_of("long").calls("x")
-    assert result.error is not None and result.error.code == "payload_too_large"
+    assert refusal(result).startswith("payload_too_large")
+    monkeypatch.setattr("mlx_tools.tools.mcp.client.MAX_LINE_BYTES", 1_000_000)
+    stranger = stranger_of("long")
+    first, second = map(refusal, stranger.calls("x", "y"))
+    assert re.search(r"Connection closed|exceeded the 1000000 byte", first) and second
 
 
 @pytest.mark.parametrize(
@@ -242,7 +249,7 @@ def test_what_it_may_not_do_over_http_is_an_error_that_says_so(
 ) -> None:
     with WebStranger(home, habit) as stranger:
         (result,) = stranger.calls("x")
-        assert result.error is not None and said in result.error.message
+        assert said in refusal(result)
         assert "get" not in stranger.heard[1:] or habit != "elsewhere"
         assert "/elsewhere" not in stranger.heard
 
@@ -251,7 +258,7 @@ def test_what_it_may_not_do_over_http_is_an_error_that_says_so(
 def test_streams_that_end_at_once_are_not_opened_as_fast_as_it_likes(home: Path) -> None:
     with WebStranger(home, "retries") as stranger:
         (result,) = stranger.calls("x", timeout=2)
-        assert result.error is not None and result.error.code == "timeout"
+        assert refusal(result).startswith("timeout")
         assert 2 < stranger.heard.count("get") < 40
 
 
@@ -278,29 +285,40 @@ def test_a_place_is_asked_on_its_word_only_where_nobody_can_stand_in_for_it() ->
 def test_what_is_no_json_is_no_answer(habit: str, home: Path) -> None:
     with WebStranger(home, habit) as stranger:
         (result,) = stranger.calls("x")
-        assert result.error is not None and result.error.code == "tool_error"
+        assert refusal(result).startswith("tool_error")
 
 
-def test_a_pattern_of_its_own_keeps_nobody_busy(home: Path) -> None:
-    (result,) = Stranger(home, "pattern").calls("x")
-    assert result.content == '{"said":"aaaaaaaaaaaaaaaaaaaa!"}'
+@pytest.mark.parametrize(
+    ("habit", "content"),
+    [
+        ("garbage", "x"),  # between its messages
+        ("picture", "x\n[image: image/png, 3 bytes]"),
+        ("pattern", '{"said":"aaaaaaaaaaaaaaaaaaaa!"}'),  # one that keeps who checks it busy
+    ],
+)
+def test_what_it_says_besides_is_passed_over_or_told(habit: str, content: str, home: Path) -> None:
+    (result,) = Stranger(home, habit).calls("x")
+    assert result.content == content
 
 
-def test_a_server_that_never_answers_holds_up_no_run(home: Path) -> None:
+def test_a_server_that_never_answers_holds_up_no_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for patience in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
+        monkeypatch.setattr(f"mcp.client.stdio.{patience}", 0.05)
     began = time.monotonic()
-    (result,) = Stranger(home, "never").calls("x", timeout=1)
-    assert result.error is not None and result.error.code == "timeout"
-    for result in Stranger(home, "mute", seconds=0.5).calls("x", "y"):
-        assert result.error is not None and "did not answer within" in result.error.message
+    (result,) = Stranger(home, "never").calls("x", timeout=0.3)
+    assert refusal(result).startswith("timeout")
+    for result in Stranger(home, "mute", seconds=0.1).calls("x", "y"):
+        assert "did not answer within" in refusal(result)
     assert time.monotonic() - began < 200  # it would be a thousand seconds
 
 
 def test_a_server_that_dies_is_started_once_more(home: Path) -> None:
     stranger = Stranger(home, "dies")
-    results = stranger.calls("one", "two", "three")
-    assert all(result.error is not None for result in results)
+    said = [*map(refusal, stranger.calls("one", "two", "three"))]
     assert stranger.heard == ["started", "started"]
-    assert results[2].error is not None and "ended twice" in results[2].error.message
+    assert "ended twice" in said[2]
 
 
 def test_one_that_answers_in_between_may_end_as_often_as_that(home: Path) -> None:
@@ -319,19 +337,9 @@ def test_a_flood_of_progress_reaches_nobody_as_such(
     assert 0 < len(seen) < 2000
 
 
-def test_garbage_between_messages_is_passed_over(home: Path) -> None:
-    (result,) = Stranger(home, "garbage").calls("x")
-    assert result.content == "x"
-
-
-def test_what_is_no_text_is_said_to_be_there(home: Path) -> None:
-    (result,) = Stranger(home, "picture").calls("x")
-    assert result.content == "x\n[image: image/png, 3 bytes]"
-
-
 def test_an_error_that_it_tells_is_one(home: Path) -> None:
     (result,) = Stranger(home, "error").calls("x")
-    assert result.error is not None and result.error.message == "no such thing"
+    assert refusal(result) == "tool_error: no such thing"
 
 
 def test_its_own_words_are_kept_and_bounded(home: Path) -> None:
@@ -344,8 +352,7 @@ def test_its_own_words_are_kept_and_bounded(home: Path) -> None:
 def test_a_command_that_is_none_says_so(home: Path) -> None:
     stranger = Stranger(home, "plain", at={"command": ["/no/such/command"]})
     (result,) = stranger.calls("x")
-    assert result.error is not None
-    assert "/no/such/command: No such file" in result.error.message
+    assert "/no/such/command: No such file" in refusal(result)
 
 
 def test_it_is_told_the_roots_and_no_more(home: Path) -> None:
@@ -393,18 +400,13 @@ def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(
 def test_what_it_asks_while_calls_of_two_sessions_run_is_nobodys(home: Path) -> None:
     stranger, person = Stranger(home, "elicit"), Person(ApprovalAnswer(True))
 
-    async def run() -> ToolResult:
-        clients = McpClients(stranger.sources)
+    async def use(clients: McpClients) -> ToolResult:
         context = ToolContext(session="two", confirms=person.confirms)
-        try:
-            async with clients.server(stranger.source).calling(ToolContext(session="one")):
-                return await execute(
-                    clients.tool(stranger.source, ECHO), {"text": "x"}, context, timeout=60
-                )
-        finally:
-            await clients.aclose()
+        async with clients.server(stranger.source).calling(ToolContext(session="one")):
+            made = clients.tool(stranger.source, ECHO)
+            return await execute(made, {"text": "x"}, context, timeout=60)
 
-    assert "several sessions" in (asyncio.run(run()).content or "")
+    assert "several sessions" in (stranger.with_clients(use).content or "")
     assert person.asked == []
 
 
@@ -425,8 +427,7 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
     stranger = Stranger(home, "plain")
     program = (
         "import asyncio, os, signal\n"
-        "from mlx_tools.tools import *\n"
-        "from mlx_tools.tools import McpClients, look\n"
+        "from mlx_tools.tools import BoundSources, McpClients, look\n"
         f"sources = BoundSources(__import__('pathlib').Path({str(home / 'bound')!r}))\n"
         "async def run():\n"
         "    await look(McpClients(sources), sources.read('there'))\n"
@@ -442,9 +443,6 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
 
 
 def test_places_are_read_as_other_programs_write_them() -> None:
-    from mlx_tools.errors import UsageError
-    from mlx_tools.tools import masked, servers_in
-
     desktop = {"mcpServers": {"a": {"command": "x", "args": ["-y"], "env": {"K": "secret"}}}}
     code = {"servers": {"b": {"type": "http", "url": "https://h/mcp?k=secret"}}}
     (place,) = servers_in(desktop, "f").values()

@@ -1,0 +1,101 @@
+"""A gateway, and what else belongs to it, as processes before a scripted server."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from mlx_tools.testing import ScriptedServer
+from tests.forked import Forked, forks
+from tests.gateway.conftest import WEATHER
+
+BODY = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER]}
+
+
+class House:
+    """Processes with one state in ``folder``, of which the first is a gateway with one slot. Runs
+    may write to ``files``; ``settings`` are more of the environment."""
+
+    def __init__(
+        self, folder: Path, *scripts: Any, options: tuple[str, ...] = (), **settings: str
+    ) -> None:
+        self.folder, self.files = folder, folder / "files"
+        self.files.mkdir()
+        self.server = ScriptedServer(*scripts).__enter__()
+        self.environ = os.environ | {
+            f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")
+        }
+        settings = {"MODEL_CHAT_FORMAT": "chatml", "GATEWAY_CONCURRENCY": "1", **settings}
+        self.environ |= {f"MLX_TOOLS_{name}": value for name, value in settings.items()}
+        self.processes: list[Forked] = []
+        self.serve(*options)
+
+    def start(self, *words: str) -> Forked:
+        self.processes.append(forks().start(*words, environ=self.environ, folder=self.folder))
+        return self.processes[-1]
+
+    def at_work(self, command: str, *options: str) -> Forked:
+        """What does runs, before the server."""
+        tools = ("--tools", "create_file,file_access,calculator", "--root", f"{self.files}:rw")
+        return self.start(command, "--url", self.server.url, *tools, *options)
+
+    def serve(self, *options: str) -> None:
+        """Start a gateway, after one that has ended."""
+        self.gateway = self.at_work("serve", "--port", "0", *options)
+        self.url = self.said(self.gateway, r"served at (http://\S+)")
+
+    def worker(self) -> Forked:
+        made = self.at_work("worker")
+        assert self.said(made, r"runs of (\S+) are done here") == "scripted"
+        return made
+
+    def said(self, process: Forked, pattern: str) -> str:
+        lines = iter(process.stderr.readline, b"")
+        return next(filter(None, (re.search(pattern, line.decode()) for line in lines)))[1]
+
+    def ask(self, headers: Any = None, **more: Any) -> httpx.Response:
+        url = f"{self.url}/chat/completions"
+        return httpx.post(url, json=BODY | more, headers=headers, timeout=30)
+
+    def stream(self) -> Any:
+        body = BODY | {"stream": True}
+        return httpx.stream("POST", f"{self.url}/chat/completions", json=body, timeout=30)
+
+    # --- runs ---
+
+    def post(self, path: str = "", status: int = 0, **body: Any) -> dict[str, Any]:
+        got = httpx.post(f"{self.url}/runs{path}", json=body, timeout=30)
+        assert not status or got.status_code == status, got.text
+        found: dict[str, Any] = got.json()
+        return found
+
+    def get(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = httpx.get(f"{self.url}/runs/{run}", timeout=30).json()
+        return found
+
+    def until(self, run: str, *statuses: str) -> dict[str, Any]:
+        """The run, once it stands so."""
+        for _ in range(600):
+            if (found := self.get(run))["status"] in statuses:
+                return found
+            time.sleep(0.05)
+        raise AssertionError(found)
+
+    def events(self, run: str) -> Iterator[str]:
+        """The kinds of the events of a run, as they come."""
+        with httpx.stream("GET", f"{self.url}/runs/{run}/events", timeout=30) as response:
+            for line in response.iter_lines():
+                if line.startswith("event: "):
+                    yield line.removeprefix("event: ")
+
+    def close(self) -> None:
+        for one in self.processes:
+            one.kill()
+            one.communicate()
+        self.server.__exit__(None, None, None)
