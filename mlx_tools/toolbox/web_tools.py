@@ -7,7 +7,7 @@ import contextlib
 import functools
 import importlib.util
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -83,14 +83,20 @@ def _read(
         raise UsageError(f"{key}: {error}", hint=f"write one such as {example}") from None
 
 
-def _time_for(name: str, seconds: float) -> float:
-    """The seconds that the present call has, at most ``seconds``. Raises ToolError where it may not
-    use the network: policy denies such calls before they are made, and this holds where nobody
-    asked it."""
+@contextlib.asynccontextmanager
+async def _in_time(tool: str, what: str, seconds: float) -> AsyncIterator[float]:
+    """Gives the block the seconds that the present call has, at most ``seconds``. Raises ToolError
+    where it takes longer, and where it may not use the network: policy denies such calls before
+    they are made, and this holds where nobody asked it."""
     context = current_context()
     if any(part.local_only for part in context.policy.parts):
-        raise ToolError(f"{name} uses the network, which local-only forbids", code="not_allowed")
-    return seconds if context.timeout is None else min(seconds, context.timeout * _MARGIN)
+        raise ToolError(f"{tool} uses the network, which local-only forbids", code="not_allowed")
+    limit = seconds if context.timeout is None else min(seconds, context.timeout * _MARGIN)
+    try:
+        async with asyncio.timeout(limit):
+            yield limit
+    except TimeoutError:
+        raise ToolError(f"{what} took more than {limit:g} s", code="timeout") from None
 
 
 def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
@@ -100,15 +106,12 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     fetching = fetcher or Fetcher()
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
-        limit = _time_for("fetch_url", seconds)
-        try:
-            target = read_url(arguments["url"], fetching.local)
-            async with asyncio.timeout(limit):
+        async with _in_time("fetch_url", "the page", seconds) as limit:
+            try:
+                target = read_url(arguments["url"], fetching.local)
                 page, cut = await page_text(await fetching.fetch(target), limit)
-        except UrlRefused as error:
-            raise ToolError(str(error), code="not_allowed") from None
-        except TimeoutError:
-            raise ToolError(f"the page took more than {limit:g} s", code="timeout") from None
+            except UrlRefused as error:
+                raise ToolError(str(error), code="not_allowed") from None
         note = words.notices["cut"] if cut else "" if page.text else words.notices["empty"]
         return Sources((page,), note)
 
@@ -131,16 +134,12 @@ def web_search(
     ask = search or functools.partial(ask_engines, tuple(engines), ask_script)
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
-        limit = _time_for("web_search", seconds)
-        most = int(arguments.get("max_results", DEFAULT_RESULTS))
-        query = " ".join(str(arguments["query"]).split())
-        if not query:
-            raise ToolError("there is nothing to look for", code="invalid_arguments")
-        try:
-            async with asyncio.timeout(limit):
-                found = sources_of(await ask(query, most, limit), most)
-        except TimeoutError:
-            raise ToolError(f"the search took more than {limit:g} s", code="timeout") from None
+        async with _in_time("web_search", "the search", seconds) as limit:
+            most = int(arguments.get("max_results", DEFAULT_RESULTS))
+            query = " ".join(str(arguments["query"]).split())
+            if not query:
+                raise ToolError("there is nothing to look for", code="invalid_arguments")
+            found = sources_of(await ask(query, most, limit), most)
         return Sources(found, "" if found else words.notices["none"])
 
     return Tool(words.spec(EFFECTS), run)

@@ -149,13 +149,12 @@ class RunEnd:
     @classmethod
     def of(cls, outcome: Outcome) -> RunEnd:
         """What a controller's outcome means for a job."""
+        code = outcome.exit_code
         if isinstance(outcome, Answered):
-            return cls(status="answered", answer=outcome.answer, exit_code=outcome.exit_code)
-        status: Literal["paused", "stopped"] = (
-            "paused" if isinstance(outcome, Paused) else "stopped"
-        )
-        reason = getattr(outcome, "reason", None) or ""
-        return cls(status=status, reason=reason, exit_code=outcome.exit_code)
+            return cls(status="answered", answer=outcome.answer, exit_code=code)
+        if isinstance(outcome, Paused):
+            return cls(status="paused", exit_code=code)
+        return cls(status="stopped", reason=getattr(outcome, "reason", None) or "", exit_code=code)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
