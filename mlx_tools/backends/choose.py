@@ -273,7 +273,15 @@ async def _served(
         if not listed and health.is_mlx_lm:
             entry = await _recognised(backend)
         backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
-    files, broken = _files(entry, loopback=backend.address.loopback)
+    folder, files, broken = None, None, ""
+    if entry is not None:
+        folder = _folder(entry, loopback=backend.address.loopback)
+        known = known_model(entry) if folder is None else None
+        folder = find_model(known) if known is not None else folder
+    try:
+        files = None if folder is None else read_model_files(folder, entry)
+    except ModelError as error:
+        broken = str(error)  # it is told, and does not stop the run
     if entry is not None and not (name and _is_path(entry)):
         name = entry
     if files is not None and health.is_mlx_lm:
@@ -371,19 +379,6 @@ def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]
         f"the server lists {len(listed)} models and not which it runs: "
         "name it with --model, for its chat format"
     )
-
-
-def _files(name: str | None, *, loopback: bool) -> tuple[ModelFiles | None, str]:
-    """The named model's files, and a line where they are there and cannot be read."""
-    if name is None:
-        return None, ""
-    folder = _folder(name, loopback=loopback)
-    if folder is None and (known := known_model(name)) is not None:
-        folder = find_model(known)
-    try:
-        return (None if folder is None else read_model_files(folder, name)), ""
-    except ModelError as error:
-        return None, str(error)
 
 
 def _folder(name: str, *, loopback: bool) -> Path | None:

@@ -43,23 +43,25 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(json.dumps(state).encode())
 
+    def refuse(self, status: int, why: str) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(json.dumps({"error": why}).encode())
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if body["prompt"] != "1" and fault("exit"):
+        asked = body["prompt"] != "1"  # which is what a server of ours is tried with
+        if asked and fault("exit"):
             os.kill(os.getpid(), signal.SIGKILL)
-        if body["prompt"] != "1" and fault("drops"):
+        if asked and fault("drops"):
             return
-        if body["prompt"] != "1" and fault("fails"):
-            self.send_response(500)
-            self.end_headers()
-            self.wfile.write(b'{"error": "out of memory"}')
+        if asked and fault("fails"):
+            self.refuse(500, "out of memory")
             return
-        if body["prompt"] != "1" and fault("die"):
+        if asked and fault("die"):
             state["status"] = "unavailable"
         if state["status"] != "ok" or fault("refuse"):
-            self.send_response(404)
-            self.end_headers()
-            self.wfile.write(b'{"error": "generation thread died"}')
+            self.refuse(404, "generation thread died")
             return
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -68,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
             event = {"choices": [{"text": text, "finish_reason": None}]}
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
             self.wfile.flush()
-            if body["prompt"] != "1" and fault("midway"):
+            if asked and fault("midway"):
                 time.sleep(0.1)
                 os.kill(os.getpid(), signal.SIGKILL)
         self.wfile.write(b'data: {"choices":[{"text":"","finish_reason":"stop"}]}\n\n')
