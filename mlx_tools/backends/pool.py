@@ -201,7 +201,10 @@ class UpstreamPool:
             passed_over: list[Upstream] = []
             for upstream in chain(self.order(request), passed_over):  # those where no other could
                 last = upstream in passed_over
-                if not await self._may_be_asked(upstream, last=last):
+                due = upstream.checking is None and upstream.is_due  # and nobody looks already
+                if upstream.is_out and (last or due):
+                    await self._look_again(upstream)
+                if upstream.is_out:
                     passed_over += [] if last else [upstream]
                     continue
                 begun, left = False, end - self._retry.clock()
@@ -254,13 +257,6 @@ class UpstreamPool:
             return hashlib.blake2b(one.address.encode() + b"\0" + key, digest_size=8).digest()
 
         return sorted(self.upstreams, key=weight, reverse=True)
-
-    async def _may_be_asked(self, upstream: Upstream, *, last: bool) -> bool:
-        """Whether a server is not out. One that is is looked at first, if its pause is over and
-        nobody does already, or it is the ``last`` hope."""
-        if upstream.is_out and (last or (upstream.checking is None and upstream.is_due)):
-            await self._look_again(upstream)
-        return not upstream.is_out
 
     async def _look_again(self, upstream: Upstream) -> None:
         """Look whether a server is well again. One does, all others wait for what it finds."""

@@ -257,14 +257,23 @@ async def ask_task(
             approver=SaysYes(),
             now=world.now,
         )
-        began = monotonic()
-        broken, outcome = await _run(controller, task.question)
+        began, broken, outcome = monotonic(), 0, None
+        async with aclosing(controller.stream(task.question)) as happens:
+            async for event in happens:
+                broken += isinstance(event, FormatBroken)
+                outcome = event.outcome if isinstance(event, Finished) else outcome
         seconds = monotonic() - began
+        if outcome is None:
+            raise BackendError("the run ended without an outcome")
         if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
             raise BackendError(outcome.message)  # that is no result of the model's
         fault = fault_of(task, outcome, world.left())
-        if kept is not None:
-            _keep(outcome, kept)
+        if kept is not None and outcome.transcript is not None:
+            try:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(outcome.transcript, kept)
+            except OSError as error:
+                raise UsageError(f"{kept} cannot be written: {error.strerror}") from None
     return _result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
 
 
@@ -293,30 +302,6 @@ def _result(outcome: Outcome, fault: str, broken: int) -> dict[str, Any]:
         "cached_tokens": outcome.usage.cached_tokens,
         "completion_tokens": outcome.usage.completion_tokens,
     }
-
-
-def _keep(outcome: Outcome, path: Path) -> None:
-    """Copies a run's transcript out of the folder that goes. Raises `UsageError`."""
-    if outcome.transcript is None:
-        return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(outcome.transcript, path)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from None
-
-
-async def _run(controller: Controller, question: str) -> tuple[int, Outcome]:
-    """How often the format broke, and the outcome."""
-    broken, outcome = 0, None
-    async with aclosing(controller.stream(question)) as happens:
-        async for event in happens:
-            broken += isinstance(event, FormatBroken)
-            if isinstance(event, Finished):
-                outcome = event.outcome
-    if outcome is None:
-        raise BackendError("the run ended without an outcome")
-    return broken, outcome
 
 
 # --- what a task is asked over ----------------------------------------------------------------

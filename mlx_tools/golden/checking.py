@@ -263,39 +263,34 @@ class _Replayed:
         ]
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        place = self._place(name, arguments)
-        if place is None:
+        calls = [call for call, _ in self._recorded]
+        fits = [call for call in self._expected if call.fits(name, arguments)]
+        key = canonical(name, arguments)
+        same = [n for n, call in enumerate(calls) if canonical(call.name, call.arguments) == key]
+        meant = same or [
+            number
+            for number, call in enumerate(calls)
+            if call.name == name and any(one.fits(name, call.arguments) for one in fits)
+        ]
+        if not meant:
             raise ToolError("no output was recorded for a call with these arguments")
+        place = next((number for number in meant if number not in self._used), meant[0])
         self._used.add(place)
-        given = self._recorded[place][2]
+        given = self._recorded[place][1]
         if isinstance(given, ErrorInfo):
             raise ToolError(given.message)
         return given
 
-    def _place(self, name: str, arguments: Mapping[str, Any]) -> int | None:
-        """Which recorded call it is: one that was not used up first."""
-        key = canonical(name, arguments)
-        same = [n for n, (k, _, _) in enumerate(self._recorded) if k == key]
-        if not same:
-            fits = [call for call in self._expected if call.fits(name, arguments)]
-            same = [
-                n
-                for n, (_, call, _) in enumerate(self._recorded)
-                if call.name == name and any(e.fits(call.name, call.arguments) for e in fits)
-            ]
-        fresh = [n for n in same if n not in self._used]
-        return next(iter(fresh or same), None)
 
-
-def _recorded(records: Sequence[Record]) -> Iterator[tuple[str, CallRecord, Given]]:
-    """The calls that gave something, in order: each by its canonical form, and what it gave."""
+def _recorded(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
+    """The calls that gave something, in order, each with what it gave."""
     for record, call in with_calls(records):
         if not isinstance(record, ObservationRecord):
             continue
-        if record.error is None or record.error.code == "tool_error":
-            content = record.whole if record.whole is not None else record.content
-            given: Given = record.error if record.error is not None else content or ""
-            yield canonical(call.name, call.arguments), call, given
+        if record.error is None:
+            yield call, record.content or "" if record.whole is None else record.whole
+        elif record.error.code == "tool_error":
+            yield call, record.error
 
 
 class _SameSaid:
