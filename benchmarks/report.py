@@ -102,8 +102,7 @@ def render(results: dict[str, Any], replays: dict[str, Any] | None = None) -> st
     lines = [
         *head(results),
         *reading_part(results["reading"]),
-        *steps_part(results["steps"]),
-        *startup_part(results["startup"]),
+        *building_part(results["startup"], results["steps"]),
     ]
     if replays is not None:
         lines += replays_part(replays)
@@ -198,62 +197,53 @@ def reading_cell(name: str, cells: dict[str, Cell]) -> str:
     return text if cell["outcome"] == "the call" else f"{text}, {cell['outcome']}"
 
 
-STEPS = """\
-## A step
+BUILDING = """\
+## Starting, and a step
 
-A scripted model asks for one small tool N times, then answers: wall time of the run divided by N,
-what the framework itself costs. mlx-tools and LangChain's JSON chat read the calls out of text; the
-others are handed them ready made, smolagents both ways. `durable` writes the transcript to a file;
-`synced`, with a tool that writes, waits for the disk before and after every call; the others keep
-theirs in memory. In brackets: multiples of mlx-tools'.
-"""
-
-
-def steps_part(steps: dict[str, dict[str, Cell]]) -> list[str]:
-    lines = [STEPS]
-    names = list(dict.fromkeys(name for cells in steps.values() for name in cells))
-    rows = []
-    for name in names:
-        row = [name]
-        for cells in steps.values():
-            text = time(cells[name]["median"])
-            if name != OURS and OURS in cells:
-                text += f" ({times(ratio(cells[name], cells[OURS]))})"
-            row.append(text)
-        rows.append(row)
-    return lines + table(["", *(f"{count} steps" for count in steps)], rows)
-
-
-STARTUP = """\
-## Starting
-
-Fresh processes; processor time. *Import* is what a program imports to build an agent, above the
-bare interpreter's own {bare}; *memory* the most such a process holds; *first answer* is import, an
-agent with one tool, and a run of one step. In brackets: multiples of mlx-tools'. As commands, whole
-processes, mlx-tools and llm take: {commands}.
+*Import* is what a program imports to build an agent, above the bare interpreter's own {bare};
+*memory* the most such a process holds; *first answer* is import, an agent with one tool, and a run
+of one step: processor time of fresh processes. A *step* is what the framework itself costs: a
+scripted model asks for one small tool N times, then answers; wall time of the run divided by N.
+mlx-tools and LangChain's JSON chat read the calls out of text; the others are handed them ready
+made, smolagents both ways. `durable` writes the transcript to a file; `synced`, with a tool that
+writes, waits for the disk before and after every call; the others keep theirs in memory. In
+brackets: multiples of mlx-tools'.
 """
 
 COMMANDS = {"help": "`--help`", "tab": "a Tab", "ask": "an answer of a scripted server"}
 """What the commands are run for."""
 
 
-def startup_part(startup: dict[str, Any]) -> list[str]:
+def building_part(startup: dict[str, Any], steps: dict[str, dict[str, Cell]]) -> list[str]:
     imports, first = startup["import"], startup["first_answer"]
+    lines = [BUILDING.format(bare=time(imports[BARE]["median"]))]
+    rows = []
+    names = [name for cells in (imports, *steps.values()) for name in cells if name != BARE]
+    for name in dict.fromkeys(names):
+        row = [name, "", "", ""]
+        if name in imports:
+            row[1] = multiple(net(imports, name), imports, name)
+            row[2] = f"{startup['memory'][name] / 1e6:.0f} MB"
+        if name in first:
+            row[3] = multiple(net(first, name), first, name)
+        rows.append([*row, *(step(cells, name) for cells in steps.values())])
+    heads = (f"a step of {count}" for count in steps)
+    lines += table(["", "import", "memory", "first answer", *heads], rows)
     commands = "; ".join(
         f"{COMMANDS[key]} "
         + ", ".join(time(cells[name]["median"]) for name in (OURS, "llm") if name in cells)
         for key, cells in startup["commands"].items()
     )
-    lines = [STARTUP.format(bare=time(imports[BARE]["median"]), commands=commands)]
-    rows = []
-    for name in imports:
-        if name == BARE:
-            continue
-        row = [name, multiple(net(imports, name), imports, name)]
-        row.append(f"{startup['memory'][name] / 1e6:.0f} MB")
-        row.append(multiple(net(first, name), first, name) if name in first else "")
-        rows.append(row)
-    return lines + table(["", "import", "memory", "first answer"], rows)
+    return [*lines, f"As commands, whole processes, mlx-tools and llm take:\n{commands}.\n"]
+
+
+def step(cells: dict[str, Cell], name: str) -> str:
+    if name not in cells:
+        return ""
+    text = time(cells[name]["median"])
+    if name == OURS or OURS not in cells:
+        return text
+    return f"{text} ({times(ratio(cells[name], cells[OURS]))})"
 
 
 def multiple(seconds: float, cells: dict[str, Cell], name: str) -> str:
