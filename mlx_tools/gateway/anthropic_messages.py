@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
@@ -59,11 +60,7 @@ _BILLING: Final = "x-anthropic-billing-header:"
 differ with every request, and then every prompt would from its first byte on."""
 
 
-def _blocks(value: Any) -> Any:
-    return as_parts(value, "text")
-
-
-Blocks = Annotated[list[JsonObject], BeforeValidator(_blocks)]
+Blocks = Annotated[list[JsonObject], BeforeValidator(partial(as_parts, kind="text"))]
 
 
 class TextBlock(Body):

@@ -66,7 +66,10 @@ class TurnMemory:
         """Remember the turn that ends the conversation of this key."""
         texts = [r.text for r, _ in turned if isinstance(r, CompletionRecord)]
         size = sum(map(len, texts)) + _OF_A_RECORD * len(turned)
-        turned = tuple((_without_prompt(record), reading) for record, reading in turned)
+        turned = tuple(  # the prompt is made again of the conversation
+            (replace(one, prompt=None) if isinstance(one, CompletionRecord) else one, reading)
+            for one, reading in turned
+        )
         _, gone = self._kept.pop(key, ((), 0))
         self._kept[key] = turned, size
         self._size += size - gone
@@ -79,11 +82,6 @@ class TurnMemory:
             return None
         self._kept.move_to_end(key)
         return self._kept[key][0]
-
-
-def _without_prompt(record: Record) -> Record:
-    """The prompt is made again of the conversation."""
-    return replace(record, prompt=None) if isinstance(record, CompletionRecord) else record
 
 
 class _NoRepeats(RunHistory):

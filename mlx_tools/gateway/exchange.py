@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from mlx_tools.gateway.request import ApiError
@@ -76,11 +76,6 @@ class Sender:
     async def more(self, text: str, *, last: bool = False) -> None:
         body = text.encode("utf-8", "replace")
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
-
-
-def key_of(request: HTTPConnection) -> str:
-    """By what a client is known: nobody else may see what is kept for it."""
-    return request.headers.get("x-api-key") or request.headers.get("authorization", "")
 
 
 async def body_of(request: Request, kind: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -19,9 +20,7 @@ _AT: Final = "#/components/schemas/"
 _ITEMS: Final[tuple[tuple[type[Body], str, type[Body]], ...]] = (
     (ChatBody, "messages", ChatMessage),
     (ChatBody, "tools", ChatTool),
-    (CountedBody, "messages", MessageParam),
     (CountedBody, "tools", ToolParam),
-    (MessagesBody, "messages", MessageParam),
     (MessagesBody, "tools", ToolParam),
 )
 """What the items of a list are, where each is read by itself."""
@@ -34,52 +33,49 @@ _TEXTS: Final = (
 )
 """Lists for which a text may stand, as the one part of it."""
 
-_POSTS: Final = (
-    ("/v1/chat/completions", "OpenAI's chat completions", ChatBody, True),
-    ("/v1/responses", "Open Responses", ResponsesBody, True),
-    ("/v1/messages", "Anthropic's messages", MessagesBody, True),
-    ("/v1/messages/count_tokens", "How many tokens a prompt has", CountedBody, False),
-    ("/v1/completions", "Plain completions", CompletionBody, True),
-)
 _RUN: Final = "/v1/runs/{id}"
-_RUN_POSTS: Final = (
-    ("/v1/runs", "A run of the server's own", RunBody),
-    (f"{_RUN}/approvals", "A decision about a call that waits", ApprovalBody),
-    (f"{_RUN}/tool_results", "The result of a call of the client's own tool", ResultBody),
-    (f"{_RUN}/continue", "Another question", ContinueBody),
-    (f"{_RUN}/cancel", "The end of a run", None),
-)
-_GETS: Final = (
-    ("/v1/runs", "The client's runs, the last first", "Runs"),
-    (_RUN, "A run", "Run"),
-    (f"{_RUN}/events", "The events of a run, as they are sent by a server", "Answer"),
-    ("/v1/models", "The models that are served", "Answer"),
-    ("/health", "Whether the gateway serves", "Answer"),
-)
-
-
-_TEXT: Final = {"type": "string"}
-_PARAMETERS: Final[tuple[Any, ...]] = (
+_OPERATIONS: Final[tuple[tuple[str, str, str, type[Body] | None, str], ...]] = (
+    ("get", "/v1/runs", "The client's runs, the last first", None, "Runs"),
+    ("get", _RUN, "A run", None, "Run"),
+    ("get", f"{_RUN}/events", "The events of a run, as they are sent by a server", None, "Answer"),
+    ("get", "/v1/models", "The models that are served", None, "Answer"),
+    ("get", "/health", "Whether the gateway serves", None, "Answer"),
+    ("post", "/v1/chat/completions", "OpenAI's chat completions", ChatBody, "Answer"),
+    ("post", "/v1/responses", "Open Responses", ResponsesBody, "Answer"),
+    ("post", "/v1/messages", "Anthropic's messages", MessagesBody, "Answer"),
+    ("post", "/v1/messages/count_tokens", "How many tokens a prompt has", CountedBody, "Answer"),
+    ("post", "/v1/completions", "Plain completions", CompletionBody, "Answer"),
+    ("post", "/v1/runs", "A run of the server's own", RunBody, "Run"),
+    ("post", f"{_RUN}/approvals", "A decision about a call that waits", ApprovalBody, "Run"),
     (
-        "/v1/runs",
-        "get",
+        *("post", f"{_RUN}/tool_results", "The result of a call of the client's own tool"),
+        *(ResultBody, "Run"),
+    ),
+    ("post", f"{_RUN}/continue", "Another question", ContinueBody, "Run"),
+    ("post", f"{_RUN}/cancel", "The end of a run", None, "Run"),
+)
+"""Method, path and what it is about; the body that is taken, and the schema of what is answered."""
+
+_STREAMED: Final = (
+    *("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"),
+    f"{_RUN}/events",
+)
+_TEXT: Final = {"type": "string"}
+_PARAMETERS: Final[Mapping[tuple[str, str], tuple[tuple[str, str, Any], ...]]] = {
+    ("get", "/v1/runs"): (
         ("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100}),
         ("after", "query", _TEXT),
     ),
-    (
-        "/v1/runs",
-        "post",
+    ("post", "/v1/runs"): (
         ("Idempotency-Key", "header", {"minLength": 1, "maxLength": 255} | _TEXT),
     ),
-    (f"{_RUN}/events", "get", ("Last-Event-ID", "header", {"pattern": "^[0-9]{0,16}$"} | _TEXT)),
-)
+    ("get", f"{_RUN}/events"): (("Last-Event-ID", "header", {"pattern": "^[0-9]{0,16}$"} | _TEXT),),
+}
 
 
 def openapi_document() -> dict[str, Any]:
     """The whole description, a JSON value."""
-    models = {kind for kind, _, _ in _ITEMS} | {item for _, _, item in _ITEMS}
-    models |= {kind for _, _, kind, _ in _POSTS}
-    models |= {kind for _, _, kind in _RUN_POSTS if kind is not None}
+    models = {item for *_, item in _ITEMS} | {taken for *_, taken, _ in _OPERATIONS if taken}
     listed: Any = [(kind, "validation") for kind in sorted(models, key=lambda m: m.__name__)]
     _, made = models_json_schema(listed, ref_template=f"{_AT}{{model}}")
     schemas = made["$defs"]
@@ -91,11 +87,14 @@ def openapi_document() -> dict[str, Any]:
     for kind, name in _TEXTS:
         fields = schemas[kind.__name__]["properties"]
         fields[name] = {"anyOf": [{"type": "string"}, fields[name]]}
+    paths: dict[str, Any] = {}
+    for method, path, about, taken, seen in _OPERATIONS:
+        paths.setdefault(path, {})[method] = _operation(method, path, about, taken, seen)
     schemas |= {"Answer": {"type": "object"}, "Run": _RUN_SEEN, "Runs": _RUNS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "mlx-tools", "version": version("mlx-tools")},
-        "paths": _paths(),
+        "paths": paths,
         "components": {
             "schemas": schemas,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
@@ -104,43 +103,26 @@ def openapi_document() -> dict[str, Any]:
     }
 
 
-def _paths() -> dict[str, Any]:
-    paths: dict[str, Any] = {}
-    for path, about, seen in _GETS:
-        streamed = path.endswith("/events")
-        paths[path] = {"get": _named(path) | _operation(about, seen, streamed=streamed)}
-    for path, about, kind, streamed in _POSTS:
-        paths[path] = {"post": _body(kind) | _operation(about, streamed=streamed)}
-    for path, about, taken in _RUN_POSTS:
-        post = _named(path) | ({} if taken is None else _body(taken))
-        status = "201" if path == "/v1/runs" else "200"
-        paths.setdefault(path, {})["post"] = post | _operation(about, "Run", status=status)
-    for path, method, *more in _PARAMETERS:
-        taken = paths[path][method].setdefault("parameters", [])
-        taken += [{"name": name, "in": where, "schema": schema} for name, where, schema in more]
-    return paths
-
-
-def _named(path: str) -> dict[str, Any]:
-    """The parameters in an address."""
-    one = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    return {"parameters": [one]} if "{id}" in path else {}
-
-
-def _body(kind: type[Body]) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": f"{_AT}{kind.__name__}"}}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 def _operation(
-    about: str, seen: str = "Answer", *, streamed: bool = False, status: str = "200"
+    method: str, path: str, about: str, taken: type[Body] | None, seen: str
 ) -> dict[str, Any]:
     answer: dict[str, Any] = {"application/json": {"schema": {"$ref": f"{_AT}{seen}"}}}
-    if streamed:
+    if path in _STREAMED:
         answer["text/event-stream"] = {"schema": {}}
     error = {"description": "An error", "content": {"application/json": {"schema": _ERROR}}}
     done = {"description": "The answer", "content": answer}
-    return {"summary": about, "responses": {status: done, "4XX": error, "5XX": error}}
+    status = "201" if (method, path) == ("post", "/v1/runs") else "200"
+    made = {"summary": about, "responses": {status: done, "4XX": error, "5XX": error}}
+    if taken is not None:
+        content = {"application/json": {"schema": {"$ref": f"{_AT}{taken.__name__}"}}}
+        made["requestBody"] = {"required": True, "content": content}
+    given: list[Any] = [
+        {"name": name, "in": where, "schema": schema}
+        for name, where, schema in _PARAMETERS.get((method, path), ())
+    ]
+    if "{id}" in path:
+        given.insert(0, {"name": "id", "in": "path", "required": True, "schema": _TEXT})
+    return made | ({"parameters": given} if given else {})
 
 
 _ERROR: Final = {

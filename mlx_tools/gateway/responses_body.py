@@ -7,6 +7,7 @@ it changes only what somebody else pays or keeps, refused by name otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Final, Literal, get_args
 
 from msgspec import Struct, field
@@ -55,11 +56,7 @@ class TextPart(Body):
     text: str = Field(validation_alias=AliasChoices("text", "refusal"))
 
 
-def _parts(value: Any) -> Any:
-    return as_parts(value, "input_text")
-
-
-Parts = Annotated[list[TextPart], BeforeValidator(_parts)]
+Parts = Annotated[list[TextPart], BeforeValidator(partial(as_parts, kind="input_text"))]
 
 
 class MessageItem(Body):

@@ -135,20 +135,14 @@ class RunAct(Struct, frozen=True):
 
 
 class AskedRun(Struct, frozen=True, kw_only=True):
-    """A run as a client asks for it. ``history`` is what was said before the question; ``tools``
-    None are all that the server has, ``limits`` those that were named. ``own`` are the tools that
-    the client itself runs. ``profile`` is one of the user's settings."""
+    """A run as a client asks for it: what its body says, the question and what was said before
+    that; ``own`` are the tools that the client itself runs, ``schema`` is what the answer fits."""
 
+    given: RunBody
     question: str
-    history: Sequence[JsonObject] = ()
-    model: str = ""
-    profile: str | None = None
-    preset: str | None = None
-    tools: tuple[str, ...] | None = None
-    own: tuple[ToolSpec, ...] = ()
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    schema: Mapping[str, Any] | None = None
-    webhook: str | None = None
+    history: Sequence[JsonObject]
+    own: tuple[ToolSpec, ...]
+    schema: Mapping[str, Any] | None
 
     @property
     def own_names(self) -> frozenset[str]:
@@ -158,7 +152,8 @@ class AskedRun(Struct, frozen=True, kw_only=True):
     def limits_within(self, most: Limits) -> Limits:
         """The limits that hold, none wider than ``most``. Raises `ApiError`."""
         try:
-            wanted = Limits.from_json({**most.to_json(), **self.limits}).to_json()
+            named = self.given.limits or {}
+            wanted = Limits.from_json({**most.to_json(), **named}).to_json()
         except UsageError as error:
             raise ApiError(400, "invalid_value", str(error), param="limits") from None
         return Limits(**wanted).lower(most)
@@ -175,16 +170,11 @@ def read_run(body: Mapping[str, Any]) -> AskedRun:
         raise invalid("preset", f"one of {', '.join(PRESETS)}")
     schema = given.answer_schema
     return AskedRun(
+        given=given,
         question=question,
         history=history,
-        model=given.model or "",
-        profile=given.profile,
-        preset=given.preset,
-        tools=None if given.tools is None else tuple(given.tools),
         own=_own_tools(given.client_tools or []),
-        limits=given.limits or {},
         schema=None if schema is None else answer_schema(schema, "schema"),
-        webhook=given.webhook,
     )
 
 

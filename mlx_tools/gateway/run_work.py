@@ -130,16 +130,14 @@ class RunWork:
 
     async def begin(self, asked: AskedRun) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
-        speaker = await self._models.speaker(asked.model or self._model_of(asked.profile))
+        speaker = await self._models.speaker(self._model_of(asked))
         controller = self._controller(speaker, asked, self.store)
         return await controller.conversation(history=asked.history), speaker.manner.model or DEFAULT
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
         asked = read_run(row.body)
-        speaker = await self._models.speaker(
-            row.model or asked.model or self._model_of(asked.profile)
-        )
+        speaker = await self._models.speaker(row.model or self._model_of(asked))
         if not was_asked(records):
             controller = self._controller(speaker, asked, _Begun(self.store, row.id))
             return await controller.conversation(history=asked.history)
@@ -190,10 +188,11 @@ class RunWork:
         if hook is not None:
             self.webhooks.wake(self.rows)
 
-    def _model_of(self, profile: str | None) -> str:
-        """The model that a profile names, empty where it names none."""
-        layer = self.configuration.profiles.get(profile or "")
-        return str(layer.values.get("model.name", "")) if layer is not None else ""
+    def _model_of(self, asked: AskedRun) -> str:
+        """The model that a run is to have, empty where neither it nor its profile names one."""
+        layer = self.configuration.profiles.get(asked.given.profile or "")
+        named = "" if layer is None else str(layer.values.get("model.name", ""))
+        return asked.given.model or named
 
     def _narrowed_by(self, profile: str) -> tuple[Policy, Limits, dict[str, Any]]:
         """What a profile of the user's says: a policy, limits, and how a model is spoken to. Raises
@@ -218,9 +217,9 @@ class RunWork:
     ) -> Controller:
         """What a run goes by: the server's policy and limits, narrowed as its client says, and the
         client's own tools besides. Raises `MlxToolsError`."""
-        configuration, own = self.configuration, asked.own_names
+        configuration, given, own = self.configuration, asked.given, asked.own_names
         registry, policy = self.make_registry(header), configuration.policy()
-        named = [registry.named(name) for name in asked.tools or ()]
+        named = [registry.named(name) for name in given.tools or ()]
         for name in named if header is None else ():
             if (why := registry.lacks(name, policy)) is not None:
                 raise invalid("tools", f"{name}: {why}")
@@ -231,14 +230,14 @@ class RunWork:
                 raise invalid("client_tools", str(error)) from None
         limits, settings = configuration.limits(), speaker.settings
         policy = _admitting(policy, own)
-        if asked.profile is not None and header is None:  # else the header says it
-            narrowed, lower, said = self._narrowed_by(asked.profile)
+        if given.profile is not None and header is None:  # else the header says it
+            narrowed, lower, said = self._narrowed_by(given.profile)
             policy = policy.narrowed_by(_admitting(narrowed, own))
             limits, settings = limits.lower(lower), replace(settings, **said)
-        if asked.tools is not None:
+        if given.tools is not None:
             policy = policy.narrowed_by(restriction((*named, *own)))
-        elif asked.preset is not None:
-            policy = policy.narrowed_by(restriction(tuple(own), preset=asked.preset))
+        elif given.preset is not None:
+            policy = policy.narrowed_by(restriction(tuple(own), preset=given.preset))
         always = configuration.settings.policy.approve == "always"
         return Controller(
             speaker.backend,
@@ -262,13 +261,13 @@ async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event
         case "ask" if not was_asked(since):
             await conversation.run(body["question"], emit=emit)
             return
-        case "decide" if not any(_decides(one, body["call"]) for one in since):
+        case "decide" if not _has(since, ApprovalRecord, body["call"]):
             answer = ApprovalAnswer(**{k: v for k, v in body.items() if k != "call"})
             await conversation.resume({body["call"]: answer}, emit)
             return
         case "give":
             given = read(ResultBody, body)
-            if not any(_ends(one, given.call_id) for one in since):
+            if not _has(since, ObservationRecord, given.call_id):
                 await conversation.resume(results={given.call_id: given.result()}, emit=emit)
                 return
         case "look" if not since:
@@ -278,12 +277,11 @@ async def perform(conversation: Conversation, act: RunAct, emit: Callable[[Event
         await conversation.resume(emit=emit)
 
 
-def _decides(record: Record, call: str) -> bool:
-    return isinstance(record, ApprovalRecord) and record.call == call
-
-
-def _ends(record: Record, call: str) -> bool:
-    return isinstance(record, ObservationRecord) and record.call == call
+def _has(
+    records: Sequence[Record], kind: type[ApprovalRecord | ObservationRecord], call: str
+) -> bool:
+    """Whether there is one of this kind for a call."""
+    return any(isinstance(one, kind) and one.call == call for one in records)
 
 
 async def requests_of(

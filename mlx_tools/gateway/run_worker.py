@@ -95,8 +95,12 @@ class RunWorker:
         self._told = ""
         self._stopping = anyio.Event()
         app.task(name=RUN, retry=_again())(self.do)
-        due = app.task(name=_DUE, queue=_DUE, queueing_lock=_DUE)(_without_time(run_due))
-        app.periodic(cron=_EVERY_MINUTE)(due)
+
+        async def due(timestamp: int) -> None:
+            await run_due()
+
+        task = app.task(name=_DUE, queue=_DUE, queueing_lock=_DUE)(due)
+        app.periodic(cron=_EVERY_MINUTE)(task)
         self._options: dict[str, Any] = {
             "queues": [*models, _DUE],
             "concurrency": slots,
@@ -224,13 +228,6 @@ def _again() -> BaseRetryStrategy:
             return RetryDecision(retry_in={"seconds": int(AGAIN)})
 
     return Again()
-
-
-def _without_time(run_due: Callable[[], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    async def due(timestamp: int) -> None:
-        await run_due()
-
-    return due
 
 
 async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[None]]) -> None:

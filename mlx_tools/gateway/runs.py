@@ -144,9 +144,10 @@ class Runs:
         """A run that a client asks for, and whether it is new: under the same ``key`` there is
         one, however often it is asked for. Raises `ApiError`."""
         asked = read_run(body)
-        if asked.webhook is not None and self.configuration.settings.policy.local_only:
+        webhook = asked.given.webhook
+        if webhook is not None and self.configuration.settings.policy.local_only:
             raise invalid("webhook", "nothing leaves this machine (policy.local_only)")
-        self._work.webhooks.check(asked.webhook)
+        self._work.webhooks.check(webhook)
         async with self._creating:
             if key is not None and (there := await in_thread(self._rows.under, owner, key)):
                 return _same(there, body), False

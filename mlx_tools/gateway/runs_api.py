@@ -20,7 +20,6 @@ from mlx_tools.gateway.exchange import (
     KEEP_ALIVE_SECONDS,
     Sender,
     json_body,
-    key_of,
 )
 from mlx_tools.gateway.request import ApiError, invalid, server_sent
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
@@ -212,9 +211,10 @@ def _posted(text: str) -> tuple[str, JsonObject]:
 
 
 def _owner(runs: Runs, asking: HTTPConnection) -> str:
-    """By what the client is known: its whole key, however it sends that."""
+    """By what the client is known, so that nobody else sees what is kept for it: its whole key,
+    however it sends that."""
     if (given := asking.headers.get("x-api-key")) is None:
-        scheme, _, given = key_of(asking).partition(" ")
+        scheme, _, given = asking.headers.get("authorization", "").partition(" ")
         given = given or scheme
     return runs.owner(given.strip())
 

@@ -14,10 +14,10 @@ import secrets
 import shlex
 import stat
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, BinaryIO, Final, Self, TextIO
+from typing import Any, BinaryIO, Final, TextIO
 
 import anyio
 import uvicorn
@@ -466,29 +466,17 @@ async def _lines_of(file: BinaryIO) -> AsyncIterator[Any]:
     reader, loop = asyncio.StreamReader(limit=MAX_LINE), asyncio.get_running_loop()
     made = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), file)
     try:
-        yield _Lines(reader)
+        yield _lines(reader)
     finally:
         made[0].close()
 
 
-class _Lines:
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
     """The lines of a pipe, none longer than `MAX_LINE`: who sends a longer one is heard no more.
     Unlike a thread that reads, it can be stopped."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> str:
-        try:
-            line = await self._reader.readline()
-        except ValueError:
-            line = b""
-        if not line:
-            raise StopAsyncIteration
-        return line.decode("utf-8", "replace")
+    with suppress(ValueError):
+        while line := await reader.readline():
+            yield line.decode("utf-8", "replace")
 
 
 async def serve_http(
