@@ -120,11 +120,7 @@ async def complete_text(speaker: Speaker, request: TurnRequest, emit: Emit) -> T
     if usage.prompt_tokens is None:
         usage = replace(usage, prompt_tokens=speaker.counter.count(asked.prompt))
     done = TurnDone(
-        finish=finish,
-        text="".join(said),
-        usage=usage,
-        stopped_by=stops.found,
-        scores=tuple(scores),
+        finish=finish, text="".join(said), usage=usage, stopped_by=stops.found, scores=tuple(scores)
     )
     emit(done)
     return done

@@ -40,10 +40,7 @@ class StopTexts:
 def longest_beginning(text: str, marks: Sequence[str]) -> int:
     """How many characters at the end of ``text`` may be the beginning of one of the marks."""
     most = min(len(text), max(map(len, marks), default=1) - 1)
-    return next(
-        (n for n in range(most, 0, -1) if any(m.startswith(text[-n:]) for m in marks)),
-        0,
-    )
+    return next((n for n in range(most, 0, -1) if any(m.startswith(text[-n:]) for m in marks)), 0)
 
 
 class PlainText:

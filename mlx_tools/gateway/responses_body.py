@@ -28,13 +28,7 @@ from mlx_tools.gateway.body import (
     unknown_fields,
     usable_name,
 )
-from mlx_tools.gateway.request import (
-    ClientCall,
-    ClientMessage,
-    invalid,
-    missing,
-    unsupported,
-)
+from mlx_tools.gateway.request import ClientCall, ClientMessage, invalid, missing, unsupported
 from mlx_tools.messages import ToolSpec, replace
 
 _ACCEPTED: Final = frozenset(

@@ -224,10 +224,7 @@ class Runs:
             return await self._requests(row, await self._rested(row), edited)
 
     async def _requests(
-        self,
-        row: RunRow,
-        records: Sequence[Record],
-        edited: Mapping[str, Mapping[str, Any]] | None,
+        self, row: RunRow, records: Sequence[Record], edited: Mapping[str, Mapping[str, Any]] | None
     ) -> list[tuple[ApprovalRequest, bool]]:
         conversation = await self._reopen(row, records)
         try:

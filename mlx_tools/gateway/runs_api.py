@@ -15,12 +15,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlx_tools.gateway.body import check_plain, read
 from mlx_tools.gateway.chat_completions import chat_completion_error
-from mlx_tools.gateway.exchange import (
-    KEEP_ALIVE,
-    KEEP_ALIVE_SECONDS,
-    Sender,
-    json_body,
-)
+from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Sender, json_body
 from mlx_tools.gateway.request import ApiError, invalid, server_sent
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow

@@ -43,12 +43,7 @@ from mlx_tools.gateway.anthropic_messages import (
 )
 from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
 from mlx_tools.gateway.completions_api import complete_text, read_completion
-from mlx_tools.gateway.exchange import (
-    KEEP_ALIVE,
-    KEEP_ALIVE_SECONDS,
-    Sender,
-    json_body,
-)
+from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Sender, json_body
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person

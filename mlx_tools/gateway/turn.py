@@ -15,14 +15,7 @@ from typing import Any, Final
 import anyio
 
 from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter
-from mlx_tools.controller import (
-    Complete,
-    Completer,
-    RunSettings,
-    Written,
-    natively,
-    request_for,
-)
+from mlx_tools.controller import Complete, Completer, RunSettings, Written, natively, request_for
 from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
 from mlx_tools.gateway.plain_text import PlainText, StopTexts

@@ -38,15 +38,7 @@ from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import RootName
 from mlx_tools.tools import Registry
-from mlx_tools.transcript import (
-    Event,
-    Finished,
-    Header,
-    Outcome,
-    Record,
-    outcome_of,
-    rests,
-)
+from mlx_tools.transcript import Event, Finished, Header, Outcome, Record, outcome_of, rests
 
 ASKED: Final = "asked"
 """What a header says of a session that a client began, among what it says of the backend."""

@@ -46,14 +46,7 @@ from mlx_tools.app import LOCAL_NAMES, WAITING, Door, Guard, Refusal, call_recor
 from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
-from mlx_tools.mcp.elicitation import (
-    PATIENCE,
-    ClientApprover,
-    Wording,
-    answer_of,
-    key_of,
-    way_of,
-)
+from mlx_tools.mcp.elicitation import PATIENCE, ClientApprover, Wording, answer_of, key_of, way_of
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, permitted
 from mlx_tools.prompt import is_on_demand

@@ -87,11 +87,7 @@ class ScriptedGateway:
     async def _responses(self, request: Request) -> Response:
         body = await request.json()
         return self._answer(
-            lambda: read_responses(
-                body,
-                new_id=lambda: next(self._ids),
-                now=lambda: self.time,
-            ),
+            lambda: read_responses(body, new_id=lambda: next(self._ids), now=lambda: self.time),
             responses_error,
         )
 

@@ -176,9 +176,7 @@ def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
     assert written in one.backend.prompts[0]
 
 
-def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(
-    serving: Any,
-) -> None:
+def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(serving: Any) -> None:
     one = serving(answer("It rains."), "Rain")
     told = [*HI, message(post(one, tools=[WEATHER])), {"role": "user", "content": "A title?"}]
     post(one, messages=told)
@@ -192,10 +190,7 @@ def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(
         ([called("a", "b"), result("b", "rain"), result("a", "sun")], "sunrain"),
         ([called("", ""), result("x", "sun"), result("y", "rain")], "sunrain"),
         ([called("a"), called("b"), result("a", "sun"), result("b", "rain")], "sunrain"),
-        (
-            [called("a"), {"role": "assistant", "content": "Hm."}, result("a", "sun")],
-            "sun",
-        ),
+        ([called("a"), {"role": "assistant", "content": "Hm."}, result("a", "sun")], "sun"),
         ([called("a"), result("a", "sun")] * 1200, "sun" * 1200),
     ],
 )

@@ -15,11 +15,7 @@ from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.errors import BackendBroken
 from mlx_tools.testing import answer, call
 
-PARAMETERS = {
-    "type": "object",
-    "properties": {"city": {"type": "string"}},
-    "required": ["city"],
-}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "name": "get_weather", "parameters": PARAMETERS}
 GROUP = {"type": "namespace", "name": "skies", "description": "Skies", "tools": [WEATHER]}
 WEATHER_TOOL = {"name": "get_weather", "input_schema": PARAMETERS}
@@ -214,12 +210,7 @@ def test_a_call_that_failed_is_told_to_the_model_as_one(
 ) -> None:
     one = serving(answer("Sorry."))
     made = {"type": "tool_use", "id": "1", "name": "get_weather", "input": {"city": "Rome"}}
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "1",
-        "content": "x" * size,
-        "is_error": True,
-    }
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "x" * size, "is_error": True}
     told = [
         {"role": "user", "content": "Rome?"},
         {"role": "assistant", "content": [made]},

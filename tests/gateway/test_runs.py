@@ -199,10 +199,7 @@ async def test_a_client_is_known_by_its_whole_key(
 async def test_what_one_clients_run_kept_no_other_clients_run_reads(begin: Any) -> None:
     one = begin(call("area"), answer("6"), policy__allow="area,read_artifact")
     spec = ToolSpec("area", "", {"type": "object"}, frozenset(("read",)))
-    one.tools.made = lambda: [
-        Tool(spec, lambda given: "secret " * 5000),
-        read_artifact(),
-    ]
+    one.tools.made = lambda: [Tool(spec, lambda given: "secret " * 5000), read_artifact()]
     made = await ask(one)
     read = call("read_artifact", id=made["calls"][0]["artifact"])
     scripts = ScriptedBackend(read, answer("yes"), read, answer("no"))
@@ -226,10 +223,7 @@ async def test_a_call_that_writes_waits_and_its_client_does_not_decide_about_it(
     for decision in ("approve", "deny"):
         said = {"call_id": "c1", "digest": waits["digest"], "decision": decision}
         got = await one.client.post(f"/v1/runs/{made['id']}/approvals", json=said)
-        assert (got.status_code, got.json()["error"]["code"]) == (
-            403,
-            "approval_needs_a_person",
-        )
+        assert (got.status_code, got.json()["error"]["code"]) == (403, "approval_needs_a_person")
     assert one.tools.written == []
     assert (await rested(one, made["id"]))["status"] == "paused"
 
@@ -280,11 +274,7 @@ async def test_a_person_sees_calls_as_they_would_run_and_an_edit_holds_for_what_
 
 
 @pytest.mark.parametrize(
-    ("decision", "more"),
-    [
-        ("approve", {"digest": "0" * 64}),
-        ("approve", {"call_id": "c9"}),
-    ],
+    ("decision", "more"), [("approve", {"digest": "0" * 64}), ("approve", {"call_id": "c9"})]
 )
 async def test_a_decision_that_does_not_hold_is_a_conflict_and_the_run_still_waits(
     begin: Any, decision: str, more: Any
@@ -653,11 +643,7 @@ async def test_an_edit_that_the_call_cannot_have_is_told_by_its_argument(begin: 
     made = await ask(one)
     got = await decide(one, made, "edit", arguments={"text": 1, "txt": "a"})
     error = got.json()["error"]
-    assert (got.status_code, error["code"], error["param"]) == (
-        400,
-        "invalid_value",
-        "arguments",
-    )
+    assert (got.status_code, error["code"], error["param"]) == (400, "invalid_value", "arguments")
     assert "txt" in error["message"] and (await rested(one, made["id"])) == made
     assert (await decide(one, made, "edit", arguments={"text": "b"})).status_code == 200
     await rested(one, made["id"])

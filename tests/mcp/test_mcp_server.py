@@ -169,12 +169,7 @@ def test_work_is_handed_over_and_answered_as_the_command_line_prints_it(
     found = result.structured_content
     assert (found["status"], found["answer"], found["turns"]) == ("answered", "It is 42.", 2)
     assert found["calls"][0]["arguments"] == {"expression": "6*7"}
-    assert person.told == [
-        "turn 1",
-        'calculator {"expression":"6*7"}',
-        "calculator: ok",
-        "turn 2",
-    ]
+    assert person.told == ["turn 1", 'calculator {"expression":"6*7"}', "calculator: ok", "turn 2"]
     header = session_store(served.delegation.configuration).read(found["session"]).transcript[0]
     assert header.backend["asked"] == "mcp"  # type: ignore[union-attr]
     assert "Be brief." in header.system  # type: ignore[union-attr]

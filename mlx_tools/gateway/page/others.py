@@ -13,12 +13,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from mlx_tools.app import KeptSession, RunOptions, as_options, header_of, refuse_where_off
-from mlx_tools.controller import (
-    AlwaysApprove,
-    ApprovalAnswer,
-    ApprovalRequest,
-    NobodyThere,
-)
+from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_work import requests_of
