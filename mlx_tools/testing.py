@@ -265,6 +265,7 @@ class ScriptedServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # each piece is sent at once
     scripted: ScriptedServer
 
     def log_message(self, *_: object) -> None:
