@@ -147,7 +147,11 @@ class ContextWindow:
                 return record
         room = size - used - spare
         if room < LEAST_TOKENS:
-            return _full(size, used + spare)
+            message = (
+                f"the prompt takes {used + spare} tokens, and the model's context holds {size}: "
+                "ask less at once, or begin a new session"
+            )
+            return StoppedRecord(reason="context_full", message=message, used=used + spare)
         return Fitted(_within(step, room), used, fills(size, used) and not self._session.filling)
 
     async def sum_up(self) -> CompactedRecord | None:
@@ -402,14 +406,6 @@ def _within(step: Complete, room: int) -> Complete:
         return replace(step, max_tokens=min(step.max_tokens, room))
     thought = replace(step.thought, budget=min(step.thought.budget, room // 2))
     return replace(step, thought=thought, max_tokens=min(step.max_tokens, room - thought.budget))
-
-
-def _full(size: int, used: int) -> StoppedRecord:
-    message = (
-        f"the prompt takes {used} tokens, and the model's context holds {size}: ask less at once, "
-        "or begin a new session"
-    )
-    return StoppedRecord(reason="context_full", message=message, used=used)
 
 
 def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]:

@@ -366,18 +366,13 @@ class Controller:
             hold = session.folded.history.consented if consents else None
             earlier = replace(earlier, consents=hold)
         else:
-            earlier = self._read(session)
+            if (reads := getattr(self._store, "read", None)) is None:
+                raise UsageError("this store cannot read a session again")
+            files = reads(session)
+            check_begun_here(files.transcript, self._store.secret)
+            read = Session(files.transcript, specs=self.registry.specs(), words=load_words())
+            earlier = earlier_of(read, files.artifacts)
         return await self._new(earlier.without_last() if without_last else earlier)
-
-    def _read(self, session: str | os.PathLike[str]) -> Earlier:
-        """What was said in a session of the store."""
-        reads = getattr(self._store, "read", None)
-        if reads is None:
-            raise UsageError("this store cannot read a session again")
-        files = reads(session)
-        check_begun_here(files.transcript, self._store.secret)
-        specs, words = self.registry.specs(), load_words()
-        return earlier_of(Session(files.transcript, specs=specs, words=words), files.artifacts)
 
     async def _new(self, earlier: Earlier) -> Conversation:
         """Open a session; see `conversation`."""

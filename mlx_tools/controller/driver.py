@@ -165,7 +165,13 @@ class Conversation:
         session = self.folded
         if tool_choice is not None:
             tool_choice = self._checked(tool_choice)
-        self._leave_unfinished()
+        if why := self.undecided:
+            raise UsageError(
+                f"the session {self.session} cannot go on: {why}",
+                hint=f"decide first: mlx-tools sessions resume {self.session}",
+            )
+        if session.state in _ANSWERING:  # a crash broke the last question off
+            self._break_off(KeyboardInterrupt())
         self._begin(question, tool_choice)
         with observed(self.files.transcript, emit) as self._emit:
             self.outputs.begin()
@@ -332,19 +338,6 @@ class Conversation:
         if doubtful := [key for key, state in open_calls.items() if state.in_doubt]:
             return f"nobody knows how {', '.join(doubtful)} ended"
         return "it waits for an approval" if session.state is State.PAUSED else ""
-
-    def _leave_unfinished(self) -> None:
-        """End a question that a crash broke off, before the next one is asked.
-
-        Raises `UsageError`, and changes nothing, where a person must decide about its calls first.
-        """
-        if why := self.undecided:
-            raise UsageError(
-                f"the session {self.session} cannot go on: {why}",
-                hint=f"decide first: mlx-tools sessions resume {self.session}",
-            )
-        if self.folded.state in _ANSWERING:
-            self._break_off(KeyboardInterrupt())
 
     def _checked(self, tool_choice: str) -> str:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word

@@ -9,13 +9,13 @@ session: that is all there is to resuming.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
 from mlx_tools.controller.turn import OF_A_CALL, CallState, Turn, follow, refusal
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.messages import ErrorInfo, FinishReason, Strategy, ToolSpec, replace
+from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
 from mlx_tools.prompt import (
     ChatFormat,
@@ -65,6 +65,9 @@ from mlx_tools.transcript import (
     StoppedRecord,
     UserRecord,
 )
+
+if TYPE_CHECKING:
+    from mlx_tools.controller.completer import Written
 
 _DAMAGE: Final = (
     *(MlxToolsError, ArithmeticError, AttributeError, LookupError),
@@ -134,19 +137,6 @@ class Rest(Struct, frozen=True):
 
 
 Step = Complete | Write | Execute | Ask | Rest
-
-
-class _Completed(Protocol):
-    """What is known of a completion: as in its record."""
-
-    @property
-    def prefix(self) -> str: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def finish_reason(self) -> FinishReason | None: ...
-    @property
-    def mended(self) -> tuple[int, ...]: ...
 
 
 def fills(size: int | None, used: int | None) -> bool:
@@ -535,7 +525,7 @@ class Session:
     def _said_of_result(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self._result_name)
 
-    def settled(self, reading: Reading, of: _Completed) -> Reading:
+    def settled(self, reading: Reading, of: Written | CompletionRecord) -> Reading:
         """How a completion is read, which the rules alone read as ``reading``, where its answer is
         a call (`mlx_tools.protocol.settled`)."""
         if self.result is None:

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import MAXYEAR, UTC, datetime
 from itertools import chain, groupby
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
@@ -32,6 +32,9 @@ from mlx_tools.policy.rules import (
     first_match,
     matches,
 )
+
+if TYPE_CHECKING:
+    from mlx_tools.policy.redact import SecretSpan
 
 _TOUCHING: Final[Effects] = MUTATING | {"network"}
 """What a dry run lets no call do."""
@@ -304,18 +307,11 @@ def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Decis
     return Decision("deny", rule, f"{told}; {over.when}", "rate_limited")
 
 
-class FoundSecret(Protocol):
-    """A secret that was found in a text."""
-
-    @property
-    def kind(self) -> str: ...
-
-
 class SecretFinder(Protocol):
     """A search of a text: for secrets of known kinds, and for what stands in the place of
     one that was taken out. Pure."""
 
-    def find_secrets(self, text: str, /) -> Sequence[FoundSecret]: ...
+    def find_secrets(self, text: str, /) -> Sequence[SecretSpan]: ...
     def holds_placeholder(self, text: str, /) -> bool: ...
 
 

@@ -490,12 +490,8 @@ class Redactor:
 
     def text(self, text: str) -> Redacted:
         """The text with placeholders."""
-        kinds: set[str] = set()
-        if self._secrets:
-            text = _shown(Scanner().feed(text, closed=True), kinds)
-        shown = self._without_paths(text) if self._paths else text
-        kinds |= {PATH} if shown != text else set()
-        return Redacted(shown, tuple(sorted(kinds)))
+        stream = self.stream()
+        return Redacted(stream.feed(text, closed=True), stream.kinds)
 
     def _without_paths(self, text: str) -> str:
         if self._folders is not None:
@@ -531,7 +527,14 @@ class RedactedStream:
         """Return what may be shown now: all, where the text is ``closed``, as no more of it
         follows."""
         if self._scanner is not None:
-            piece = _shown(self._scanner.feed(piece, closed=closed), self._kinds)
+            out: list[str] = []
+            for part in self._scanner.feed(piece, closed=closed):
+                if part.kind is None:
+                    out.append(part.text)
+                elif not part.joined:
+                    self._kinds.add(part.kind)
+                    out.append(placeholder(part.kind))
+            piece = "".join(out)
         if self._without_paths is None:
             return piece
         text = self._rest + piece
@@ -544,18 +547,6 @@ class RedactedStream:
     def close(self) -> str:
         """The rest of what may be shown: the text has ended. Feed nothing after it."""
         return self.feed("", closed=True)
-
-
-def _shown(parts: Iterable[Segment], kinds: set[str]) -> str:
-    """The segments as they are shown; their kinds are added to ``kinds``."""
-    out: list[str] = []
-    for part in parts:
-        if part.kind is None:
-            out.append(part.text)
-        elif not part.joined:
-            kinds.add(part.kind)
-            out.append(placeholder(part.kind))
-    return "".join(out)
 
 
 # --- paths --------------------------------------------------------------------------------------

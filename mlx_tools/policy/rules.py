@@ -95,7 +95,7 @@ def covers(pattern: str, name: str) -> bool:
 def _means(pattern: str, name: str) -> bool:
     """Return whether a pattern means the tool of this name, by any of its names."""
     if not is_glob(pattern):
-        return covers(pattern, name)
+        return own_name(pattern) == own_name(name)
     return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})
 
 
@@ -322,14 +322,10 @@ class Preset(Struct, frozen=True):
         return spec.name in self.tools and spec.plugin in ("", BUILTIN)
 
 
-def _frozen(*presets: Preset) -> Mapping[str, Preset]:
-    return MappingProxyType({preset.name: preset for preset in presets})
-
-
 _READ: Effects = frozenset(("read",))
 _FILES: Effects = frozenset(("read", "write"))
 
-PRESETS: Final[Mapping[str, Preset]] = _frozen(
+_PRESETS: Final = (
     Preset("readonly_basic", ("calculator", "clock", "file_access", "read_artifact"), _READ),
     Preset("readonly_files", ("file_access", "format_xml", "read_artifact"), _READ),
     Preset(
@@ -344,14 +340,13 @@ PRESETS: Final[Mapping[str, Preset]] = _frozen(
     ),
     Preset("notes", ("clock", "notes_create", "notes_search", "read_artifact"), _FILES),
 )
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({one.name: one for one in _PRESETS})
 
 DEFAULT_PRESET: Final = "readonly_basic"
 """What holds where nobody said which tools may be called."""
 
 
-def check_presets(
-    specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = tuple(PRESETS.values())
-) -> None:
+def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PRESETS) -> None:
     """Hold the presets to the tools that are registered; a program starts with this.
 
     ``specs`` are all registered tools, disabled ones too. Raises ToolDefinitionError where a preset
