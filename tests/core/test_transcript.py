@@ -109,7 +109,7 @@ def test_damage_within_a_file_is_named_and_not_guessed_at(tmp_path: Path) -> Non
     [
         *((line, "no record") for line in ("[]", "{}", '{"type":"nothing"}')),
         ("[" * 100_000, "not JSON"),
-        ('{"type":"user","content":"x","later":1}', "unknown key 'later'"),
+        ('{"type":"user","content":"x","later":1}', "unknown field `later`"),
         ('{"type":"user","content":5}', "Expected `str`, got `int` - at `$.content`"),
         ('{"type":"user"}', "required field `content`"),
         ('{"type":"completion","turn":true,"text":""}', "Expected `int`, got `bool` - at `$.turn`"),
