@@ -7,16 +7,17 @@ one that somebody else wrote or widened is shown as damaged and never runs.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import hmac
 import json
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Struct
 
 from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
 from mlx_tools.messages import replace
@@ -24,9 +25,6 @@ from mlx_tools.policy import Policy
 from mlx_tools.store import FileFormat, Statements, Tables, passes
 from mlx_tools.toolbox.schedule.when import LAST_YEAR, When
 from mlx_tools.transcript import Answered, Outcome, Paused
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 RunStatus = (
     Literal["running", "answered", "stopped", "paused", "in_doubt"]
@@ -47,8 +45,7 @@ JobState = Literal["scheduled", "running", "paused", "in_doubt", "done", "damage
 MAX_TASK_CHARS: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task, when it is due, and everything that it may do.
 
     ``policy`` is the one it was made under, ``standing`` what was configured for all sessions at
@@ -57,15 +54,13 @@ class Job:
     ``said`` is when it runs in the words it was made with.
     """
 
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
     task: str
     said: str
     when: When
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    standing: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = {}
+    standing: Mapping[str, Any] = {}
     roots: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = {}
     tool_choice: str = "auto"
     require_tools: tuple[str, ...] = ()
     by: str = "user"
@@ -93,23 +88,15 @@ class Job:
 
     def definition(self) -> str:
         """The job as one text that is always the same."""
-        return json.dumps(_adapter().dump_python(self, mode="json"), sort_keys=True)
+        return json.dumps(msgspec.to_builtins(self), sort_keys=True)
 
     @classmethod
     def parse(cls, definition: str) -> Job:
-        """The job of such a text. Raises ValueError or UsageError for anything else."""
-        return _adapter().validate_json(definition)
+        """The job of such a text. Raises msgspec's DecodeError or UsageError for anything else."""
+        return msgspec.json.decode(definition, type=cls)
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[Job]:
-    from pydantic import TypeAdapter  # which takes long to load
-
-    return TypeAdapter(Job)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRun:
+class JobRun(Struct, frozen=True, kw_only=True):
     """One run of a job. ``due`` is the time it was for, ``attempt`` its number for that time, from
     1; all times are in UTC. ``session`` is empty until there is one."""
 
@@ -122,7 +109,7 @@ class JobRun:
     status: RunStatus = "running"
     session: str = ""
     reason: str = ""
-    runner: str = field(default="", repr=False)
+    runner: str = ""
 
     @property
     def missed(self) -> bool:
@@ -132,13 +119,12 @@ class JobRun:
 
     def to_json(self) -> dict[str, Any]:
         """The run as ``schedule list --json`` has it."""
-        names = (one.name for one in fields(self) if one.name not in ("id", "runner"))
+        names = (name for name in self.__struct_fields__ if name not in ("id", "runner"))
         value = {name: getattr(self, name) for name in names}
         return value | {key: _iso(value[key]) for key in ("due", "started", "ended")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEnd:
+class RunEnd(Struct, frozen=True, kw_only=True):
     """How a run ended, as whoever ran it says."""
 
     status: Literal["answered", "stopped", "paused"]
@@ -157,8 +143,7 @@ class RunEnd:
         return cls(status="stopped", reason=getattr(outcome, "reason", None) or "", exit_code=code)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What a session's transcript says of a run whose process is gone, or that waits.
 
     ``state`` is one of `mlx_tools.store.session_list.SessionState`, or ``missing``; ``changed``
@@ -170,8 +155,7 @@ class Seen:
     changed: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class Listed(Struct, frozen=True, kw_only=True):
     """A job as a listing shows it. ``job`` is None for one that is damaged, of which nothing can be
     believed; ``next_due`` is in UTC, None where nothing is due any more; ``runs`` are the latest
     first."""
@@ -427,7 +411,7 @@ class JobStore:
             return None
         try:
             job = Job.parse(text)
-        except (MlxToolsError, ValueError, RecursionError):
+        except (MlxToolsError, msgspec.DecodeError, ValueError, RecursionError):
             return None
         return job if job.id == row["id"] else None
 

@@ -17,6 +17,8 @@ from datetime import time as clock_time
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from msgspec import Struct
+
 from mlx_tools.errors import UsageError
 from mlx_tools.toolbox.clock import zone_of
 
@@ -29,8 +31,7 @@ LAST_YEAR: Final = 9000
 """No job is due later: every zone can tell what time it is then."""
 
 
-@dataclass(frozen=True, slots=True)
-class When:
+class When(Struct, frozen=True, forbid_unknown_fields=True):
     """When a job runs, in the zone of this IANA name: as ``cron`` has it, or once, ``at`` a time in
     UTC."""
 
