@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from msgspec import Struct, field, to_builtins
 
@@ -29,12 +29,9 @@ that is not escaped."""
 
 
 class _Record(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
-    """The root of all records."""
+    """The root of all records; ``type`` is a record's kind, as it stands in its line."""
 
-    @property
-    def type(self) -> str:
-        """The record's kind, as it stands in its line."""
-        return str(self.__struct_config__.tag)
+    type: ClassVar[str]
 
 
 class Header(_Record, frozen=True, kw_only=True, tag="header"):
@@ -483,6 +480,9 @@ Record = (
     | AnswerRecord
     | StoppedRecord
 )
+
+for _kind in get_args(Record):
+    _kind.type = _kind.__struct_config__.tag
 
 
 # --- where a session can stand, and which records may come next ---------------------------------
