@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from mlx_tools.cli import inputs
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
@@ -64,7 +64,7 @@ def add(
     told = [one for one in done.skipped if one.reason != BINARY or one.path in named]
     binary = sum(1 for one in done.skipped if one.reason == BINARY)
     if as_json:
-        print_json(asdict(done))
+        print_json(to_builtins(done))
     else:
         print_text(_summary(done, binary))
     for one in told[:_TOLD]:
@@ -109,7 +109,7 @@ def list_all(
     corpora = KnowledgeBase().corpora()
     for one in corpora:
         if as_json:
-            known = asdict(one)
+            known = to_builtins(one)
             print_json({("size_bytes" if key == "size" else key): known[key] for key in known})
         else:
             print_row(_head(one), f" {one.changed}")
@@ -158,7 +158,7 @@ def _agreed(what: str, yes: bool) -> bool:
 
 
 def _as_json(hit: Hit, number: int) -> dict[str, object]:
-    return {"n": number, "location": hit.path} | asdict(hit)
+    return {"n": number, "location": hit.path, **to_builtins(hit)}
 
 
 def _place(hit: Hit) -> str:
