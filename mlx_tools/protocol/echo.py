@@ -131,7 +131,7 @@ def _objects(text: str) -> Iterator[Any]:
         if NO_OBJECT.match(text, pos + 1):
             pos = text.find("{", pos + 1)
             continue
-        scanner = ObjectScanner(pos, quiet=True)
+        scanner = ObjectScanner(pos)
         tried = scanner.take_line(text, tried)
         if scanner.status == MORE:
             scanner.advance(text)

@@ -126,6 +126,7 @@ class Run:
         self._most = most
         size = 0 if dialect.open in _TAG_OPENS else len(dialect.open)
         self._skip = size if skip is None else skip
+        self._last = 0  # where a call was looked for last
         self._closed = False
         self._junk = False
         self._one_array = False  # the family writes all its calls in one array or object
@@ -148,8 +149,10 @@ class Run:
             again = one = self._message
         if self.dialect.name not in _ONE_A_LINE:
             again = self._call
+        self._last = self.source.pos
         yield from one()
         while self.calls and self.cut is None and (yield from self._goes_on()):
+            self._last = self.source.pos
             yield from again()
 
     def _goes_on(self) -> Steps[bool]:
@@ -219,7 +222,8 @@ class Run:
         if not self._full and self.dialect.close and not self.dialect.line and not self._one_array:
             ahead = yield from self.source.ahead(_MOST_PROSE + len(opening))
             found = ahead.find(opening)
-            if found >= 0 and not _FOREIGN.search(ahead, 0, found):
+            is_new = self.source.pos + found + self._skip > self._last  # else no call stood there
+            if found >= 0 and is_new and not _FOREIGN.search(ahead, 0, found):
                 self.dropped.append(ahead[:found].strip())
                 self.source.pos += found + self._skip
                 return True

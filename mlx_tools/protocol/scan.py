@@ -106,14 +106,14 @@ class ObjectScanner:
     was wrong. ``bad`` says why an object cannot be read although its end can be found. ``value`` is
     an object that `take_line` took. All offsets are the text's.
 
-    It decodes only what a stream must know early: the outermost keys, ``type``, ``name`` and,
-    unless ``quiet``, ``answer`` (the text of ``content``, which a stream empties as it goes) and
-    where ``arguments`` begin and end, -1 before that. With ``parts`` it decodes all, and tells
+    It decodes only what a stream must know early: the outermost keys, ``type``, ``name``,
+    ``answer`` (the text of ``content``, which a stream empties as it goes) and where ``arguments``
+    begin and end, -1 before that. With ``parts`` it decodes all, and tells
     them. ``begin`` is where the last key or value began, ``settled_end`` where the last bracket or
     value ends: white space, a comma, a key or an open token may follow.
     """
 
-    def __init__(self, start: int = 0, parts: Parts | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, start: int = 0, parts: Parts | None = None) -> None:
         self.status = MORE
         self.start = self.pos = self.begin = self.settled_end = start
         self.fixes: list[Fix] = []
@@ -128,7 +128,6 @@ class ObjectScanner:
         self.arguments = (-1, -1)
         self.field: str | None = None  # the outermost key whose value is due, open or just ended
         self._parts = parts
-        self._quiet = quiet or parts is not None
         self._state = _FIRST_KEY
         self._stack: list[bool] = []  # True: an object, False: an array
         self._string: _StringToken | None = None  # that is open
@@ -220,7 +219,7 @@ class ObjectScanner:
             value, end = decode(line)
         except Unreadable:
             return line_end
-        if isinstance(value.get("arguments"), dict) and not self._quiet:
+        if isinstance(value.get("arguments"), dict):
             span = arguments_span(line[:end])
             if span is None:
                 return line_end
@@ -230,7 +229,7 @@ class ObjectScanner:
         self.name = name if isinstance(name, str) else None
         self.first_key = next(iter(value), None)
         self.message_like = self.first_key in HEADS or self.type in _PROTOCOL_TYPES
-        if isinstance(answer, str) and not self._quiet:
+        if isinstance(answer, str):
             self.answer = [answer]
         self.status, self.value, self.pos = CLOSED, value, self.start + end
         return line_end
@@ -323,7 +322,7 @@ class ObjectScanner:
             self.status = FAULT
         else:
             self.settled_end = pos + 1
-        if len(self._stack) == 1 and not self._quiet and is_object and self.field == "arguments":
+        if len(self._stack) == 1 and is_object and self.field == "arguments":
             self.arguments = pos, -1
         self._stack.append(is_object)
         self._state = _FIRST_KEY if is_object else _FIRST_ITEM
@@ -402,7 +401,7 @@ class ObjectScanner:
             outermost and (is_key or (field in known and known[field] is None))
         ):
             pieces = []
-        elif outermost and field == "content" and not self._quiet:
+        elif outermost and field == "content":
             pieces = self.answer
         newlines = self._lenient and not is_key
         self._string = _StringToken(quote, pieces, newlines=newlines, controls=not is_key)

@@ -212,7 +212,7 @@ class TextSource:
 
         Raises `CutOff`, and `Fault` where it cannot be read.
         """
-        scanner = ObjectScanner(self.pos, quiet=True)
+        scanner = ObjectScanner(self.pos)
         while True:
             scanner.advance(self.text)
             self.pos = scanner.pos

@@ -57,10 +57,9 @@ class Reader:
     the `Reading`; it may be called once. No text makes any of them raise.
     """
 
-    def __init__(self, rules: ReadingRules = _DEFAULT, *, _whole: bool = False) -> None:
+    def __init__(self, rules: ReadingRules = _DEFAULT) -> None:
         self.done = False  # nothing that follows can count
         self._rules = rules
-        self._whole = _whole  # the text comes in one piece, and nobody wants deltas
         self._marks = delimiters.marks(
             rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
         )
@@ -461,9 +460,8 @@ class Reader:
             repairs = call.repairs if native else (*call.repairs, "dialect")
             index = len(draft.messages)
             draft.add(replace(call, repairs=repairs), begin, delimiters.Wrapping())
-            if not self._whole:
-                arguments = writable(compact(call.arguments))
-                self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
+            arguments = writable(compact(call.arguments))
+            self._deltas += (CallStarted(index, call.name), ArgumentsDelta(index, arguments))
         draft.dropped += [dropped for dropped in run.dropped if dropped]
         draft.unclean = draft.unclean or bool(run.dropped) or run.cut is not None
         if run.fault:
@@ -597,7 +595,7 @@ class Reader:
             return
         if self._array:
             self._array = _ARRAY
-        scanner = ObjectScanner(source.pos, quiet=self._whole)
+        scanner = ObjectScanner(source.pos)
         self._open = one = OpenObject(place, scanner)
         if not inline:
             self._line_tried = scanner.take_line(source.text, self._line_tried)
@@ -731,7 +729,7 @@ def read(
         reading = read_line(text, rules)
         if reading is not None:
             return reading
-    reader = Reader(rules, _whole=True)
+    reader = Reader(rules)
     reader.feed(text)
     return reader.finish(finish_reason)
 

@@ -59,52 +59,34 @@ def judge(
     ``tools`` is the catalog by name, ``observations`` the earlier outputs in which a call may have
     been planted, ``aliases`` other names that are accepted for a tool.
     """
-    return tuple(
-        _judged(message, reading.clean, tools, observations, tool_choice, aliases)
-        for message in reading.messages
-        if isinstance(message, ToolCall)
-    )
+    planted = frozenset[str]().union(*map(calls_in, observations))
 
+    def judged(asked: ToolCall) -> JudgedCall:
+        spec, repairs = resolve(asked.name, tools, aliases)
+        if spec is None:
+            named = replace(asked, name=own_name(asked.name, aliases))
+            return JudgedCall(call=named, error=unknown_tool(asked.name, tools))
+        arguments, coercions, error = validate_arguments(spec, asked.arguments)
+        repairs = (*asked.repairs, *repairs, *coercions)
+        call = ToolCall(spec.name, arguments, asked.id, repairs)
+        if tool_choice not in ("auto", "required", spec.name) and (
+            tool_choice == "none" or resolve(tool_choice, tools, aliases)[0] is not spec
+        ):
+            what = "no tool" if tool_choice == "none" else f"only {tool_choice}"
+            error = ErrorInfo("not_allowed", f"{what} may be called here")
+        if error is not None:
+            return JudgedCall(call=call, error=error)
+        # One of the forms that the call has taken may stand in an observation.
+        forms = [echo_keys(one.name, one.arguments) for one in (asked, call)] if planted else []
+        echoed = any(not keys.isdisjoint(planted) for keys in forms)
+        mutates = spec.mutates(arguments)
+        if echoed and mutates:
+            error = ErrorInfo("echoed_call", "this call stands in an earlier observation")
+        freely = not echoed and (not mutates or (reading.clean and not repairs))
+        runs: Literal["freely", "with_approval"] = "freely" if freely else "with_approval"
+        return JudgedCall(call=call, runs=runs, echoed=echoed, error=error)
 
-def _judged(
-    call: ToolCall,
-    clean: bool,
-    tools: Mapping[str, ToolSpec],
-    observations: Sequence[str],
-    tool_choice: str,
-    aliases: Mapping[str, str],
-) -> JudgedCall:
-    spec, repairs = resolve(call.name, tools, aliases)
-    if spec is None:
-        named = replace(call, name=own_name(call.name, aliases))
-        return JudgedCall(call=named, error=unknown_tool(call.name, tools))
-    asked = call
-    arguments, coercions, error = validate_arguments(spec, call.arguments)
-    repairs = (*call.repairs, *repairs, *coercions)
-    call = ToolCall(spec.name, arguments, call.id, repairs)
-    if tool_choice not in ("auto", "required", spec.name) and (
-        tool_choice == "none" or resolve(tool_choice, tools, aliases)[0] is not spec
-    ):
-        text = "no tool" if tool_choice == "none" else f"only {tool_choice}"
-        return JudgedCall(call=call, error=ErrorInfo("not_allowed", f"{text} may be called here"))
-    if error is not None:
-        return JudgedCall(call=call, error=error)
-    echoed = bool(observations) and _is_echoed((asked, call), observations)
-    mutates = spec.mutates(arguments)
-    if echoed and mutates:
-        error = ErrorInfo("echoed_call", "this call stands in an earlier observation")
-    freely = not echoed and (not mutates or (clean and not repairs))
-    runs: Literal["freely", "with_approval"] = "freely" if freely else "with_approval"
-    return JudgedCall(call=call, runs=runs, echoed=echoed, error=error)
-
-
-def _is_echoed(calls: Sequence[ToolCall], observations: Sequence[str]) -> bool:
-    """Return whether one of the forms that a call has taken stands in an observation."""
-    planted = [found for text in observations if (found := calls_in(text))]
-    if not planted:
-        return False
-    keys = frozenset[str]().union(*(echo_keys(call.name, call.arguments) for call in calls))
-    return any(not keys.isdisjoint(found) for found in planted)
+    return tuple(judged(one) for one in reading.messages if isinstance(one, ToolCall))
 
 
 # --- the name ---------------------------------------------------------------------------------

@@ -352,6 +352,14 @@ def test_of_an_array_no_more_calls_count_than_may_be_made(mark: str) -> None:
         assert streamed(text, rules) == reading
 
 
+def test_what_is_no_call_behind_a_mark_is_looked_at_once() -> None:
+    call = '<tool_calls>{"name": "get_weather", "arguments": {"city": "Paris"}}'
+    for text in (f'{call}<tool_calls>{{"\n', f'{call}\n<tool_calls>{{"\n{call}'):
+        reading = read(text, "stop", WEATHER)
+        assert streamed(text, WEATHER) == reading
+        assert _read_calls(reading) == [("get_weather", ARGUMENTS)] * (2 if "\n<" in text else 0)
+
+
 def test_an_object_that_is_no_call_cuts_off_none_that_stands_before_it() -> None:
     one = '<function_call> {"name": "get_weather", "arguments": {"city": "Paris"}}'
     reading = read(f'{one}\n<|tools_prefix|>[{{"also": {{"city": "Oslo"}}', "stop", WEATHER)
