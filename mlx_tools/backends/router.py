@@ -11,7 +11,6 @@ from msgspec import Struct, to_builtins
 
 from mlx_tools.backends.interface import Backend
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
-from mlx_tools.backends.models.listing import find_model, model_identity
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
     Decided,
@@ -177,6 +176,8 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
     remote = not getattr(getattr(backend, "address", None), "loopback", True)
     if not isinstance(name, str) or (remote and Path(name).is_absolute()):
         return None  # a path on another machine says nothing about this one
+    from mlx_tools.backends.models.listing import find_model
+
     return find_model(name)
 
 
@@ -367,6 +368,8 @@ async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
 
 async def _identity(backend: Any, model: str | None, *, look: bool) -> str | None:
     """What identifies the model behind a backend of ours."""
+    from mlx_tools.backends.models.listing import model_identity
+
     name = model or model_of(backend)
     if name is None and backend.kind == "completions":
         if not look:

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 from msgspec import to_builtins
 
-from mlx_tools.backends.models.embedded import EMBEDDED
 from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.paths import private_dir, read_data, state_dir, write_whole
@@ -303,6 +302,8 @@ def find_verdict(model: str | None, store: VerdictStore | None = None) -> FoundV
         found = (store or VerdictStore()).get(model)
     except MlxToolsError as error:
         found = FoundVerdict(model=model, problem=str(error))
+    from mlx_tools.backends.models.embedded import EMBEDDED  # which knows how to download
+
     if found.verdict is None and model in EMBEDDED:
         place = SHIPPED.format(model)
         with contextlib.suppress(ConfigError, NoVerdict):
