@@ -99,7 +99,7 @@ class Neutraliser:
             return False
         head = before[-self.reach :]
         limit = len(head) if untrusted is None else untrusted - (len(before) - len(head))
-        for match in patterns.longest.finditer(head + after[: self.reach]):
+        for match in patterns.any.finditer(head + after[: self.reach]):
             if match.start() >= min(limit, len(head)):
                 return False
             if match.end(match.lastindex or 0) > len(head):
@@ -194,7 +194,8 @@ class Composer:
 
 
 class _Patterns(NamedTuple):
-    """The patterns of a `Neutraliser`. ``longest`` is ``any`` with the longest of tokens first.
+    """The patterns of a `Neutraliser`. ``literal`` has the shortest of tokens first, ``any``, which
+    finds what could be taken for an observation too, the longest.
 
     ``begun`` are the ASCII characters after which a token may go on, and ``inside`` those with
     which one may.
@@ -205,7 +206,6 @@ class _Patterns(NamedTuple):
     reach: int
     literal: re.Pattern[str]
     any: re.Pattern[str]
-    longest: re.Pattern[str]
     begun: frozenset[str]
     inside: frozenset[str]
 
@@ -226,8 +226,7 @@ def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
         mark=next(m for m in (*MARKS, *map(chr, range(0x2190, 0x2300))) if m not in spelled),
         reach=_BLANKS + max((_SHAPE_LENGTH, *map(len, tokens))),
         literal=re.compile(_alternatives(shortest)),
-        any=re.compile(_alternatives(shortest, observation=True)),
-        longest=re.compile(_alternatives(shortest[::-1], observation=True)),
+        any=re.compile(_alternatives(shortest[::-1], observation=True)),
         begun=_in_either_case(begun) | _ASCII_SPACE,
         inside=_in_either_case(inside) | _ASCII_SPACE,
     )
