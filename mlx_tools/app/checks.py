@@ -94,38 +94,29 @@ async def check_all(
     is what `check_native_tools` says of it. ``sessions`` is where transcripts are kept.
     A server of our own is started, and left running; a model in this process is loaded.
     """
-    if chosen.backend.kind == "local":
-        checks = await check_local(chosen.backend)
-        checks += [
-            check_model(chosen, named=named),
-            check_chat_format(chosen.files, chat_format, named=named),
-        ]
-        checks += [native] if native is not None else []
-        return [*checks, check_store(sessions)]
-    if chosen.backend.kind == "native":
-        checks = [await check_vendor(chosen.backend), check_model(chosen)]
-        return [*checks, check_store(sessions)]
-    client: CompletionsBackend | None
-    if isinstance(chosen.backend, UpstreamPool):
-        servers, client = await check_upstreams(chosen.backend)
-    else:
-        server, client = await check_server(chosen.backend)
-        servers = [server]
-    checks = [
-        *servers,
+    backend, told = chosen.backend, [native] if native is not None else []
+    model = [
         check_model(chosen, named=named),
         check_chat_format(chosen.files, chat_format, named=named),
     ]
+    if backend.kind == "local":
+        return [*await check_local(backend), *model, *told, check_store(sessions)]
+    if backend.kind == "native":
+        return [await check_vendor(backend), check_model(chosen), check_store(sessions)]
+    client: CompletionsBackend | None
+    if isinstance(backend, UpstreamPool):
+        checks, client = await check_upstreams(backend)
+    else:
+        server, client = await check_server(backend)
+        checks = [server]
+    checks += model
     if client is not None:
         checks.append(await check_completion(client))
         checks.append(await check_control_tokens(client, control_tokens))
         checks += await check_abilities(client)
-    checks += [native] if native is not None else []
     health = chosen.health if client is None else await client.health()
-    checks.append(check_origins(health, own=chosen.backend.kind == "server"))
-    checks.append(check_openblas())
-    checks.append(check_store(sessions))
-    return checks
+    web = check_origins(health, own=backend.kind == "server")
+    return [*checks, *told, web, check_openblas(), check_store(sessions)]
 
 
 async def check_server(
@@ -304,15 +295,12 @@ def check_origins(health: Health | None, *, own: bool) -> Check:
     if health is None or health.status == "unreachable":
         return Check("web pages", "skip", "the server does not answer")
     if health.allowed_origin == "*":
-        return Check(
-            "web pages",
-            "warn",
-            "any web page that is open on this machine can use the server (it has no key)",
-            "start mlx_lm.server with --allowed-origins http://localhost",
-        )
-    if own:
-        return Check("web pages", "ok", "none can use our server: it allows an origin nobody has")
-    return Check("web pages", "ok", "the server does not let every web page read its answers")
+        said = "any web page that is open on this machine can use the server (it has no key)"
+        hint = "start mlx_lm.server with --allowed-origins http://localhost"
+        return Check("web pages", "warn", said, hint)
+    own_said = "none can use our server: it allows an origin nobody has"
+    other = "the server does not let every web page read its answers"
+    return Check("web pages", "ok", own_said if own else other)
 
 
 def check_openblas(platform: str = sys.platform) -> Check:
@@ -322,12 +310,8 @@ def check_openblas(platform: str = sys.platform) -> Check:
     found = find_openblas(platform)
     if found is not None:
         return Check("OpenBLAS", "ok", f"{found} is preloaded into a server of our own")
-    return Check(
-        "OpenBLAS",
-        "warn",
-        "not installed: MLX reads a prompt about ten times as slowly",
-        "on Debian or Ubuntu: apt install libopenblas0-pthread",
-    )
+    said = "not installed: MLX reads a prompt about ten times as slowly"
+    return Check("OpenBLAS", "warn", said, "on Debian or Ubuntu: apt install libopenblas0-pthread")
 
 
 def check_store(sessions: SessionStore) -> Check:

@@ -168,10 +168,7 @@ def prune(
         float | None, option("--older-than DAYS", "Only those not written to for DAYS days.", min=0)
     ] = None,
     keep: Annotated[int, option("--keep N", "Leave the newest N sessions.", min=0)] = 0,
-    paused: Annotated[
-        bool,
-        option("--paused", f"Also {_NOT_ENDED}"),
-    ] = False,
+    paused: Annotated[bool, option("--paused", f"Also {_NOT_ENDED}")] = False,
     dry_run: Annotated[
         bool, option("--dry-run", "Say what would be removed, and remove nothing.")
     ] = False,
