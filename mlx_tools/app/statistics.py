@@ -32,15 +32,15 @@ class Share(Struct, frozen=True):
         return wilson(self.hits, self.total)
 
 
-def wilson(hits: int, total: int, z: float = Z95) -> tuple[float, float]:
-    """The score interval of a share (Wilson 1927): where the true one lies, at confidence ``z``.
+def wilson(hits: int, total: int) -> tuple[float, float]:
+    """The score interval of a share (Wilson 1927): where the true one lies, with 95 % confidence.
 
     Unlike the usual plus-or-minus it stays within 0 and 1 and says something at 0 and at all hits.
     Of nothing it is (0, 1).
     """
     if total == 0:
         return 0.0, 1.0
-    share = hits / total
+    share, z = hits / total, Z95
     spread = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
     centre, scale = share + z * z / (2 * total), 1 + z * z / total
     low = 0.0 if hits == 0 else (centre - spread) / scale

@@ -518,10 +518,6 @@ def _folders(talk: Talk, beginning: str) -> list[str]:
     return [path for path in _paths(talk, beginning) if path.endswith("/")] + away
 
 
-def _on_off(_: Talk, __: str) -> Sequence[str]:
-    return _SWITCH
-
-
 def _model_names(talk: Talk, __: str) -> list[str]:
     return [name for where, names in _models(talk) for name in names]
 

@@ -129,10 +129,9 @@ def read_json(path: Path) -> Any:
     return parse_json(read_text(path), str(path))
 
 
-def as_question(text: str, what: str = "question") -> str:
-    """A question, or a task, as it was typed; ``-`` reads standard input. Raises `UsageError` as
-    `as_text` does."""
-    return as_text(read_text() if text == "-" else text, what)
+def as_question(text: str) -> str:
+    """A question as it was typed; ``-`` reads standard input. Raises `UsageError` as `as_text`."""
+    return as_text(read_text() if text == "-" else text, "question")
 
 
 def as_text(text: str, what: str) -> str:
