@@ -18,7 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from msgspec import to_builtins
+from msgspec import ValidationError, convert, to_builtins
 
 from mlx_tools.errors import ConfigError, UsageError, told_as
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
@@ -168,11 +168,9 @@ class BoundSources:
             except FileNotFoundError:
                 hint = f"there is {', '.join(self.names()) or 'none'}"
                 raise UsageError(f"there is no source of tools {name}", hint=hint) from None
-        from pydantic import TypeAdapter, ValidationError
-
         try:
-            return TypeAdapter(BoundSource).validate_json(data)
-        except (ValidationError, UsageError):
+            return convert(json.loads(data), BoundSource)
+        except (ValidationError, UsageError, ValueError, RecursionError):
             raise ConfigError(f"{path} is damaged", hint=_HINT) from None
 
     def put(self, source: BoundSource) -> None:

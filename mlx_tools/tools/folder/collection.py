@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError, told_as
 from mlx_tools.messages import ALIASES, TOOL_NAME, replace
@@ -353,6 +353,15 @@ class FolderRecord(Struct, frozen=True):
         return replace(self, **{what: others if value is None else others | {key: value}})
 
 
+class _RecordInFile(Struct, forbid_unknown_fields=True):
+    """The same as it stands in the file."""
+
+    version: Literal[1]
+    trusted: dict[str, str]
+    switched: dict[str, bool]
+    making: dict[str, str] = {}
+
+
 def read_record(path: Path) -> FolderRecord:
     """Return what stands in the file; nothing where there is none. Raises ConfigError where it
     cannot be read as one: what was switched off must not come back."""
@@ -362,17 +371,10 @@ def read_record(path: Path) -> FolderRecord:
         except FileNotFoundError:
             return FolderRecord()
     try:
-        value = json.loads(data)
-        making = {**value.pop("making", {})}
-        said = FolderRecord({**value.pop("trusted")}, {**value.pop("switched")}, making)
-        texts = (*said.trusted.values(), *making.values())
-        digests = all(isinstance(one, str) for one in texts)
-        switches = all(isinstance(on, bool) for on in said.switched.values())
-        if value == {"version": _VERSION} and digests and switches:
-            return said
-    except (ValueError, TypeError, RecursionError, KeyError, AttributeError):
-        pass
-    raise ConfigError(f"{path} is damaged", hint=_HINT)
+        kept = convert(json.loads(data), _RecordInFile)
+    except (ValidationError, ValueError, RecursionError):
+        raise ConfigError(f"{path} is damaged", hint=_HINT) from None
+    return FolderRecord(kept.trusted, kept.switched, kept.making)
 
 
 # --- a new tool to begin with, from the files in prompts/new-tool/ --------------------------------
