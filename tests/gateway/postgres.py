@@ -33,7 +33,7 @@ class Cluster:
             os.chown(folder, user.pw_uid, user.pw_gid)
             self._user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         made = ("initdb", "-D", "data", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-sync")
-        self._begin(*made, "--locale=C", stdout=subprocess.DEVNULL).wait()
+        assert self._begin(*made, "--locale=C", stdout=subprocess.DEVNULL).wait() == 0
         self.start()
 
     def address(self, name: str) -> str:

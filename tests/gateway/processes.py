@@ -56,8 +56,12 @@ class House:
         return made
 
     def said(self, process: Forked, pattern: str) -> str:
-        lines = iter(process.stderr.readline, b"")
-        return next(filter(None, (re.search(pattern, line.decode()) for line in lines)))[1]
+        lines: list[str] = []
+        for line in iter(process.stderr.readline, b""):
+            lines.append(line.decode())
+            if found := re.search(pattern, lines[-1]):
+                return found[1]
+        raise AssertionError(f"it ended, and said: {''.join(lines)}")
 
     def ask(self, headers: Any = None, **more: Any) -> httpx.Response:
         url = f"{self.url}/chat/completions"

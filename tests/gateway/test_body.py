@@ -12,7 +12,6 @@ from mlx_tools.gateway.body import (
     Body,
     Sampled,
     check_choice,
-    check_names,
     check_plain,
     checked_schema,
     read,
@@ -50,12 +49,6 @@ def test_the_field_that_is_wrong_is_named(value: Any, param: str) -> None:
         read(Whole, value)
     assert (told.value.status, told.value.param) == (400, param)
     assert param in str(told.value)
-
-
-def test_a_place_within_the_body_stands_before_the_field() -> None:
-    with pytest.raises(ApiError) as told:
-        read(Part, {}, "input[2].content[0]")
-    assert told.value.param == "input[2].content[0].text"
 
 
 def test_what_is_sampled_with_goes_on_as_it_came_and_nothing_else_does() -> None:
@@ -127,18 +120,6 @@ def test_what_is_chosen_must_be_there(choice: str, allowed: set[str] | None, fin
     with pytest.raises(ApiError) as told:
         check_choice(choice, names, tools, "tool_choice")
     assert told.value.param == "tool_choice"
-
-
-def test_a_call_cannot_be_required_where_there_is_no_tool() -> None:
-    with pytest.raises(ApiError):
-        check_choice("required", None, [], "tool_choice")
-
-
-def test_two_tools_of_one_name_are_refused() -> None:
-    tool = tool_spec("f", None, None, "", [])
-    with pytest.raises(ApiError) as told:
-        check_names([tool, tool])
-    assert told.value.param == "tools"
 
 
 WILD = r"^(?!\.)[a-z.]+@[a-z]+$"
