@@ -164,7 +164,7 @@ def by_template(
     if call.runs != "freely" or call.echoed or preview.fails:
         return None
     pinned = getattr(tool, "pinned", None)
-    now_called = CallNow(
+    called = CallNow(
         spec=tool.spec,
         pinned=pinned if isinstance(pinned, str) else None,
         arguments=call.arguments,
@@ -173,7 +173,7 @@ def by_template(
         nested=nested,
         at=now,
     )
-    if (found := templates.covering(now_called)) is None:
+    if (found := templates.covering(called)) is None:
         return None
     return covered(found, tool.spec, tool.spec.effects_of(call.arguments))
 
@@ -262,9 +262,15 @@ class CallApprovals:
         if conversation.templates is None or call.name not in self._session.specs:
             return None, ""
         preview, tool = await self.preview(call), conversation.registry.get(call.name)
-        run: dict[str, Any] = {"roots": header.roots, "nested": bool(header.parent)}
-        now = conversation.now()
-        decision = by_template(conversation.templates, call, tool, preview, now=now, **run)
+        decision = by_template(
+            conversation.templates,
+            call,
+            tool,
+            preview,
+            roots=header.roots,
+            nested=bool(header.parent),
+            now=conversation.now(),
+        )
         return decision, preview.state
 
     # --- asking in place ---
