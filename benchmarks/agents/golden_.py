@@ -8,7 +8,8 @@ from pathlib import Path
 
 from agents import ANSWER, Agent
 from agents.mlx_tools_ import Subject as Recorded
-from mlx_tools.golden import make_golden, read_session, replay_file, write_golden
+from mlx_tools.golden import Golden, make_golden, replay_file, write_golden
+from mlx_tools.store import load
 from mlx_tools.tools import Registry
 
 
@@ -21,7 +22,7 @@ def record(steps: int, path: Path, name: str) -> None:
         assert run.folder is not None
         (session,) = run.folder.rglob("transcript.jsonl")
         golden = make_golden(
-            read_session(session), name=name, registry=Registry(run.tools), source="scripted"
+            Golden.of(load(session)), name=name, registry=Registry(run.tools), source="scripted"
         )
         write_golden(golden, path)
     finally:
