@@ -31,11 +31,6 @@ def bare(content: str) -> Reading:
 # --- messages as they should be ---------------------------------------------------------------
 
 
-def test_a_call_and_an_answer_are_read() -> None:
-    assert read(CALL) == Reading(messages=(CALLED,), counted=CALL, clean=True)
-    assert read(ANSWER) == Reading(messages=(ANSWERED,), counted=ANSWER, clean=True)
-
-
 BROKEN_CALL = '{"type":"tool_call","name":"b" oops}'
 CLOSED = FinalAnswer(ANSWERED.content, (), ("missing_closers",))
 NO_ARGUMENTS = ToolCall("a", {}, None, ("missing_arguments",))
@@ -45,6 +40,8 @@ ONE_CALL = ReadingRules(max_calls=1)
 
 READ: dict[str, tuple[str, tuple[Any, ...], str | None, dict[str, Any]]] = {
     # By what it shows: the text, its messages, the error's code, and what else is read.
+    "a call": (CALL, (CALLED,), None, {"counted": CALL, "clean": True, "dropped": ()}),
+    "an answer": (ANSWER, (ANSWERED,), None, {"counted": ANSWER, "clean": True, "dropped": ()}),
     "an id is kept": (
         '{"type":"tool_call","id":"c1","name":"a","arguments":{}}',
         *((ToolCall("a", {}, "c1"),), None, {"clean": True}),

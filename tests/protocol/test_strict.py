@@ -40,18 +40,13 @@ def as_messages(text: str) -> list[str]:
 
 @needs_suites
 @pytest.mark.parametrize("path", named("n_"), ids=lambda path: path.stem)
-def test_strict_reading_accepts_none_that_must_be_refused(path: Path) -> None:
+def test_none_that_must_be_refused_is_strict_json_or_runs_a_mutating_tool_freely(
+    path: Path,
+) -> None:
     for text in texts_of(path):
         for message in as_messages(text):
             with pytest.raises(Unreadable):
                 loads(message)
-
-
-@needs_suites
-@pytest.mark.parametrize("path", named("n_"), ids=lambda path: path.stem)
-def test_none_that_must_be_refused_runs_a_mutating_tool_freely(path: Path) -> None:
-    for text in texts_of(path):
-        for message in as_messages(text):
             for mutates in (True, False):
                 rules = ReadingRules(mutates=lambda name, args, it=mutates: it)
                 reading = read(message, "stop", rules)
