@@ -105,3 +105,10 @@ def test_each_platform_gets_its_own_build_of_mlx() -> None:
     assert "mlx-cpu" not in mac
     assert "mlx-metal" not in linux
     assert not any(name.startswith("mlx") for name in old_mac)
+
+
+def test_the_environment_of_the_benchmarks_has_all_that_the_package_needs() -> None:
+    text = (ROOT / "benchmarks" / "peers.txt").read_text(encoding="utf-8")
+    there = set(re.findall(r"^([\w.-]+)==", text, re.MULTILINE))
+    needed = {canonicalize_name(Requirement(one).name) for one in PROJECT["dependencies"]}
+    assert needed <= there, "python benchmarks/run.py --lock"
