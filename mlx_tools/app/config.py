@@ -39,6 +39,9 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables with our prefix that are no settings: where folders are, and where test suites are."""
 
+COMPLETION_SECONDS = 120.0
+"""What one completion may take, however short the whole run is: that ends it anyway."""
+
 PROFILES = "profiles"
 """The table of the user's file that holds the profiles, each a table of settings."""
 
@@ -131,7 +134,9 @@ class Configuration:
         """The limits that hold, in their own units."""
         values = self.settings.limits.model_dump().items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
-        seconds["idle_timeout"] = max(seconds["completion_timeout"] / 2, 0.001)
+        completion = max(2 / 5 * seconds["total_timeout"], COMPLETION_SECONDS)
+        # A server that says nothing for half of that will not say more.
+        seconds |= {"completion_timeout": completion, "idle_timeout": completion / 2}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
     def over(

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal
 
 from msgspec import Struct
@@ -94,19 +94,14 @@ def setting(
     return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
 
-def _read_by(reader: str, value: Any) -> list[Any]:
-    """What a function of the toolbox makes of each of several texts. Raises `UsageError`."""
-    from mlx_tools import toolbox
+def _origins(value: Any) -> None:
+    from mlx_tools.toolbox import UrlRefused, read_url
 
     try:
-        return [getattr(toolbox, reader)(text) for text in value]
-    except toolbox.UrlRefused as error:
+        if any(read_url(text).path != "/" for text in value):
+            raise UsageError("an origin has no path")
+    except UrlRefused as error:
         raise UsageError(str(error)) from None
-
-
-def _origins(value: Any) -> None:
-    if any(target.path != "/" for target in _read_by("read_url", value)):
-        raise UsageError("an origin has no path")
 
 
 def _database(value: Any) -> None:
@@ -144,10 +139,6 @@ RATE_TABLE: Tested = {
 ADDRESSES: Tested = {
     "allowed": "an address such as http://127.0.0.1:8080, or a list of several",
     "test": lambda value: [parse_address(url) for url in addresses(value)],
-}
-DOMAINS: Tested = {
-    "allowed": "a list of domains such as example.org; each means all names below it",
-    "test": partial(_read_by, "read_domain"),
 }
 
 Names = tuple[str, ...]
@@ -230,21 +221,12 @@ class PolicySection(Section):
         "What becomes of calls that may use the network once a tool has shown private data, "
         "such as your files",
     )
-    redact: bool = setting("only_true", "Secrets of known kinds are taken out of what tools return")
-    redact_paths: bool = setting("only_true", "Paths are taken out of what tools return, too")
+    redact_paths: bool = setting(
+        "only_true", "Paths are taken out of what tools return, too, as secrets are"
+    )
 
 
 class WebSettings(Section):
-    domains: Names = setting(
-        "never", "The only domains that fetch_url asks; empty: any on the internet", **DOMAINS
-    )
-    blocked_domains: Names = setting("add", "Domains that fetch_url never asks; adds up", **DOMAINS)
-    local_hosts: Names = setting(
-        "never",
-        "Hosts of this machine or its network that fetch_url may ask besides, each with its port",
-        allowed="a list of hosts, each with its port, such as localhost:8080",
-        test=partial(_read_by, "read_local"),
-    )
     searxng: str | None = setting(
         "never",
         "The address of a SearXNG, which web_search asks in place of other engines",
@@ -262,15 +244,11 @@ class ToolSettings(Section):
         group="policy",
         allowed="a list of folders, each DIR, DIR:ro or DIR:rw, with :PATTERN behind it or not",
     )
-    disabled: Names = setting("add", "Tools that are switched off; adds up", **TOOLS)
     commands: tuple[Program, ...] = setting(
         "never",
         "Programs that run_command may run besides its own, with any arguments; they are "
         "looked for in the system's folders alone",
         allowed="a list of programs by name, without a folder",
-    )
-    notes: Root | None = setting(
-        "never", "The folder of the notes; without it, notes in the data folder", allowed="a folder"
     )
     cache: Literal["off", "run", "session"] = setting(
         "stricter",
@@ -292,14 +270,12 @@ class LimitsSection(Section):
     )
     total_timeout_ms: Milliseconds = setting(
         "lower",
-        "Time for the whole run; time waiting for a person does not count",
+        "Time for the whole run; time waiting for a person does not count. One completion may "
+        "take two fifths of it, two minutes at least",
         option="--timeout SECONDS",
         env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
         group="run",
         scale=1000,
-    )
-    completion_timeout_ms: Milliseconds = setting(
-        "lower", "Time for one completion; a server may be silent for half of it"
     )
     tool_timeout_ms: Milliseconds = setting(
         "lower",
@@ -511,9 +487,6 @@ class GatewaySettings(Section):
         option="--allow-origin O",
         group="gateway",
         allowed="a list of origins",
-    )
-    concurrency: int = setting(
-        "never", "Requests that are served at the same time", ge=1, le=10_000
     )
     approvals: Literal["person", "client"] = setting(
         "never",

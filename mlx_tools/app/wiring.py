@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from mlx_tools.app.config import Configuration
+from mlx_tools.app.guard import AT_ONCE
 from mlx_tools.app.jobs import approval_templates, jobs_of, roots_of, session_store
 from mlx_tools.app.settings import addresses
 from mlx_tools.backends import (
@@ -85,6 +86,11 @@ class RunOptions(Struct, frozen=True, kw_only=True):
         """The model that was named: here, or by the settings."""
         return self.model or self.configuration.settings.model.name
 
+    @property
+    def slots(self) -> int:
+        """How many requests are served at once."""
+        return AT_ONCE * max(1, len(addresses(self.configuration.settings.backend.url)))
+
 
 def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:
     """The tools that exist under these settings, the switched-off ones among them. ``jobs`` is what
@@ -103,8 +109,6 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     off: dict[str, str] = {}
     if not settings.enabled:
         off["*"] = f"tools are turned off by {configuration.named_by('enabled')}"
-    for pattern in settings.tools.disabled:
-        off[pattern] = f"switched off by {configuration.named_by('tools.disabled')}"
     own = settings.tools
     collection = ToolCollection()
     for name, on in collection.said().switched.items():
@@ -113,9 +117,9 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     registry = Registry(switched_off=off).with_builtin(
         roots=own.roots,
         commands=own.commands,
-        notes=own.notes or data_dir() / "notes",
+        notes=data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
-        web=WebOptions(**settings.web.model_dump()),
+        web=WebOptions(searxng=settings.web.searxng),
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)
     _add_bound(registry, own.roots)
@@ -166,7 +170,6 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.deny", values.deny),
         ("policy.ask", values.ask),
         ("policy.rate_limits", values.rate_limits),
-        ("tools.disabled", configuration.settings.tools.disabled),
     ):
         for name in names:
             if registry.named(name) in known or name in offered:

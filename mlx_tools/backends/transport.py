@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 START_HINT: Final = "start one, e.g. mlx_lm.server --model MODEL, or name another with --url"
 LOG_HINT: Final = "see the server's log; ask again"
 MORE_TIME_HINT: Final = (
-    "allow more time: limits.completion_timeout_ms for one completion, --timeout for all; "
-    "or fewer tokens: --max-tokens"
+    "allow more time with --timeout, of which a completion gets two fifths, or fewer tokens with "
+    "--max-tokens"
 )
 
 CONNECT_TIMEOUT: Final = 10.0

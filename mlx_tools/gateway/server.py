@@ -359,6 +359,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     Raises `UsageError` where its port cannot be had, and what `mlx_tools.app.found` raises.
     """
     own = options.configuration.settings.gateway
+    slots = options.slots
     models = ServedModels(options, note)
     meters = Meters()
     store = session_store(options.configuration)
@@ -366,8 +367,8 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     runs = make(
         options.configuration,
         models,
-        Admission(own.concurrency, own.concurrency + WAITING, time.monotonic),
-        own.concurrency + WAITING,
+        Admission(slots, slots + WAITING, time.monotonic),
+        slots + WAITING,
         note,
         webhooks=Webhooks.of(options.configuration),
         meters=meters,
@@ -375,7 +376,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     person = Person(store.secret, time.time)
     gateway = Gateway(
         models,
-        Admission(own.concurrency, WAITING, time.monotonic),
+        Admission(slots, WAITING, time.monotonic),
         meters=meters,
         temperature=options.configuration.settings.model.temperature,
         runs=runs,

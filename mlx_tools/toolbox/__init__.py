@@ -47,8 +47,6 @@ if TYPE_CHECKING:
         Target,
         UrlRefused,
         is_public,
-        read_domain,
-        read_local,
         read_url,
     )
     from mlx_tools.toolbox.web_fetch import Fetcher

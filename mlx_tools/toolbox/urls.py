@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote, urljoin
 
 from msgspec import Struct
 
@@ -123,18 +123,6 @@ def joined(base: Target, location: str, local: Collection[str] = ()) -> Target:
     if found.place in local and found.place != base.place:
         raise UrlRefused(f"{base.host} leads on to {found.authority}, which no other page may")
     return found
-
-
-def is_within(host: str, domains: tuple[str, ...]) -> bool:
-    return any(host == domain or host.endswith("." + domain) for domain in domains)
-
-
-def read_domain(text: str) -> str:
-    """A domain as hosts are compared with it. Raises UrlRefused for what is none."""
-    host = text.strip().lower().removeprefix("*.")
-    if urlsplit("//" + host).netloc != host or ":" in host or "@" in host:
-        raise UrlRefused(f"{text[:100]!r} is no domain")
-    return _check_far(_name(host))
 
 
 def _split(authority: str) -> tuple[str, int | None]:

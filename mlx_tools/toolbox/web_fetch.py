@@ -24,7 +24,6 @@ from mlx_tools.toolbox.urls import (
     UrlRefused,
     is_near,
     is_public,
-    is_within,
     joined,
 )
 from mlx_tools.toolbox.web_text import ENCODING, Media, is_html, media_of, read_body, text_of
@@ -78,16 +77,12 @@ class FetchedPage:
 class Fetcher(Struct, frozen=True, kw_only=True):
     """Fetches pages.
 
-    ``domains`` are the only ones, with all below them, where there are any; ``blocked`` are left
-    out in any case. ``local`` are hosts of this machine or its neighbours that may be asked, each
-    with its port, as `read_local` writes them. ``may_ask`` says whether an address is asked;
-    ``resolve`` looks names up. ``idle`` is how many seconds a server may be silent, ``context`` the
-    TLS context, None for the one that trusts the usual authorities, ``max_bytes`` how much of a
-    body is read.
+    ``local`` are hosts of this machine or its neighbours that may be asked, each with its port, as
+    `read_local` writes them. ``may_ask`` says whether an address is asked; ``resolve`` looks names
+    up. ``idle`` is how many seconds a server may be silent, ``context`` the TLS context, None for
+    the one that trusts the usual authorities, ``max_bytes`` how much of a body is read.
     """
 
-    domains: tuple[str, ...] = ()
-    blocked: tuple[str, ...] = ()
     local: frozenset[str] = frozenset()
     ports: frozenset[int] = ALLOWED_PORTS
     may_ask: Callable[[Address], bool] = is_public
@@ -129,14 +124,9 @@ class Fetcher(Struct, frozen=True, kw_only=True):
 
     def check(self, target: Target) -> None:
         """Check all that needs no look-up of the name. Raises UrlRefused."""
-        local = target.place in self.local
-        if not local and target.port not in self.ports:
+        if target.place not in self.local and target.port not in self.ports:
             listed = ", ".join(map(str, sorted(self.ports)))
             raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
-        if is_within(target.host, self.blocked):
-            raise UrlRefused(f"{target.host} is blocked by web.blocked_domains")
-        if self.domains and not local and not is_within(target.host, self.domains):
-            raise UrlRefused(f"{target.host} is not among web.domains")
 
     async def _look_up(self, target: Target) -> list[Address]:
         try:

@@ -16,7 +16,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
-from mlx_tools.toolbox.urls import UrlRefused, read_domain, read_local, read_url
+from mlx_tools.toolbox.urls import UrlRefused, read_local, read_url
 from mlx_tools.toolbox.web_fetch import Fetcher, page_text
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
@@ -36,31 +36,26 @@ DEFAULT_ENGINES: Final = ("duckduckgo", "brave", "mojeek")
 
 class WebOptions(Struct, frozen=True, kw_only=True):
     """``seconds`` is what one page or search may take; ``max_bytes`` how much of a page is read,
-    before and after unpacking. Pages are fetched from ``domains`` alone, with all below them, where
-    there are any, and never from ``blocked_domains``; of this machine and its neighbours from
+    before and after unpacking. Of this machine and its neighbours pages are fetched from
     ``local_hosts`` alone, each with its port. ``engines`` are asked by searches, in turn; in their
     place the SearXNG at the address ``searxng``, where there is one.
     """
 
     seconds: float = 20.0
     max_bytes: int = 3_000_000
-    domains: tuple[str, ...] = ()
-    blocked_domains: tuple[str, ...] = ()
     local_hosts: tuple[str, ...] = ()
     engines: tuple[str, ...] = DEFAULT_ENGINES
     searxng: str | None = None
 
     def fetcher(self) -> Fetcher:
-        """A fetcher of pages under these options. Raises UsageError for what is no domain, or no
-        host with its port."""
-        return Fetcher(
-            domains=_read("web.domains", self.domains),
-            blocked=_read("web.blocked_domains", self.blocked_domains),
-            local=frozenset(
-                _read("web.local_hosts", self.local_hosts, read_local, "localhost:8080")
-            ),
-            max_bytes=self.max_bytes,
-        )
+        """A fetcher of pages under these options. Raises UsageError for what is no host with its
+        port."""
+        try:
+            local = frozenset(map(read_local, self.local_hosts))
+        except UrlRefused as error:
+            hint = "write one such as localhost:8080"
+            raise UsageError(f"local_hosts: {error}", hint=hint) from None
+        return Fetcher(local=local, max_bytes=self.max_bytes)
 
     def search(self) -> Tool:
         """``web_search`` under these options, disabled where it cannot be."""
@@ -69,18 +64,6 @@ class WebOptions(Struct, frozen=True, kw_only=True):
         if own is None:
             tool.unusable = missing
         return tool
-
-
-def _read(
-    key: str,
-    texts: tuple[str, ...],
-    read: Callable[[str], str] = read_domain,
-    example: str = "example.org",
-) -> tuple[str, ...]:
-    try:
-        return tuple(map(read, texts))
-    except UrlRefused as error:
-        raise UsageError(f"{key}: {error}", hint=f"write one such as {example}") from None
 
 
 @contextlib.asynccontextmanager

@@ -118,11 +118,11 @@ def test_any_tool_is_switched_off_and_on(run: Run, home: Path) -> None:
         assert rows(run)[name]["enabled"] is True
 
 
-def test_what_else_keeps_a_tool_off_is_told(run: Run, environ: Any) -> None:
-    environ(TOOLS_DISABLED="clock")
+def test_what_else_keeps_a_tool_off_is_told(run: Run, configure: Any) -> None:
+    written = configure("enabled = false\n")
     told = run("tools", "enable", "clock")
     assert told.code == 0
-    assert told.error.endswith("clock: it is disabled: switched off by MLX_TOOLS_TOOLS_DISABLED")
+    assert f"clock: it is disabled: tools are turned off by {written}: enabled" in told.error
 
 
 def test_a_new_tool_is_named_as_one_would_type_it(run: Run) -> None:
@@ -194,13 +194,6 @@ def test_a_mistake_is_one_line(run: Run, home: Path, arguments: tuple[str, ...],
     result = run("tools", *arguments)
     assert result.code == 2
     assert said in result.error
-
-
-def test_a_project_can_switch_a_tool_off(run: Run, home: Path) -> None:
-    make_folder(home / "here")
-    run("tools", "add", "echo", "--yes")
-    Path("mlx-tools.toml").write_text('[tools]\ndisabled = ["plugin:folder"]\n')
-    assert "switched off by" in str(rows(run)["echo"]["disabled_reason"])
 
 
 # --- a tool that is being made ----------------------------------------------------------------

@@ -25,8 +25,8 @@ def test_the_list_has_a_json_object_a_tool(run: Any) -> None:
     assert not rows["file_access"]["enabled"] and "--root" in rows["file_access"]["disabled_reason"]
 
 
-def test_the_list_follows_the_policy(run: Any, environ: Any) -> None:
-    environ(TOOLS_DISABLED="clock")
+def test_the_list_follows_the_policy(run: Any) -> None:
+    run("tools", "disable", "clock")
     rows = run("tools", "list", "--json", "--tools", "clock", "--root", ".").lines
     assert {r["name"]: (r["enabled"], r["permitted"]) for r in rows if r["name"] in EVERYWHERE} == {
         "calculator": (True, False),
@@ -36,8 +36,7 @@ def test_the_list_follows_the_policy(run: Any, environ: Any) -> None:
         "tool_search": (True, False),
         "read_artifact": (True, False),
     }
-    assert "MLX_TOOLS_TOOLS_DISABLED" in rows[1]["disabled_reason"]
-    environ(TOOLS_DISABLED="plugin:builtin/cl*")
+    assert "mlx-tools tools enable clock" in rows[1]["disabled_reason"]
     rows = run("tools", "list", "--json", "--tools", "plugin:builtin", "--root", ".").lines
     assert [r["name"] for r in rows if r["name"] in EVERYWHERE and not r["permitted"]] == ["clock"]
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app import config, registry_of
+from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, Limits, Policy, decide
-from mlx_tools.tools import ToolError
 
 # --- defaults -----------------------------------------------------------------------------------
 
@@ -144,8 +142,6 @@ def test_the_usual_words_switch_on(place: Any, word: str) -> None:
         ("[polcy]\nallow = []\n", "polcy", "did you mean policy?"),
         ("[policy]\nseed = 3\n", "policy.seed", "did you mean model.seed?"),
         ("limits = 3\n", "limits", "[limits]"),
-        ("[web]\ndomains = ['https://a.org']\n", "web.domains", "a list of domains"),
-        ("[web]\ndomains = 'a.org'\n", "web.domains", "a list of domains"),
         ("[policy]\nrate_limits = ['x']\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nrate_limits = {x = 3}\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nrate_limits = {x = '3/fortnight'}\n", "policy.rate_limits", "10/minute"),
@@ -318,7 +314,7 @@ def test_a_project_file_may_tighten(place: Any) -> None:
         "[policy]\napprove = 'always'\n",
         "enabled = false\n[routing]\nlocal_enabled = false\n[policy]\nallow = ['clock']\n"
         "deny = ['notes_*']\nask = ['*']\ndry_run = true\nlocal_only = true\napprove = 'never'\n"
-        "[limits]\nmax_iterations = 2\ntool_timeout_ms = 5\n[tools]\ndisabled = ['calculator']\n"
+        "[limits]\nmax_iterations = 2\ntool_timeout_ms = 5\n"
         "[model]\nprompt_style = 'xml'\n[prompt]\nproject_context = 'A.'\n",
     )
     settings = loaded.settings
@@ -327,29 +323,9 @@ def test_a_project_file_may_tighten(place: Any) -> None:
     assert loaded.policy().local_only and loaded.policy().dry_run
 
 
-def test_domains_that_are_blocked_add_up_to_what_fetch_url_never_asks(place: Any) -> None:
-    user = "[web]\nblocked_domains = ['a.org']\n"
-    loaded = place.load(user, "[web]\nblocked_domains = ['b.org']\n")
-    assert loaded.settings.web.blocked_domains == ("a.org", "b.org")
-    fetch = registry_of(loaded).get("fetch_url")
-    for host in ("x.a.org", "b.org"):
-        with pytest.raises(ToolError, match=f"{host} is blocked by web.blocked_domains"):
-            asyncio.run(fetch.call({"url": f"https://{host}/"}))
-
-
-def test_local_hosts_are_the_users_to_open(place: Any) -> None:
-    loaded = place.load("[web]\nlocal_hosts = ['LocalHost:8080', '[::1]:80']\n", "")
-    assert loaded.settings.web.local_hosts == ("LocalHost:8080", "[::1]:80")
-    assert registry_of(loaded).get("fetch_url")
-    for wrong in ("localhost", "http://localhost:80", "localhost:80/x", "a b:80", ":80", "x:99999"):
-        with pytest.raises(ConfigErrors, match="each with its port"):
-            place.load(f"[web]\nlocal_hosts = ['{wrong}']\n", "")
-
-
 @pytest.mark.parametrize(
     ("user", "project"),
     [
-        ("", "web.local_hosts = ['localhost:8080']"),
         ("", "policy.allow = ['run_command']"),
         ("", "policy.allow = ['*']"),
         ("", "policy.allow = ['plugin:x']"),
@@ -363,8 +339,7 @@ def test_local_hosts_are_the_users_to_open(place: Any) -> None:
         ("", "limits.max_observation_chars = 100000"),
         ("enabled = false", "enabled = true"),
         ("", "tools.roots = ['/']"),
-        ("", "web.domains = []"),
-        ("", "policy.redact = false"),
+        ("", "web.searxng = 'http://127.0.0.1:1'"),
         ("policy.redact_paths = true", "policy.redact_paths = false"),
         ("", "policy.ask_effects = ['write']"),
         (RATES, "policy.session_rate_limit = '101/hour'"),
@@ -394,7 +369,7 @@ def test_a_project_file_that_would_raise_a_rate_is_a_fault(place: Any, rate: str
 PLUGINS = ["plugin:weather", "plugin:weather/get_*", "plugin:w*", "plugin:*"]
 
 
-@pytest.mark.parametrize("key", ["policy.allow", "policy.deny", "policy.ask", "tools.disabled"])
+@pytest.mark.parametrize("key", ["policy.allow", "policy.deny", "policy.ask"])
 def test_tools_may_be_named_by_their_plugin_wherever_tools_are_named(place: Any, key: str) -> None:
     section, name = key.split(".")
     in_file = place.load(f"[{section}]\n{name} = {PLUGINS}\n")

@@ -22,7 +22,6 @@ ALL_SET = """
 allow = ["*"]
 session_rate_limit = "100/hour"
 network_after_read = "ask"
-redact = false
 redact_paths = true
 
 [policy.rate_limits]
@@ -38,7 +37,6 @@ def test_the_policy_has_what_the_settings_say(place: Any) -> None:
         rate_limits={"web_search": "10/minute", "notes_*": "100/hour", "plugin:weather/*": "1/day"},
         session_rate_limit="100/hour",
         network_after_read="ask",
-        redact=False,
         redact_paths=True,
     )
     default = place.load().policy()
@@ -50,7 +48,6 @@ def test_the_environment_writes_rates_with_commas_and_adds_up(place: Any) -> Non
         "MLX_TOOLS_POLICY_RATE_LIMITS": " web_search = 99/minute , fetch_url=1/second,",
         "MLX_TOOLS_POLICY_SESSION_RATE_LIMIT": "5/day",
         "MLX_TOOLS_POLICY_NETWORK_AFTER_READ": "deny",
-        "MLX_TOOLS_POLICY_REDACT": "yes",
         "MLX_TOOLS_POLICY_REDACT_PATHS": "no",
     }
     loaded = place.load(ALL_SET, environ=variables)
@@ -74,14 +71,13 @@ def test_a_variable_that_is_no_table_of_rates_is_a_fault(place: Any, text: str) 
 
 def test_a_project_file_may_lower_rates_and_add_some(place: Any) -> None:
     project = (
-        "[policy]\nsession_rate_limit = '100/day'\nnetwork_after_read = 'deny'\nredact = true\n"
+        "[policy]\nsession_rate_limit = '100/day'\nnetwork_after_read = 'deny'\n"
         "[policy.rate_limits]\nweb_search = '9/minute'\n'*' = '1000/hour'\n"
     )
     policy = place.load(ALL_SET, project).policy()
     assert policy.rate_limits["web_search"] == "9/minute"
     assert policy.rate_limits["*"] == "1000/hour" and policy.rate_limits["notes_*"] == "100/hour"
     assert (policy.session_rate_limit, policy.network_after_read) == ("100/day", "deny")
-    assert policy.redacts
     assert place.load("", "[policy]\nsession_rate_limit = '9/day'\n").policy().session_rate_limit
 
 
@@ -101,11 +97,6 @@ def test_a_users_own_choice_of_what_asks_holds_beside_a_projects_list_of_tools(
         for name in ("create_file", "notes_create"):
             spec = ToolSpec(name, effects=frozenset({"write"}))
             assert decide(policy, spec, name, {}, runs="freely").decision == "allow"
-
-
-def test_a_project_list_of_tools_switches_no_redaction_on(place: Any) -> None:
-    user = "[policy]\nallow = ['*']\nredact = false\n"
-    assert not place.load(user, "[policy]\nallow = ['clock']\n").policy().redacts
 
 
 # --- what is watched ---
@@ -137,7 +128,6 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "policy.rate_limits": st.dictionaries(PATTERNS, RATES, max_size=2),
     "policy.session_rate_limit": RATES,
     "policy.network_after_read": st.sampled_from(["allow", "ask", "deny"]),
-    "policy.redact": st.booleans(),
     "policy.redact_paths": st.booleans(),
 }
 VALUES = st.fixed_dictionaries({}, optional=KEYS)

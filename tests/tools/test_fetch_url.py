@@ -313,25 +313,6 @@ def test_an_answer_that_is_no_page_says_so(status: str) -> None:
 # --- settings and policy ---
 
 
-def test_only_the_domains_that_were_named_are_asked() -> None:
-    names = Names({name: ["127.0.0.1"] for name in ("a.test", "x.a.test", "b.test")})
-    with site(HELLO) as server:
-        fetcher = fetching(server, names=names, domains=("a.test",), blocked=("bad.a.test",))
-        assert text(fetched(fetcher, server.url(host="x.a.test")))
-        for host, why in (("b.test", "web.domains"), ("x.bad.a.test", "web.blocked_domains")):
-            code, words = refusal(fetched(fetcher, server.url(host=host)))
-            assert code == "not_allowed" and why in words
-        assert server.connected == 1
-
-
-def test_a_redirect_does_not_lead_out_of_the_domains() -> None:
-    names = Names({"a.test": ["127.0.0.1"], "b.test": ["127.0.0.1"]})
-    with site(lambda asked: asked.lead_to(server.url(host="b.test"))) as server:
-        fetcher = fetching(server, names=names, domains=("a.test",))
-        assert "web.domains" in refusal(fetched(fetcher, server.url(host="a.test")))[1]
-        assert server.connected == 1
-
-
 def test_local_only_holds_in_the_tool_itself_too() -> None:
     with site(HELLO) as server:
         narrowed = Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], local_only=True))

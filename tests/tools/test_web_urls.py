@@ -16,9 +16,7 @@ from mlx_tools.toolbox.urls import (
     MAX_CHARS,
     UrlRefused,
     is_public,
-    is_within,
     joined,
-    read_domain,
     read_url,
 )
 from mlx_tools.toolbox.web_fetch import Fetcher, system_resolve
@@ -133,21 +131,6 @@ def test_a_place_is_seen_from_where_it_was_named(place: str, url: str) -> None:
 def test_a_place_that_is_no_url_is_refused(place: str) -> None:
     with pytest.raises(UrlRefused, match=r"^(example\.org|the server) leads on to"):
         joined(read_url("https://example.org/x/a"), place)
-
-
-def test_a_domain_means_itself_and_what_is_below_it() -> None:
-    domains = (read_domain("Example.org"), read_domain("*.b.net"), read_domain("bücher.de"))
-    assert domains == ("example.org", "b.net", "xn--bcher-kva.de")
-    assert is_within("example.org", domains) and is_within("a.b.net", domains)
-    assert not is_within("notexample.org", domains) and not is_within("example.org.uk", domains)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a b.org", "https://a.org", "a.org/x", "u@a.org", "a.org:80", "x"]
-)
-def test_what_is_no_domain_is_refused(text: str) -> None:
-    with pytest.raises(UrlRefused):
-        read_domain(text)
 
 
 def test_only_some_ports_are_asked() -> None:

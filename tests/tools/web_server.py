@@ -171,13 +171,9 @@ def fetching(
     max_bytes: int = 3_000_000,
     idle: float = 10.0,
     context: ssl.SSLContext | None = None,
-    domains: tuple[str, ...] = (),
-    blocked: tuple[str, ...] = (),
 ) -> Fetcher:
     """A fetcher that may ask this server alone."""
     return Fetcher(
-        domains=domains,
-        blocked=blocked,
         ports=frozenset((server.port,)),
         may_ask=may_ask,
         resolve=names or Names(),
