@@ -281,7 +281,7 @@ class ServerProcess:
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
                 [*SUPERVISED, *program, *arguments],
-                stdin=subprocess.PIPE,  # its lifeline: see supervise.py
+                stdin=subprocess.PIPE,  # its lifeline: see process.py
                 stdout=descriptor,
                 stderr=descriptor,
                 env=dict(environment),

@@ -19,7 +19,7 @@ from mlx_tools.paths import to_install
 from mlx_tools.process import visible
 from mlx_tools.store import Root
 from mlx_tools.toolbox.file_access import open_below
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
 
 MAX_BYTES: Final = 500_000_000
@@ -45,8 +45,8 @@ def describe_image(roots: Sequence[Root], find: Find | None = None) -> Tool:
 
     async def run(arguments: Mapping[str, Any]) -> str:
         question = str(arguments.get("question") or words.notices["question"])
-        asked = {"task": "describe", "question": question, "most": MAX_TOKENS}
-        return await _told_of(roots, arguments["path"], "mlx_vlm", found, asked)
+        asked = {"question": question, "most": MAX_TOKENS}
+        return await _told_of(roots, arguments["path"], "describe", "mlx_vlm", found, asked)
 
     return Tool(words.spec(_READ, private=True), run)
 
@@ -58,12 +58,11 @@ def transcribe_audio(roots: Sequence[Root], find: Find | None = None) -> Tool:
 
     async def run(arguments: Mapping[str, Any]) -> str:
         asked = {
-            "task": "transcribe",
             "language": arguments.get("language"),
             "ffmpeg": shutil.which("ffmpeg"),
             "most": MAX_SECONDS_OF_SOUND,
         }
-        return await _told_of(roots, arguments["path"], "mlx_whisper", found, asked)
+        return await _told_of(roots, arguments["path"], "transcribe", "mlx_whisper", found, asked)
 
     return Tool(words.spec(_READ, private=True), run)
 
@@ -128,7 +127,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 async def _told_of(
-    roots: Sequence[Root], path: str, package: str, find: Find, asked: dict[str, Any]
+    roots: Sequence[Root], path: str, work: str, package: str, find: Find, asked: dict[str, Any]
 ) -> str:
     """What a model tells of a file. Raises ToolError."""
     model = find()
@@ -142,13 +141,13 @@ async def _told_of(
         if os.fstat(file).st_size > MAX_BYTES:
             raise ToolError(f"{path} has more than {MAX_BYTES // 1_000_000} MB")
         question = {**asked, "model": model, "file": file}
-        told = await ask_script("media_script", package, question, bounds, (file,))
+        told = await ask_apart(f"isolated.{work}", package, question, bounds, (file,))
     except WorkerFailed as error:
+        if error.problem:
+            raise ToolError(f"{path} cannot be read: {error.problem}") from None
         why = f"took more than {seconds:g} s" if error.beyond else "failed"
         code: ErrorCode = "timeout" if error.beyond else "tool_error"
         raise ToolError(f"the model {why}", code=code) from None
     finally:
         os.close(file)
-    if "problem" in told:
-        raise ToolError(f"{path} cannot be read: {told['problem']}")
     return visible(str(told["text"]))

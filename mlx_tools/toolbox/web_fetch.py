@@ -27,7 +27,7 @@ from mlx_tools.toolbox.urls import (
     joined,
 )
 from mlx_tools.toolbox.web_text import ENCODING, Media, is_html, media_of, read_body, text_of
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import ToolError, submit
 from mlx_tools.transcript import Source
 
@@ -255,7 +255,7 @@ async def page_text(page: FetchedPage, seconds: float) -> tuple[Source, bool]:
     question = {"html": text, "url": url, "most": MAX_TEXT}
     bounds = Bounds(seconds=seconds, cpu_seconds=CPU_SECONDS, memory_mb=MEMORY_MB)
     try:
-        found = await ask_script("page_script", "justhtml", question, bounds)
+        found = await ask_apart("html_text.read_html", "justhtml", question, bounds)
         title, body = visible(str(found["title"])), visible(str(found["text"]))
     except WorkerFailed as error:
         why = "it would take too much time or memory" if error.beyond else "its reader failed"

@@ -18,7 +18,7 @@ from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import UrlRefused, read_local, read_url
 from mlx_tools.toolbox.web_fetch import Fetcher, page_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
 from mlx_tools.transcript import Source, Sources
 
@@ -114,7 +114,7 @@ def web_search(
             hint=f"some of {', '.join(ENGINES)}",
         )
     words = words_of("web_search")
-    ask = search or functools.partial(ask_engines, tuple(engines), ask_script)
+    ask = search or functools.partial(ask_engines, tuple(engines), ask_apart)
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
         async with _in_time("web_search", "the search", seconds) as limit:
@@ -163,11 +163,11 @@ def missing() -> str | None:
     return f"the package ddgs is not installed ({to_install('web')})"
 
 
-AskScript = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]]]
+AskApart = Callable[[str, str, dict[str, Any], Bounds], Awaitable[dict[str, Any]]]
 
 
 async def ask_engines(
-    engines: Sequence[str], ask: AskScript, query: str, most: int, seconds: float
+    engines: Sequence[str], ask: AskApart, query: str, most: int, seconds: float
 ) -> list[Mapping[str, Any]]:
     """The hits of the first of these engines that has any, each asked by way of the package
     ``ddgs`` in a process of its own. The next one hears of a query only where those before it found
@@ -178,16 +178,14 @@ async def ask_engines(
     for engine in engines:
         question = {"query": query, "engine": engine, "most": most, "seconds": share}
         try:
-            found = await ask("search_script", "ddgs", question, bounds)
+            hits = (await ask("isolated.search", "ddgs.engines", question, bounds))["hits"]
         except WorkerFailed as error:
-            found = {"error": _SLOW if error.beyond else "failed"}
-        hits = found.get("hits")
-        if isinstance(hits, list) and hits:
-            return [hit for hit in hits if isinstance(hit, dict)]
-        if "error" in found:
-            said = str(found["error"])
+            said = _SLOW if error.beyond else error.problem or "failed"
             known = (plain for sign, plain in _FAULTS.items() if sign in said)
             faults.setdefault(next(known, clean(said, 80)), []).append(engine)
+            continue
+        if hits:
+            return list(hits)
     if sum(map(len, faults.values())) == len(engines):
         listed = (f"{', '.join(failed)}: {why}" for why, failed in faults.items())
         raise ToolError(f"no search engine answered: {'; '.join(listed)}")

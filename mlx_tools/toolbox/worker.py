@@ -1,36 +1,28 @@
-"""Scripts that work on what comes from strangers, each in a process of its own.
+"""Work on what comes from strangers, each piece in a process of its own.
 
-A script is a module of `mlx_tools.process` that reads an object of JSON and prints one. Its process
-has none of this one's environment, and limits of time, memory and output.
+It is a function of the toolbox, which `mlx_tools.toolbox.isolated` calls in a process that has none
+of this one's environment, and limits of time, memory and output.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import functools
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from msgspec import Struct
 
-from mlx_tools.process import isolated
-from mlx_tools.tools import ToolError
-
-_SHUT_OFF: Final[dict[str, Any]] = {
-    "stdin": subprocess.PIPE,
-    "stdout": subprocess.PIPE,
-    "stderr": subprocess.DEVNULL,
-    "env": {"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
-    "cwd": "/",
-    "start_new_session": True,
-}
+from mlx_tools.process import Pipes, kill_group
+from mlx_tools.toolbox import isolated
+from mlx_tools.tools import ToolError, submit
 
 
 class Bounds(Struct, frozen=True):
@@ -40,102 +32,102 @@ class Bounds(Struct, frozen=True):
     seconds: float
     cpu_seconds: int
     memory_mb: int
-    most: int = 8_000_000
+    most: int = 100_000_000
 
 
 class WorkerFailed(Exception):
-    """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it
-    broke."""
+    """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it met a
+    ``problem``, or, where that is empty, broke."""
 
-    def __init__(self, *, beyond: bool) -> None:
-        super().__init__()
+    def __init__(self, problem: str = "", *, beyond: bool = False) -> None:
+        super().__init__(problem)
+        self.problem = problem
         self.beyond = beyond
 
 
-def run_script(
-    script: str, package: str, question: dict[str, Any], bounds: Bounds
+async def ask_apart(
+    work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """The answer of a script that is waited for; as `ask_script`, but what it prints is not
-    bounded."""
-    asked, command = _question(question, bounds), _command(script, package)
-    with subprocess.Popen(command, **_SHUT_OFF) as child:  # noqa: S603 - a list, no shell
-        try:
-            answer, _ = child.communicate(asked, bounds.seconds)
-        except subprocess.TimeoutExpired:
-            raise WorkerFailed(beyond=True) from None
-        finally:
-            _kill(child.pid)
-    return _result(child.returncode, answer)
-
-
-async def ask_script(
-    script: str, package: str, question: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
-) -> dict[str, Any]:
-    """The answer of a script; ``package`` is the foreign one that it needs, ``files`` are open
-    files that it has too, under the same numbers.
-
-    The process is ended at once when nobody waits for it any more. Raises WorkerFailed, and
-    ToolError where no process can be started or the package is missing.
-    """
-    command = _command(script, package)
+    """As `run_apart`, in a thread; the process is ended at once when nobody waits for it any
+    more. ``files`` are open files that it has too, under the same numbers."""
+    child = _started(work, package, arguments, bounds, files)
     try:
-        child = await asyncio.create_subprocess_exec(*command, pass_fds=files, **_SHUT_OFF)
-    except OSError as error:
-        raise ToolError(f"no process can be started to read it: {error.strerror}") from None
-    try:
-        async with asyncio.timeout(bounds.seconds):
-            answer = await _answer(child, _question(question, bounds), bounds.most)
-            code = await child.wait()
-    except TimeoutError:
-        raise WorkerFailed(beyond=True) from None
+        found, error = await submit(functools.partial(_answer, child, bounds)) or ({}, None)
     finally:
-        _kill(child.pid)
-        await child.wait()
-    return _result(code, answer)
+        kill_group(child.pid)
+        child.wait()
+    if error is not None:
+        raise error
+    return found or {}
 
 
-def _command(script: str, package: str) -> list[str]:
-    found = importlib.util.find_spec(package)
+def run_apart(work: str, package: str, arguments: dict[str, Any], bounds: Bounds) -> dict[str, Any]:
+    """What a function of the toolbox, such as ``html_text.read_html``, returns for arguments that
+    JSON can say; ``package`` is a foreign module that it needs. Raises WorkerFailed, and ToolError
+    where that package is missing."""
+    return _answer(_started(work, package, arguments, bounds), bounds)
+
+
+def _started(
+    work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    found = importlib.util.find_spec(package.partition(".")[0])
     if found is None or found.origin is None:
         raise ToolError(f"the package {package} is not installed", code="disabled")
-    return [
-        *(sys.executable, "-I", "-X", "utf8", str(Path(isolated.__file__))),
-        *(f"mlx_tools.process.{script}", str(Path(found.origin).parent.parent)),
-    ]
-
-
-def _question(question: dict[str, Any], bounds: Bounds) -> bytes:
+    module, _, function = work.rpartition(".")
     limits = {"cpu_seconds": bounds.cpu_seconds, "memory_mb": bounds.memory_mb}
-    return json.dumps({**question, "limits": limits}).encode()
-
-
-async def _answer(child: asyncio.subprocess.Process, asked: bytes, most: int) -> bytes:
-    """All that the child prints until it ends, once it was handed the question."""
-    assert child.stdin is not None and child.stdout is not None
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        child.stdin.write(asked)
-        await child.stdin.drain()
-        child.stdin.close()
-    answer = bytearray()
-    while piece := await child.stdout.read(65_536):
-        answer += piece
-        if len(answer) > most:
-            raise WorkerFailed(beyond=True)
-    return bytes(answer)
-
-
-def _kill(group: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
-
-
-def _result(code: int, answer: bytes) -> dict[str, Any]:
-    if code:
-        raise WorkerFailed(beyond=code < 0 or code == isolated.OUT_OF_MEMORY)
     try:
-        value = json.loads(answer)
+        with tempfile.TemporaryFile() as asked:  # which, unlike a pipe, nobody has to empty
+            asked.write(json.dumps({**arguments, "limits": limits}).encode())
+            asked.seek(0)
+            return subprocess.Popen(  # noqa: S603 - a list, no shell
+                [
+                    *(sys.executable, "-I", "-X", "utf8", str(Path(isolated.__file__))),
+                    *(f"mlx_tools.toolbox.{module}", function, package),
+                    str(Path(found.origin).parent.parent),
+                ],
+                stdin=asked,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"PATH": os.defpath, "LC_ALL": "C.UTF-8"},
+                cwd="/",
+                pass_fds=files,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise WorkerFailed(f"no process can be started: {error.strerror}") from None
+
+
+def _answer(child: subprocess.Popen[bytes], bounds: Bounds) -> dict[str, Any]:
+    """What the process prints until it ends, at the latest when its time is over."""
+    assert child.stdout is not None
+    until, printed = time.monotonic() + bounds.seconds, bytearray()
+
+    def take(piece: bytes) -> bool:
+        printed.extend(piece)
+        return len(printed) <= bounds.most
+
+    with child:
+        end, pipes = child.stdout.fileno(), Pipes({child.stdout.fileno(): take})
+        try:
+            while end in pipes and (left := until - time.monotonic()) > 0:
+                pipes.read(left)
+            ended = end not in pipes and len(printed) <= bounds.most
+            if ended:
+                child.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            ended = False
+        finally:
+            pipes.close()
+            kill_group(child.pid)
+    if not ended or child.returncode < 0 or child.returncode == isolated.OUT_OF_MEMORY:
+        raise WorkerFailed(beyond=True)
+    try:
+        answer = json.loads(printed)
     except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise WorkerFailed(beyond=False)
-    return value
+        answer = None
+    if not isinstance(answer, dict):
+        raise WorkerFailed
+    if "problem" in answer:
+        raise WorkerFailed(str(answer["problem"]))
+    return answer

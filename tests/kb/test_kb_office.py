@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.process import office_script
-from mlx_tools.process.isolated import Problem
 from mlx_tools.toolbox import KnowledgeBase
+from mlx_tools.toolbox.isolated import Problem
+from mlx_tools.toolbox.kb import office
 from mlx_tools.toolbox.kb.documents import UnreadableFile, read_document
 from tests.kb.shelf import paths
 
@@ -71,8 +71,7 @@ def iwa(*texts: tuple[int, str]) -> bytes:
 
 def scripted(form: str, data: bytes) -> dict[str, str]:
     """What the script makes of a document. Raises Problem."""
-    asked = {"form": form, "data": base64.b64encode(data).decode()}
-    return office_script.read_document(asked)
+    return office.read_office(base64.b64encode(data).decode(), form)
 
 
 KIWIS = "Kiwis\nKiwis cannot fly. 1234567890" * 2
@@ -161,7 +160,7 @@ SECRETS = '<!DOCTYPE x [<!ENTITY a SYSTEM "file:///etc/passwd">'
 def test_a_bomb_and_what_is_none_are_refused_with_the_reason(
     monkeypatch: pytest.MonkeyPatch, form: str, data: bytes, why: str
 ) -> None:
-    monkeypatch.setattr(office_script, "MAX_UNPACKED", 1_000_000)
+    monkeypatch.setattr(office, "MAX_UNPACKED", 1_000_000)
     with pytest.raises(Problem, match=why):
         scripted(form, data)
 
@@ -181,5 +180,5 @@ def test_what_its_process_cannot_read_is_refused(name: str, data: bytes, why: st
 
 def test_what_snappy_repeats_is_bounded() -> None:
     many = varint(1 << 30) + b"\0a" + b"\xfe\x01\0" * 1_000_000
-    with pytest.raises(office_script.Problem, match="too much"):
-        office_script._snappy(many, 1_000_000)
+    with pytest.raises(Problem, match="too much"):
+        office._snappy(many, 1_000_000)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
-import subprocess
 import sys
+import types
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from mlx_tools import Controller, Policy, Registry, builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
+from mlx_tools.toolbox import isolated
 from mlx_tools.toolbox.web_tools import (
     ENGINES,
     Search,
@@ -129,7 +131,7 @@ def engines(*names: str, **answers: Answer) -> tuple[Search, list[str]]:
     asked: list[str] = []
 
     async def ask(script: str, package: str, question: dict[str, Any], bounds: Bounds) -> Any:
-        assert (script, package) == ("search_script", "ddgs")
+        assert (script, package) == ("isolated.search", "ddgs.engines")
         asked.append(question["engine"])
         answer = answers[question["engine"]]
         if isinstance(answer, Exception):
@@ -145,9 +147,9 @@ def test_the_next_engine_hears_of_a_query_only_where_those_before_found_nothing(
     assert asked == ["duckduckgo"]
     failures: list[Answer] = [
         {"hits": []},
-        {"error": "no"},
+        WorkerFailed("no"),
         WorkerFailed(beyond=True),
-        {"hits": "x"},
+        WorkerFailed(),
     ]
     for failure in failures:
         search, asked = engines("duckduckgo", "brave", duckduckgo=failure, brave={"hits": HITS})
@@ -156,8 +158,8 @@ def test_the_next_engine_hears_of_a_query_only_where_those_before_found_nothing(
 
 
 def test_engines_that_fail_alike_are_told_of_together_and_in_plain_words() -> None:
-    offline = {"error": "DNSError: DNSError('error sending request for url (https://a.example/)')"}
-    slow = {"error": "TimeoutException: RuntimeError('operation timed out')"}
+    offline = WorkerFailed("DNSError: DNSError('error sending for url (https://a.example/)')")
+    slow = WorkerFailed("TimeoutException: RuntimeError('operation timed out')")
     search, _ = engines("brave", "mojeek", "yahoo", brave=offline, mojeek=offline, yahoo=slow)
     expected = (
         "no search engine answered: brave, mojeek: not online, or the name cannot be looked up; "
@@ -170,59 +172,54 @@ def test_engines_that_fail_alike_are_told_of_together_and_in_plain_words() -> No
 
 def test_that_no_engine_answered_is_an_error_and_that_none_found_anything_is_not() -> None:
     search, _ = engines(
-        "brave", "mojeek", brave={"error": "blocked"}, mojeek=WorkerFailed(beyond=True)
+        "brave", "mojeek", brave=WorkerFailed("blocked"), mojeek=WorkerFailed(beyond=True)
     )
     with pytest.raises(ToolError, match="brave: blocked; mojeek: too slow"):
         asyncio.run(search("q", 5, 10))
-    search, _ = engines("brave", "mojeek", brave={"error": "blocked"}, mojeek={"hits": []})
+    search, _ = engines("brave", "mojeek", brave=WorkerFailed("blocked"), mojeek={"hits": []})
     assert asyncio.run(search("q", 5, 10)) == []
 
 
-FAKE = """
-import json, runpy, sys, types
+class FakeError(Exception):
+    """What ddgs raises."""
 
-class DDGSException(Exception): pass
 
-class DDGS:
-    def __init__(self, timeout): self.timeout = timeout
-    def __enter__(self): return self
-    def __exit__(self, *_): pass
-    def text(self, query, backend, max_results):
-        if query == "nothing": raise DDGSException("No results found.")
-        if query == "blocked": raise DDGSException("429 " + "x" * 5000)
+class FakeDDGS(contextlib.nullcontext["FakeDDGS"]):
+    def __init__(self, timeout: int) -> None:
+        super().__init__(self)
+        self.timeout = timeout
+
+    def text(self, query: str, backend: str, max_results: int) -> list[dict[str, str]]:
+        if query in ("No results found.", "blocked" * 500):
+            raise FakeError(query)
         title = f"{query} {backend} {max_results} {self.timeout}"
         return [{"title": title, "href": "u", "body": "b"}]
 
-for name, content in {
-    "ddgs": {"DDGS": DDGS},
-    "ddgs.engines": {"ENGINES": {"text": {"brave": 1}}},
-    "ddgs.exceptions": {"DDGSException": DDGSException},
-}.items():
-    sys.modules[name] = types.ModuleType(name)
-    vars(sys.modules[name]).update(content)
-runpy.run_module("mlx_tools.process.search_script", run_name="__main__")
-"""
-
 
 @pytest.mark.parametrize(
-    ("query", "engine", "answer"),
+    ("query", "engine", "found"),
     [
-        ("tea", "brave", {"hits": [{"title": "tea brave 3 4", "url": "u", "text": "b"}]}),
-        ("nothing", "brave", {"hits": []}),
-        ("tea", "auto", {"error": "the installed ddgs knows no engine auto"}),
-        ("blocked", "brave", {"error": "429 " + "x" * 996}),
+        ("tea", "brave", [{"title": "tea brave 3 4", "url": "u", "text": "b"}]),
+        ("No results found.", "brave", []),
+        ("tea", "auto", "the installed ddgs knows no engine auto"),
+        ("blocked" * 500, "brave", ("blocked" * 500)[:1000]),
     ],
 )
-def test_the_script_asks_one_engine_and_no_other(
-    query: str, engine: str, answer: dict[str, Any]
+def test_one_engine_is_asked_by_way_of_the_package_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, query: str, engine: str, found: str | list[dict[str, str]]
 ) -> None:
-    limits = {"cpu_seconds": 10, "memory_mb": 4000}
-    question = {"query": query, "engine": engine, "most": 3, "seconds": 4.9, "limits": limits}
-    done = subprocess.run(
-        [sys.executable, "-c", FAKE], input=json.dumps(question), capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == answer
+    for name, content in {
+        "ddgs": {"DDGS": FakeDDGS},
+        "ddgs.engines": {"ENGINES": {"text": {"brave": 1}}},
+        "ddgs.exceptions": {"DDGSException": FakeError},
+    }.items():
+        monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**content))
+    if isinstance(found, list):
+        assert isolated.search(query, engine, 3, 4.9) == {"hits": found}
+        return
+    with pytest.raises(isolated.Problem) as caught:
+        isolated.search(query, engine, 3, 4.9)
+    assert str(caught.value) == found
 
 
 def test_all_engines_that_can_be_set_are_known_to_the_package() -> None:

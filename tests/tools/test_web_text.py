@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.process.html_text import read_html
+from mlx_tools.toolbox.html_text import read_html
 from mlx_tools.toolbox.web_text import is_html, media_of, text_of
 from mlx_tools.tools import ToolError
 from tests.tools.web_server import fetched, fetching, says, site, text
@@ -15,7 +15,7 @@ URL = "https://site.org/dir/page?x=1"
 
 
 def shown(html: str, most: int = 10_000) -> str:
-    return read_html(html, URL, most).text
+    return read_html(html, URL, most)["text"]
 
 
 # --- media types ---
@@ -130,8 +130,8 @@ def test_headings_lists_links_code_and_tables_become_markdown() -> None:
     <table><tr><th>a<th>b<tr><td>1<td>2</table><hr>
     <dl><dt>T<dd>D</dl><img src=x alt="A cat">"""
     found = read_html(page, URL, 10_000)
-    assert found.title == "T & t" and not found.cut
-    assert found.text == (
+    assert found["title"] == "T & t" and not found["cut"]
+    assert found["text"] == (
         "# One two\n\nSome bold text,\na [link](https://site.org/x?y=1#z).\n\n"
         "- one\n  - inner\n- two\n\n3. c\n4. d\n\n> quoted\n>\n> again\n\n"
         "```\ndef f():\n    return 1\n```\n\nUse `x = 1`.\n\na | b\n1 | 2\n\n---\n\n"
@@ -242,7 +242,7 @@ def test_the_main_part_is_read_where_the_page_names_one() -> None:
 
 def test_text_that_is_too_long_is_cut_and_says_so() -> None:
     found = read_html("<p>" + "word " * 1000, URL, 100)
-    assert found.cut and len(found.text) == 100
+    assert found["cut"] and len(found["text"]) == 100
 
 
 def test_a_fence_is_longer_than_any_in_the_code() -> None:
@@ -265,4 +265,4 @@ PIECES = [
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), st.integers(1, 200))
 def test_no_arrangement_of_tags_is_a_crash(html: str, most: int) -> None:
     found = read_html(html, URL, most)
-    assert len(found.text) <= most
+    assert len(found["text"]) <= most

@@ -14,7 +14,7 @@ import pytest
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, page_text
 from mlx_tools.toolbox.web_text import Media
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_script
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import ToolError
 
 SLOW = "<" * 5_000_000
@@ -23,15 +23,15 @@ SLOW = "<" * 5_000_000
 ROOM = Bounds(seconds=600, cpu_seconds=3600, memory_mb=1000)
 
 
-def asked(html: str, bounds: Bounds = ROOM, script: str = "page_script") -> dict[str, Any]:
+def asked(html: str, bounds: Bounds = ROOM, script: str = "html_text.read_html") -> dict[str, Any]:
     question = {"html": html, "url": "https://example.org/", "most": 100_000}
-    return asyncio.run(ask_script(script, "justhtml", question, bounds))
+    return asyncio.run(ask_apart(script, "justhtml", question, bounds))
 
 
 def no_child_is_left() -> bool:
     listed = subprocess.run(["ps", "-A", "-o", "ppid=,args="], capture_output=True, text=True)
     rows = (line.split(None, 1) for line in listed.stdout.splitlines())
-    return not any(int(row[0]) == os.getpid() and "page_script" in row[-1] for row in rows)
+    return not any(int(row[0]) == os.getpid() and "isolated.py" in row[-1] for row in rows)
 
 
 def test_a_page_is_read_and_the_process_is_gone() -> None:
@@ -61,7 +61,7 @@ def test_a_process_that_goes_beyond_its_bounds_is_ended(bounds: Bounds) -> None:
 def test_a_process_nobody_waits_for_is_ended() -> None:
     async def run() -> None:
         task = asyncio.ensure_future(
-            ask_script("page_script", "justhtml", {"html": SLOW, "url": "", "most": 1}, ROOM)
+            ask_apart("html_text.read_html", "justhtml", {"html": SLOW, "url": "", "most": 1}, ROOM)
         )
         await asyncio.sleep(0.5)
         task.cancel()
@@ -74,7 +74,7 @@ def test_a_process_nobody_waits_for_is_ended() -> None:
 
 def test_a_process_that_breaks_is_told_from_one_that_is_ended() -> None:
     with pytest.raises(WorkerFailed) as caught:
-        asked("x", script="no_such_script")
+        asked("x", script="isolated.no_such_work")
     assert not caught.value.beyond
 
 
@@ -103,7 +103,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
 
     async def main() -> set[bytes]:
         question = {"html": SLOW, "url": "https://example.org/", "most": 100}
-        asking = asyncio.create_task(ask_script("page_script", "justhtml", question, ROOM))
+        asking = asyncio.create_task(ask_apart("html_text.read_html", "justhtml", question, ROOM))
         while not (names := seen()) and not asking.done():
             await asyncio.sleep(0.01)
         asking.cancel()
@@ -116,7 +116,7 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_missing_package_is_said() -> None:
     with pytest.raises(ToolError, match="no_such_package is not installed"):
-        asyncio.run(ask_script("page_script", "no_such_package", {}, ROOM))
+        asyncio.run(ask_apart("html_text.read_html", "no_such_package", {}, ROOM))
 
 
 def test_a_page_that_cannot_be_read_in_its_time_is_an_error_in_words() -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from mlx_tools.paths import to_install
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
 from mlx_tools.toolbox.web_text import marked, named
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_script
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_apart
 
 READER: Final = "4"
 """The version of what is done here: a file that an earlier one has read is read again."""
@@ -43,7 +43,7 @@ _FORMS: Final = {
 """How a text of this suffix is cut; all others are code."""
 
 _OFFICE: Final = frozenset((".docx", ".odt", ".rtf", ".pages", ".epub"))
-"""What is read by `mlx_tools.process.office_script`."""
+"""What is read by `mlx_tools.toolbox.kb.office`."""
 
 _UNREAD: Final = frozenset(
     (".doc", ".mobi", ".xls", ".xlsx", ".ods", ".numbers", ".ppt", ".pptx", ".odp", ".key")
@@ -120,11 +120,11 @@ def read_document(name: str, data: bytes) -> Document:
         raise UnreadableFile("it is a private key")
     text = decoded(data)
     if suffix in _HTML or (not suffix and text[:200].lstrip().lower().startswith("<!doctype html")):
-        from mlx_tools.process import read_html
+        from mlx_tools.toolbox.html_text import read_html
 
         page = read_html(text)
-        title = page.title or _prose_title(page.text)
-        return _document(title, name, page.text, "markdown", made=True)
+        title = page["title"] or _prose_title(page["text"])
+        return _document(title, name, page["text"], "markdown", made=True)
     if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
         return _document(_prose_title(cells), name, cells, "markdown", made=True)
     form = _FORMS.get(suffix, "code")
@@ -168,7 +168,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
     """A PDF, its pages' texts one after the other. Raises `UnreadableFile`."""
     if not _pdf_reader():
         raise UnreadableFile(f"reading it takes pypdf: {to_install('pdf')}")
-    found = _read_apart("pdf_script", "pypdf", {"data": data}, bounds)
+    found = _read_apart("read_pdf", "pypdf", {"data": data}, bounds)
     ends = [*itertools.accumulate(len(page) + len(_PAGE_END) for page in found["pages"])]
     text = _PAGE_END.join(found["pages"])
     if not text.strip():
@@ -181,7 +181,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
 
 def _read_office(name: str, data: bytes) -> Document:
     question = {"data": data, "form": suffix_of(name)}
-    found = _read_apart("office_script", "justhtml", question, BOUNDS)
+    found = _read_apart("read_office", "justhtml", question, BOUNDS)
     text = decoded(str(found["text"]).encode("utf-8", "replace"))
     if not text.strip():
         raise UnreadableFile("it holds no text")
@@ -189,18 +189,16 @@ def _read_office(name: str, data: bytes) -> Document:
 
 
 def _read_apart(
-    script: str, package: str, question: dict[str, Any], bounds: Bounds
+    work: str, package: str, question: dict[str, Any], bounds: Bounds
 ) -> dict[str, Any]:
-    """What a script makes of a file's ``data``. Raises `UnreadableFile`."""
+    """What `mlx_tools.toolbox.kb.office` makes of a file's ``data``. Raises `UnreadableFile`."""
     asked = {**question, "data": base64.b64encode(question["data"]).decode()}
     try:
-        found = run_script(script, package, asked, bounds)
+        return run_apart(f"kb.office.{work}", package, asked, bounds)
     except WorkerFailed as error:
-        limits = f" within {bounds.seconds:g} s and {bounds.memory_mb} MB" if error.beyond else ""
-        raise UnreadableFile(f"it cannot be read{limits}") from None
-    if "problem" in found:
-        raise UnreadableFile(f"it cannot be read: {found['problem']}")
-    return found
+        why = f" within {bounds.seconds:g} s and {bounds.memory_mb} MB" if error.beyond else ""
+        why = f": {error.problem}" if error.problem else why
+        raise UnreadableFile(f"it cannot be read{why}") from None
 
 
 # --- notebooks ----------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Reads a document of an office program, or a book, into text, in a process of its own.
+"""Reads PDFs, documents of office programs and books into text, in a process of its own.
 
-The question has ``data``, in base64, and ``form``, the ending of its name; the answer ``title`` and
-``text``, whose headings are Markdown's, or a ``problem``. Archives are read member by member, each
-up to a bound; XML with a document type of its own, which could define entities, is refused.
+Archives are read member by member, each up to a bound; XML with a document type of its own, which
+could define entities, is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import io
+import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from typing import IO, Any
 from urllib.parse import unquote
 from xml.parsers import expat
 
-from mlx_tools.process.isolated import Problem, or_problem, serve
+from mlx_tools.toolbox.isolated import Problem
 
 MAX_CHARS = 10_000_000
 MAX_UNPACKED = 100_000_000
@@ -30,12 +30,43 @@ _AT_ONCE = 1 << 16
 """Bytes of XML that are read in one go."""
 
 
-def read_document(asked: dict[str, Any]) -> dict[str, Any]:
+MAX_PAGES = 20_000
+
+
+def read_pdf(data: str) -> dict[str, Any]:
+    """The ``title`` and the ``pages`` of a PDF in base64, as far as they are within bounds."""
+    import pypdf
+
+    logging.disable(logging.CRITICAL)
+    reader = pypdf.PdfReader(io.BytesIO(base64.b64decode(data)), strict=False)
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise Problem("it is encrypted")
+    pages, size = list[str](), 0
+    for page in reader.pages:
+        if len(pages) >= MAX_PAGES or size >= MAX_CHARS:
+            break
+        text = (page.extract_text() or "").encode("utf-8", "replace").decode()
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "")
+        pages.append(text[: MAX_CHARS - size])
+        size += len(text)
     try:
-        title, text = READERS[str(asked["form"])](base64.b64decode(asked["data"]))
+        title = str((reader.metadata and reader.metadata.title) or "")
+    except Exception:  # the metadata may be broken where the pages are not
+        title = ""
+    return {"title": title[:500], "pages": pages}
+
+
+def read_office(data: str, form: str) -> dict[str, Any]:
+    """The ``title`` and the ``text``, with Markdown's headings, of a document in base64; ``form``
+    is the ending of its name."""
+    try:
+        title, text = READERS[form](base64.b64decode(data))
     except zipfile.BadZipFile:
         raise Problem(_DAMAGED) from None
     return {"title": title[:500], "text": text[:MAX_CHARS]}
+
+
+# --- archives -----------------------------------------------------------------------------------
 
 
 def unpacked(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
@@ -223,7 +254,7 @@ def read_odt(data: bytes) -> tuple[str, str]:
 
 def read_epub(data: bytes) -> tuple[str, str]:
     """A book: pages of HTML, in the order that its spine says."""
-    from mlx_tools.process.html_text import read_html
+    from mlx_tools.toolbox.html_text import read_html
 
     archive = Archive(data)
     roots = [
@@ -245,7 +276,7 @@ def read_epub(data: bytes) -> tuple[str, str]:
         name = normpath(join(dirname(place), unquote(files.get(one, ""))))
         page = archive.read(name) if size < MAX_CHARS else None
         if page is not None:
-            pages.append(read_html(page.decode("utf-8", "replace")).text)
+            pages.append(read_html(page.decode("utf-8", "replace"))["text"])
             size += len(pages[-1])
     return first_text(described, "title"), "\n\n".join(filter(None, pages))
 
@@ -487,6 +518,3 @@ READERS: dict[str, Callable[[bytes], tuple[str, str]]] = {
     ".pages": read_pages,
     ".rtf": read_rtf,
 }
-
-if __name__ == "__main__":
-    serve(or_problem(read_document))

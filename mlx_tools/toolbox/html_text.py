@@ -8,10 +8,8 @@ Nothing recurses, so depth costs no more than length.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 from urllib.parse import urljoin
-
-from msgspec import Struct
 
 if TYPE_CHECKING:
     from justhtml import Node
@@ -79,7 +77,7 @@ _ENOUGH: Final = 200
 """Characters of a page's main part that are taken for its text."""
 
 
-class HtmlText(Struct, frozen=True):
+class HtmlText(TypedDict):
     """A page's title and text; ``cut`` is whether the text was too long."""
 
     title: str
@@ -112,7 +110,7 @@ def read_html(html: str, url: str = "", most: int = 10_000_000) -> HtmlText:
         text = writer.result()
         if len(text) >= _ENOUGH or (part is root and (furniture or text)):
             break
-    return HtmlText(title, text, writer.full)
+    return HtmlText(title=title, text=text, cut=writer.full)
 
 
 def _landmarks(root: Node) -> dict[str, Node]:

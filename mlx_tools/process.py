@@ -1,0 +1,226 @@
+"""Programs that this one runs, and that end when it does, however it ends; and their words.
+
+This file is also the program that stands between (`SUPERVISED`, `RELAYED`): its standard input is a
+pipe that the parent holds open. When the parent closes it, ends, or is killed by a signal that
+cannot be caught, the pipe ends, and what was started is killed. So it works on Linux and on macOS,
+and there is no second process that could be left over. It imports nothing of mlx_tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+SUPERVISED: Final = (sys.executable, "-P", __file__, "supervise")
+"""Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
+standard input must be a pipe that is held open here."""
+
+RELAYED: Final = (sys.executable, "-I", __file__, "relay")
+"""Before the most bytes of a line, the most of standard error, and a command that is spoken to in
+lines: it runs until its standard input ends, or writes a longer line."""
+
+
+def run(
+    command: Sequence[str],
+    log: Path,
+    environ: Mapping[str, str],
+    watch: Callable[[], None],
+    interval: float = 0.1,
+) -> int:
+    """Run ``command`` to its end, calling ``watch`` every ``interval`` seconds; give its exit code.
+
+    All that it prints goes to ``log``. An exception, Ctrl-C's too, ends it at once, with whatever
+    it started.
+    """
+    with log.open("wb") as output:
+        child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=dict(environ),
+            start_new_session=True,
+        )
+    try:
+        while child.poll() is None:
+            watch()
+            time.sleep(interval)
+    except BaseException:
+        end(child)
+        raise
+    finally:
+        if child.stdin is not None:
+            child.stdin.close()
+    watch()
+    return child.returncode
+
+
+def end(child: subprocess.Popen[bytes], patience: float = 0.0) -> None:
+    """End a child that leads a process group, and all that is in the group; wait until it is so.
+
+    With ``patience`` it is asked first, and has so many seconds: its standard input, where that is
+    a pipe, is closed as its lifeline; else it gets SIGTERM.
+    """
+    if patience and child.stdin is not None:
+        with contextlib.suppress(OSError):
+            child.stdin.close()
+    elif patience:
+        kill_group(child.pid, signal.SIGTERM)
+    if patience:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(patience)
+    kill_group(child.pid)
+    child.wait()
+
+
+def kill_group(group: int, kind: signal.Signals = signal.SIGKILL) -> None:
+    """Send a signal to all processes of a group, if there are any."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, kind)
+
+
+class Pipes:
+    """Pipes that a child writes to: for each reading end what takes the pieces that come through
+    it, an empty one at its end, and returns whether more of them are wanted."""
+
+    def __init__(self, takers: Mapping[int, Callable[[bytes], bool]]) -> None:
+        self._selector = selectors.DefaultSelector()
+        for file, take in takers.items():
+            os.set_blocking(file, False)
+            self._selector.register(file, selectors.EVENT_READ, take)
+
+    def __contains__(self, file: object) -> bool:
+        """True while it is read."""
+        return file in self._selector.get_map()
+
+    def read(self, seconds: float) -> None:
+        """Wait so long for something, and read what is there."""
+        for key, _ in self._selector.select(seconds):
+            with contextlib.suppress(BlockingIOError):
+                piece = os.read(key.fd, _CHUNK)
+                if not key.data(piece) or not piece:
+                    self._selector.unregister(key.fd)
+
+    def close(self) -> None:
+        """Read no more. The ends stay open."""
+        self._selector.close()
+
+
+# --- words of others ------------------------------------------------------------------------------
+
+_UNSHOWN: Final = re.compile("[\U000e0000-\U000e01ef]")
+"""Tags and selectors."""
+
+
+def clean(text: str, limit: int = 300) -> str:
+    """Foreign text on one line, fit to be shown: no control or invisible characters, cut short."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def visible(text: str) -> str:
+    """Foreign text without the letters that nothing shows, and that a model reads."""
+    return _UNSHOWN.sub("", text)
+
+
+# --- the program that stands between --------------------------------------------------------------
+
+_CHUNK: Final = 65_536
+_PATIENCE: Final = 2.0
+"""Seconds that a relayed program has, once its standard input has ended."""
+
+
+def _supervise(program: str, *arguments: str) -> None:
+    """Run a program in this thread, while another waits for the end of standard input."""
+    pipe = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+    def die_with_it() -> None:
+        while os.read(pipe, _CHUNK):
+            pass
+        _die()
+
+    threading.Thread(target=die_with_it, daemon=True).start()
+    import runpy  # only here
+
+    sys.argv = [program, *arguments]
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+
+
+def _relay(line: str, errors: str, *command: str) -> None:
+    """Run a program, and pass on what either side says; its first bytes of standard error too."""
+    try:
+        child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(127)
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+    stdin, stdout, stderr = child.stdin, child.stdout, child.stderr
+
+    def down() -> None:
+        with contextlib.suppress(OSError):  # it reads no more
+            while data := os.read(0, _CHUNK):
+                _write(stdin.fileno(), data)
+        stdin.close()
+        time.sleep(_PATIENCE)
+        _die()
+
+    def complaints() -> None:
+        most = int(errors)
+        while data := os.read(stderr.fileno(), _CHUNK):
+            _write(2, data[:most])
+            most -= len(data[:most])
+
+    for work in (down, complaints):
+        threading.Thread(target=work, daemon=True).start()
+    if _lines(stdout.fileno(), int(line)):
+        sys.exit(child.wait())
+    print(f"it wrote a line of more than {line} bytes, and was ended", file=sys.stderr)
+    _die()
+
+
+def _lines(source: int, most: int) -> bool:
+    """Pass on lines until there are no more, or nobody reads them; False where one is too long."""
+    length = 0
+    while data := os.read(source, _CHUNK):
+        head, newline, _ = data.partition(b"\n")
+        if length + len(head) > most:
+            return False
+        length = len(data) - data.rfind(b"\n") - 1 if newline else length + len(data)
+        try:
+            _write(1, data)
+        except OSError:
+            break
+    return True
+
+
+def _write(file: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(file, data) :]
+
+
+def _die() -> None:
+    if os.getpgrp() == os.getpid():  # as it is where the parent gave it a session of its own
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    (_supervise if sys.argv[1] == SUPERVISED[-1] else _relay)(*sys.argv[2:])

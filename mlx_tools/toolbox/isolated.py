@@ -1,0 +1,175 @@
+"""Work on what comes from strangers, done in a process of its own, shut off from the environment.
+
+``python -I isolated.py MODULE FUNCTION PACKAGE FOLDER``: with ``-I`` neither ``PYTHONPATH`` nor the
+working directory counts, so mlx_tools is loaded from where this file stands, and nothing else comes
+from there; ``FOLDER`` is where further packages are looked for last. The function's arguments are
+read from standard input, a JSON object, and what it returns is printed as JSON.
+`mlx_tools.toolbox.worker` starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+OUT_OF_MEMORY = 70
+"""The exit code of a process that needs more memory than it may have."""
+
+_LOOK = 0.02
+"""Seconds between two looks at the memory that is used."""
+
+
+class Problem(Exception):
+    """What is asked for cannot be done; says why."""
+
+
+def main(module: str, function: str, package: str, folder: str) -> None:
+    """Print what the function returns, or the ``problem`` that it met: a stranger's file can raise
+    anything. The package that it needs is imported while files may still be written: compiled, it
+    comes quicker."""
+    top = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
+    init = f"{top}/__init__.py"
+    spec = importlib.util.spec_from_file_location(
+        "mlx_tools", init, submodule_search_locations=[top]
+    )
+    assert spec is not None and spec.loader is not None
+    sys.modules["mlx_tools"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["mlx_tools"])
+    sys.modules["mlx_tools.toolbox.isolated"] = sys.modules["__main__"]
+    sys.path.append(folder)
+    os.environ["HF_HUB_OFFLINE"] = os.environ["TRANSFORMERS_OFFLINE"] = "1"
+    if sys.platform == "linux":  # where MLX compiles by way of files, and there may be none
+        os.environ["MLX_DISABLE_COMPILE"] = "1"
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what libraries print is no answer
+            work = getattr(importlib.import_module(module), function)
+            importlib.import_module(package)
+            asked = json.load(sys.stdin.buffer)
+            _hold_to(**asked.pop("limits"))
+            answer = _answer(work, asked)
+        text = json.dumps(answer, ensure_ascii=False)
+    except (MemoryError, RecursionError):
+        os._exit(OUT_OF_MEMORY)
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+
+
+def _answer(work: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return work(**asked)
+    except (MemoryError, RecursionError):
+        raise
+    except Problem as problem:
+        return {"problem": str(problem)}
+    except Exception as error:
+        return {"problem": f"{type(error).__name__}: {error}"[:300]}
+
+
+def _hold_to(cpu_seconds: int, memory_mb: int) -> None:
+    """Hold this process to limits, and to write no file. What goes beyond ends it, by a signal, by
+    MemoryError, or at once."""
+    most = memory_mb * 1_000_000
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        return
+    most += _used()  # macOS does not hold a process to that limit
+
+    def watch() -> None:
+        while _used() < most:
+            time.sleep(_LOOK)
+        os._exit(OUT_OF_MEMORY)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _used() -> int:
+    """The most memory that was used up to now, in bytes (macOS counts it so)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+# --- work that is small -------------------------------------------------------------------------
+
+
+def search(query: str, engine: str, most: int, seconds: float) -> dict[str, Any]:
+    """What a search engine finds: at most so many ``hits``, each with ``title``, ``url`` and
+    ``text``."""
+    from ddgs import DDGS
+    from ddgs.engines import ENGINES
+    from ddgs.exceptions import DDGSException
+
+    if engine not in ENGINES.get("text", {}):  # else all engines would be asked
+        raise Problem(f"the installed ddgs knows no engine {engine}")
+    try:
+        with DDGS(timeout=max(1, int(seconds))) as asking:
+            found = asking.text(query, backend=engine, max_results=most)
+    except DDGSException as error:
+        if "No results" in str(error):
+            return {"hits": []}
+        raise Problem(str(error)[:1000]) from None
+    return {
+        "hits": [
+            {"title": hit.get("title"), "url": hit.get("href"), "text": hit.get("body")}
+            for hit in found
+        ]
+    }
+
+
+def describe(model: str, file: int, question: str, most: int) -> dict[str, Any]:
+    """What a model in this folder says of a picture, an open file, in at most so many tokens."""
+    from mlx_vlm import generate, load
+    from mlx_vlm.prompt_utils import apply_chat_template
+
+    loaded, processor = load(model, trust_remote_code=False)
+    prompt = apply_chat_template(processor, loaded.config, question, num_images=1)
+    picture = [f"/dev/fd/{file}"]
+    made = generate(loaded, processor, prompt, image=picture, max_tokens=most, temperature=0.0)
+    return {"text": str(made.text).strip()}
+
+
+_HERTZ = 16_000
+_CONTAINERS = "aac,ac3,aiff,asf,caf,flac,matroska,mov,mp3,ogg,wav"
+"""Those that hold sound alone or beside pictures. None is a playlist, which names other files."""
+
+
+def transcribe(
+    model: str, file: int, language: str | None, ffmpeg: str, most: int
+) -> dict[str, Any]:
+    """What a model in this folder hears in an open file, in at most so many seconds of sound, which
+    the program ``ffmpeg`` takes out."""
+    import mlx_whisper
+    import numpy
+
+    sound = subprocess.run(  # noqa: S603 - a list, no shell
+        [
+            *(ffmpeg, "-nostdin", "-v", "error"),
+            *("-format_whitelist", _CONTAINERS, "-protocol_whitelist", "file"),
+            *("-i", f"/dev/fd/{file}", "-vn", "-t", str(most)),
+            *("-f", "s16le", "-ac", "1", "-ar", str(_HERTZ), "-"),
+        ],
+        capture_output=True,
+        pass_fds=(file,),
+        check=False,
+    )
+    if sound.returncode or not sound.stdout:
+        said = sound.stderr.decode("utf-8", "replace").strip()
+        raise Problem(said.splitlines()[-1][:300] if said else "there is no sound in it")
+    samples = numpy.frombuffer(sound.stdout, numpy.int16).astype(numpy.float32) / 32_768.0
+    made = mlx_whisper.transcribe(samples, path_or_hf_repo=model, language=language)
+    return {"text": str(made["text"]).strip()}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
