@@ -9,37 +9,32 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from mlx_tools.gateway.body import (
     Body,
-    JsonObject,
+    Choice,
+    Parts,
     Sampled,
     answer_schema,
-    as_parts,
-    check_choice,
     check_names,
-    check_plain,
-    check_text,
+    part_text,
     place,
     read,
+    text_of,
     tool_spec,
     unknown_fields,
     usable_name,
 )
 from mlx_tools.gateway.request import (
     ApiError,
-    ArgumentsMore,
-    CallBegun,
     ClientCall,
     ClientMessage,
+    JsonObject,
     Reply,
-    TextPiece,
     TurnDone,
-    TurnEvent,
     TurnRequest,
     missing,
     server_sent,
@@ -47,27 +42,15 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.messages import ToolSpec, Usage
 
-_ACCEPTED: Final = frozenset(
-    {
-        *("anthropic_beta", "betas", "cache_control", "diagnostics", "inference_geo", "metadata"),
-        *("service_tier", "speed", "thinking", "user_profile_id", "workspace_id"),
-    }
+_ACCEPTED: Final = (
+    *("anthropic_beta", "betas", "cache_control", "diagnostics", "inference_geo", "metadata"),
+    *("service_tier", "speed", "thinking", "user_profile_id", "workspace_id"),
 )
 """Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
 """How a part of the instructions begins that is none: it tells Anthropic whom to bill. It may
 differ with every request, and then every prompt would from its first byte on."""
-
-
-Blocks = Annotated[list[JsonObject], BeforeValidator(partial(as_parts, kind="text"))]
-
-
-class TextBlock(Body):
-    """A piece of text."""
-
-    type: Literal["text"]
-    text: str
 
 
 class ToolUseBlock(Body):
@@ -82,7 +65,7 @@ class ToolResultBlock(Body):
     """What came of a call."""
 
     tool_use_id: str = Field(min_length=1)
-    content: Blocks | None = None
+    content: Parts | None = None
     is_error: bool | None = None
 
 
@@ -90,15 +73,16 @@ class MessageParam(Body):
     """A message of anybody."""
 
     role: Literal["user", "assistant", "system"]
-    content: Blocks
+    content: Parts
 
 
 class ToolParam(Body):
-    """A tool that the client runs."""
+    """A tool: one that the client runs has no type, or ``custom``."""
 
+    type: str | None = None
     name: str = Field(min_length=1)
     description: str | None = None
-    input_schema: JsonObject
+    input_schema: JsonObject | None = None
 
 
 class ToolChoiceParam(Body):
@@ -127,8 +111,8 @@ class CountedBody(Sampled):
 
     model: str
     messages: list[MessageParam] = Field(min_length=1)
-    system: Blocks | None = None
-    tools: list[JsonObject] | None = None
+    system: Parts | None = None
+    tools: list[ToolParam] | None = None
     tool_choice: ToolChoiceParam | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
@@ -171,34 +155,45 @@ _ERRORS: Final = {
 
 
 def read_anthropic_messages(
-    body: Mapping[str, Any], *, new_id: Callable[[], str]
+    body: JsonObject, *, new_id: Callable[[], str]
 ) -> tuple[TurnRequest, Reply]:
     """What a body asks for, and how it is answered. Raises `ApiError`. ``new_id`` gives letters and
     digits that nobody else has."""
-    check_plain(body)
     asked = read(MessagesBody, body)
     request, names = _request(asked, tuple(asked.stop_sequences or ()), asked.max_tokens)
     reply = MessagesReply(f"msg_{new_id()}", asked.model, names, streamed=bool(asked.stream))
     return request, reply
 
 
-def read_count_tokens(body: Mapping[str, Any]) -> TurnRequest:
+def read_count_tokens(body: JsonObject) -> TurnRequest:
     """The turn whose prompt is to be counted. Raises `ApiError`."""
-    check_plain(body)
     return _request(read(CountedBody, body))[0]
 
 
 def _request(
     asked: CountedBody, stop: tuple[str, ...] = (), max_tokens: int | None = None
 ) -> tuple[TurnRequest, Mapping[str, str]]:
-    specs, names, left_out = _tools(asked)
-    choice = _choice(asked.tool_choice, specs)
+    """What is asked for, and the tools' own names by those that they have here."""
+    specs: list[ToolSpec] = []
+    names: dict[str, str] = {}
+    left_out = ["mcp_servers"] if asked.mcp_servers else []
+    for index, tool in enumerate(asked.tools or ()):
+        at = place("tools", index, "input_schema")
+        if tool.type is not None and tool.type != "custom":
+            left_out.append(tool.type)
+            continue
+        if tool.input_schema is None:
+            raise missing(at)
+        name = usable_name(tool.name)
+        specs.append(tool_spec(name, tool.description, tool.input_schema, at, left_out))
+        names[name] = tool.name
+    check_names(specs)
     once = asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use
     request = TurnRequest(
         messages=tuple(_messages(asked)),
         model=asked.model,
-        tools=specs,
-        tool_choice=choice,
+        tools=tuple(specs),
+        tool_choice=_choice(asked.tool_choice, specs),
         parallel=not once,
         schema=_schema(asked),
         sampling=asked.sampling(),
@@ -210,7 +205,7 @@ def _request(
 
 
 def _messages(asked: CountedBody) -> Iterator[ClientMessage]:
-    if system := _text(asked.system or (), "system"):
+    if system := _instructions(asked.system or (), "system"):
         yield ClientMessage("system", system)
     for index, message in enumerate(asked.messages):
         at = place("messages", index, "content")
@@ -219,7 +214,7 @@ def _messages(asked: CountedBody) -> Iterator[ClientMessage]:
         elif message.role == "assistant":
             yield _spoken(message.content, at)
         else:
-            yield ClientMessage("system", _text(message.content, at))
+            yield ClientMessage("system", _instructions(message.content, at))
     if asked.messages[-1].role == "assistant":
         raise unsupported("messages", "the last one is the model's own, which it cannot go on with")
 
@@ -230,18 +225,15 @@ def _said(blocks: Sequence[JsonObject], at: str) -> Iterator[ClientMessage]:
     for index, block in enumerate(blocks):
         here = place(at, index)
         if block.get("type") != "tool_result":
-            texts.append(_text_of(block, here))
+            texts.append(part_text(block, here))
             continue
         if texts:
             yield ClientMessage("user", "\n".join(texts))
             texts = []
         result = read(ToolResultBlock, block, here)
-        yield ClientMessage(
-            "tool",
-            _text(result.content or (), place(here, "content")),
-            call_id=result.tool_use_id,
-            failed=bool(result.is_error),
-        )
+        content = text_of(result.content, place(here, "content"))
+        failed = bool(result.is_error)
+        yield ClientMessage("tool", content, call_id=result.tool_use_id, failed=failed)
     if texts or not blocks:
         yield ClientMessage("user", "\n".join(texts))
 
@@ -257,41 +249,13 @@ def _spoken(blocks: Sequence[JsonObject], at: str) -> ClientMessage:
             arguments = json.dumps(call.input, ensure_ascii=False)
             calls.append(ClientCall(call.id, usable_name(call.name), arguments))
         elif kind not in ("thinking", "redacted_thinking"):
-            texts.append(_text_of(block, here))
+            texts.append(part_text(block, here))
     return ClientMessage("assistant", "\n".join(texts), tuple(calls))
 
 
-def _text(blocks: Sequence[JsonObject], at: str) -> str:
-    texts = [_text_of(block, place(at, index)) for index, block in enumerate(blocks)]
+def _instructions(blocks: Sequence[JsonObject], at: str) -> str:
+    texts = (part_text(block, place(at, index)) for index, block in enumerate(blocks))
     return "\n".join(text for text in texts if not text.startswith(_BILLING))
-
-
-def _text_of(block: JsonObject, at: str) -> str:
-    check_text(block, at, ("text",))
-    return read(TextBlock, block, at).text
-
-
-Offered = tuple[tuple[ToolSpec, ...], Mapping[str, str], tuple[str, ...]]
-
-
-def _tools(asked: CountedBody) -> Offered:
-    """The tools that can be called here, their own names by those they have here, and what is left
-    out."""
-    specs: list[ToolSpec] = []
-    names: dict[str, str] = {}
-    left_out = ["mcp_servers"] if asked.mcp_servers else []
-    for index, tool in enumerate(asked.tools or ()):
-        at, kind = place("tools", index), tool.get("type")
-        if isinstance(kind, str) and kind != "custom":
-            left_out.append(kind)
-            continue
-        param = read(ToolParam, tool, at)
-        name = usable_name(param.name)
-        schema = place(at, "input_schema")
-        specs.append(tool_spec(name, param.description, param.input_schema, schema, left_out))
-        names[name] = param.name
-    check_names(specs)
-    return tuple(specs), names, tuple(left_out)
 
 
 def _choice(wanted: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
@@ -299,21 +263,16 @@ def _choice(wanted: ToolChoiceParam | None, specs: Sequence[ToolSpec]) -> str:
         return "auto"
     if wanted.type == "tool" and not wanted.name:
         raise missing("tool_choice.name")
-    if wanted.type == "tool":
-        choice = usable_name(wanted.name or "")
-    else:
-        choice = {"any": "required"}.get(wanted.type, wanted.type)
-    check_choice(choice, None, specs, "tool_choice")
-    return choice
+    named = usable_name(wanted.name or "") if wanted.type == "tool" else wanted.type
+    return Choice("required" if wanted.type == "any" else named).among(specs).tool
 
 
 def _schema(asked: CountedBody) -> Mapping[str, Any] | None:
-    for at, wanted in (
-        ("output_config.format", asked.output_config and asked.output_config.format),
-        ("output_format", asked.output_format),
-    ):
-        if wanted:
-            return answer_schema(wanted.schema_, place(at, "schema"))
+    if asked.output_config is not None and asked.output_config.format is not None:
+        schema = asked.output_config.format.schema_
+        return answer_schema(schema, "output_config.format.schema")
+    if asked.output_format is not None:
+        return answer_schema(asked.output_format.schema_, "output_format.schema")
     return None
 
 
@@ -330,7 +289,6 @@ class MessagesReply:
     names: Mapping[str, str]
     streamed: bool
     _block: int = field(default=-1, init=False)
-    _open: str = field(default="", init=False)
 
     def begin(self) -> Iterator[str]:
         usage = _usage(Usage())
@@ -338,47 +296,42 @@ class MessagesReply:
         yield _event("message_start", message=message)
         yield _event("ping")
 
-    def take(self, event: TurnEvent) -> Iterator[str]:
-        match event:
-            case TextPiece(text):
-                if self._open != "text":
-                    yield from self._begin("text", {"type": "text", "text": ""})
-                yield self._delta(type="text_delta", text=text)
-            case CallBegun(_, id_, name):
-                yield from self._begin("tool_use", self._call(id_, name, {}))
-            case ArgumentsMore(_, text):
-                yield self._delta(type="input_json_delta", partial_json=text)
-            case TurnDone():
-                yield from self._close()
-                yield _event("message_delta", delta=_stop(event), usage=_usage(event.usage))
-                yield _event("message_stop")
+    def more(self, text: str) -> Iterator[str]:
+        if self._block < 0:
+            yield self._begin({"type": "text", "text": ""})
+        yield self._delta(type="text_delta", text=text)
+
+    def end(self, done: TurnDone) -> Iterator[str]:
+        if self._block >= 0:
+            yield self._stop()
+        for call in done.calls:
+            yield self._begin(self._call(call, {}))
+            yield self._delta(type="input_json_delta", partial_json=call.arguments)
+            yield self._stop()
+        yield _event("message_delta", delta=_ending(done), usage=_usage(done.usage))
+        yield _event("message_stop")
 
     def fail(self, error: ApiError) -> Iterator[str]:
         yield server_sent(anthropic_messages_error(error), "error")
 
     def whole(self, done: TurnDone) -> JsonObject:
         content: list[JsonObject] = [{"type": "text", "text": done.text}] if done.text else []
-        content += [self._call(c.id, c.name, json.loads(c.arguments)) for c in done.calls]
-        self.model = done.model or self.model
-        return self._message(content, **_stop(done), usage=_usage(done.usage))
+        content += [self._call(call, json.loads(call.arguments)) for call in done.calls]
+        return self._message(content, **_ending(done), usage=_usage(done.usage))
 
-    def _call(self, id_: str, name: str, arguments: JsonObject) -> JsonObject:
-        own = self.names.get(name, name)
-        return {"type": "tool_use", "id": id_, "name": own, "input": arguments}
+    def _call(self, call: ClientCall, arguments: JsonObject) -> JsonObject:
+        own = self.names.get(call.name, call.name)
+        return {"type": "tool_use", "id": call.id, "name": own, "input": arguments}
 
-    def _begin(self, kind: str, block: JsonObject) -> Iterator[str]:
-        yield from self._close()
-        self._open = kind
+    def _begin(self, block: JsonObject) -> str:
         self._block += 1
-        yield _event("content_block_start", index=self._block, content_block=block)
+        return _event("content_block_start", index=self._block, content_block=block)
 
     def _delta(self, **delta: str) -> str:
         return _event("content_block_delta", index=self._block, delta=delta)
 
-    def _close(self) -> Iterator[str]:
-        if self._open:
-            self._open = ""
-            yield _event("content_block_stop", index=self._block)
+    def _stop(self) -> str:
+        return _event("content_block_stop", index=self._block)
 
     def _message(self, content: list[JsonObject], **ends: Any) -> JsonObject:
         about = {"id": self.id, "type": "message", "role": "assistant", "model": self.model}
@@ -389,7 +342,7 @@ def _event(kind: str, **fields: Any) -> str:
     return server_sent({"type": kind, **fields}, kind)
 
 
-def _stop(done: TurnDone) -> JsonObject:
+def _ending(done: TurnDone) -> JsonObject:
     """Why a message ended."""
     if done.stopped_by:
         reason = "stop_sequence"

@@ -8,14 +8,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from msgspec import Struct
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from mlx_tools.controller import check_output_schema
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.gateway.request import ApiError, invalid, unsupported
+from mlx_tools.gateway.request import ApiError, JsonObject, invalid, missing, unsupported
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.schema import check_parameters, matchable
 
@@ -27,8 +35,6 @@ class Body(BaseModel):
 
 
 AnyBody = TypeVar("AnyBody", bound=Body)
-
-JsonObject = dict[str, Any]
 
 TEXT_ONLY: Final = (
     "the model reads text only; have an image put into words (the tool describe_image does it for "
@@ -46,10 +52,22 @@ def read(kind: type[AnyBody], value: Any, at: str = "") -> AnyBody:
         return kind.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        param = place(at, *first["loc"])
+        param = place(at, *_steps_in(value, first["loc"]))
         code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
         message = f"{param or 'the body'}: {first['msg']}"
         raise ApiError(400, code, message, param=param or None) from None
+
+
+def _steps_in(value: Any, found: Iterable[str | int]) -> Iterator[str | int]:
+    """The steps to a field, without those behind them that say which form of it was tried."""
+    for step in found:
+        if isinstance(step, int) and isinstance(value, list):
+            value = value[step]
+        elif isinstance(step, str) and isinstance(value, dict):
+            value = value.get(step)
+        else:
+            return
+        yield step
 
 
 def place(at: str, *path: str | int) -> str:
@@ -59,38 +77,62 @@ def place(at: str, *path: str | int) -> str:
     return at
 
 
-def check_plain(body: Mapping[str, Any]) -> None:
-    """Return where a body can be written as text again. Raises `ApiError` for half of a surrogate
-    pair, a number that JSON does not have, and nesting without end."""
-    for param, value in body.items():
+def json_object(text: str, what: str) -> JsonObject:
+    """The JSON object that a text is, which can be written as text again. Raises `ApiError`, which
+    calls the text ``what``: also for half of a surrogate pair, a number that JSON does not have,
+    and nesting without end."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, "invalid_json", f"{what} no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "invalid_json", f"{what} no JSON object, such as {{}}")
+    for name, part in value.items():
         try:
-            json.dumps({param: value}, ensure_ascii=False, allow_nan=False).encode()
+            json.dumps({name: part}, ensure_ascii=False, allow_nan=False).encode()
         except UnicodeEncodeError:
             problem = "a text holds half of a surrogate pair"
-        except (TypeError, ValueError, RecursionError) as error:
-            problem = f"the body is not plain JSON: {error}"
+        except (ValueError, RecursionError) as error:
+            problem = f"{what} not plain JSON: {error}"
         else:
             continue
-        raise invalid(param.encode(errors="replace").decode(), problem)
+        raise invalid(name.encode(errors="replace").decode(), problem)
+    return value
 
 
-def check_text(part: Mapping[str, Any], at: str, kinds: Container[str]) -> None:
-    """Return where a part of a message, found in the body at this place, is of the ``kinds`` that
-    are text, or says none. Raises `ApiError` for an image and the like."""
-    kind = part.get("type")
-    if isinstance(kind, str) and kind not in kinds:
+def _as_parts(value: Any) -> Any:
+    return [{"type": "text", "text": value}] if isinstance(value, str) else value
+
+
+Parts = Annotated[
+    list[JsonObject],
+    BeforeValidator(_as_parts),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]}),
+]
+"""Content: parts, or a text, which is the one part of it."""
+
+
+def text_of(parts: Sequence[JsonObject] | None, at: str, kinds: Container[str] = ("text",)) -> str:
+    """What parts say that were found in the body at this place, a line or more each. Raises
+    `ApiError` for one that is of none of the ``kinds``, such as an image."""
+    return "\n".join(part_text(part, place(at, n), kinds) for n, part in enumerate(parts or ()))
+
+
+def part_text(part: JsonObject, at: str, kinds: Container[str] = ("text",)) -> str:
+    """What one part says, found in the body at this place. Raises `ApiError`."""
+    kind = part.get("type", "text")
+    if kind not in kinds:
         raise unsupported(place(at, "type"), f"{kind!r}: {TEXT_ONLY}")
+    field = "refusal" if kind == "refusal" and "refusal" in part else "text"
+    if not isinstance(text := part.get(field), str):
+        raise invalid(place(at, field), "a text")
+    return text
 
 
 def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
     """The fields of a body that have a value, and no meaning to anybody here."""
     extra = body.model_extra or {}
     return tuple(name for name in extra if extra[name] is not None and name not in accepted)
-
-
-def as_parts(value: Any, kind: str) -> Any:
-    """Content that is given as a text, as the list with this one part."""
-    return [{"type": kind, "text": value}] if isinstance(value, str) else value
 
 
 class Sampled(Body):
@@ -142,39 +184,11 @@ def tool_spec(
     given = {"type": "object", "properties": {}, **(parameters or {})}
     try:
         schema, unmatched = matchable(given)
-    except ToolDefinitionError as error:
-        raise invalid(at, str(error)) from None
-    left_out += [f"{at}{pointer}/pattern" for pointer in unmatched]
-    return ToolSpec(name=name, description=description or "", parameters=checked_schema(schema, at))
-
-
-def checked_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
-    """``schema``, to which a JSON object can be held. Raises `ApiError` for any other."""
-    try:
         check_parameters(schema)
     except ToolDefinitionError as error:
         raise invalid(at, str(error)) from None
-    return schema
-
-
-def answer_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
-    """``schema``, to which an answer can be held. Raises `ApiError` for any other."""
-    try:
-        return check_output_schema(schema, at)
-    except UsageError as error:
-        raise ApiError(400, "invalid_value", str(error), param=at) from None
-
-
-def check_choice(
-    choice: str, allowed: frozenset[str] | None, tools: Iterable[ToolSpec], at: str
-) -> None:
-    """Return where what must be called, and what may be, is among the tools. Raises `ApiError`."""
-    names = {spec.name for spec in tools}
-    named = set(allowed or ()) | ({choice} - {"auto", "none", "required"})
-    if strangers := sorted(named - names):
-        raise invalid(at, f"{strangers[0]!r} is not among the tools that can be called here")
-    if choice == "required" and not (names if allowed is None else allowed):
-        raise invalid(at, "a call is required, and there is no tool that can be called here")
+    left_out += [f"{at}{pointer}/pattern" for pointer in unmatched]
+    return ToolSpec(name=name, description=description or "", parameters=schema)
 
 
 def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
@@ -185,3 +199,94 @@ def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
         if spec.name in seen:
             raise invalid(at, f"{spec.name!r} names two of them")
         seen.add(spec.name)
+
+
+# --- what is chosen -------------------------------------------------------------------------------
+
+
+class Choice(Struct, frozen=True):
+    """Which tools must be called, and which may be. ``told`` is how a response says it."""
+
+    tool: str = "auto"
+    allowed: frozenset[str] | None = None
+    told: Any = "auto"
+
+    def among(self, tools: Iterable[ToolSpec]) -> Choice:
+        """The same, of these tools. Raises `ApiError` where it is not."""
+        names = {spec.name for spec in tools}
+        named = set(self.allowed or ()) | ({self.tool} - {"auto", "none", "required"})
+        if strangers := sorted(named - names):
+            problem = f"{strangers[0]!r} is not among the tools that can be called here"
+            raise invalid("tool_choice", problem)
+        if self.tool == "required" and not (names if self.allowed is None else self.allowed):
+            problem = "a call is required, and there is no tool that can be called here"
+            raise invalid("tool_choice", problem)
+        return self
+
+
+def read_choice(value: str | JsonObject | None, hosted: Container[str]) -> Choice:
+    """What a client of OpenAI's interfaces chose, in the form of either. What it allows of tools
+    that are ``hosted`` elsewhere, by their types, is left out. Raises `ApiError`."""
+    wrong = invalid("tool_choice", "none, auto, required, a function or allowed_tools")
+    if value is None or isinstance(value, str):
+        if value not in (None, "none", "auto", "required"):
+            raise wrong
+        return Choice(value or "auto", told=value or "auto")
+    kind = value.get("type")
+    if kind == "function":
+        name = _named(value, wrong)
+        return Choice(name, told={"type": kind, "name": name})
+    # In the chat interface the list stands under a key of its own.
+    listed = value.get("allowed_tools", value)
+    if kind != "allowed_tools" or not isinstance(listed, dict):
+        raise wrong
+    mode, tools = listed.get("mode") or "auto", listed.get("tools")
+    if mode not in ("auto", "required", "none") or not isinstance(tools, list):
+        raise wrong
+    if not all(isinstance(tool, dict) for tool in tools):
+        raise wrong
+    names = [_named(tool, wrong) for tool in tools if tool.get("type") not in hosted]
+    if not names and mode == "auto":  # what may be called is nothing that could be, here
+        return Choice("none", told="none")
+    told = [{"type": "function", "name": name} for name in names]
+    return Choice(mode, frozenset(names), {"type": kind, "mode": mode, "tools": told})
+
+
+def _named(tool: JsonObject, wrong: ApiError) -> str:
+    """The name of a tool that is chosen."""
+    function = tool.get("function", tool)
+    if tool.get("type", "function") != "function" or not isinstance(function, dict):
+        raise wrong
+    name, namespace = function.get("name"), function.get("namespace") or ""
+    if not isinstance(name, str) or not isinstance(namespace, str):
+        raise wrong
+    return usable_name(name, namespace)
+
+
+class AnswerFormat(Body):
+    """What an answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    schema_: JsonObject | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+    def held_to(self, at: str) -> Mapping[str, Any] | None:
+        """The schema that it must fit, None for text. Raises `ApiError`, with the place ``at``
+        which the schema stands in the body."""
+        if self.type == "text":
+            return None
+        if self.type == "json_object":
+            return {"type": "object"}
+        if self.schema_ is None:
+            raise missing(at)
+        return answer_schema(self.schema_, at)
+
+
+def answer_schema(schema: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+    """``schema``, to which an answer can be held. Raises `ApiError` for any other."""
+    try:
+        return check_output_schema(schema, at)
+    except UsageError as error:
+        raise ApiError(400, "invalid_value", str(error), param=at) from None

@@ -1,26 +1,26 @@
-"""OpenAI's chat completions: what a client may send, and how a turn is written for it. Pure."""
+"""OpenAI's ``/v1/chat/completions`` and ``/v1/completions``: what a client may send, and how a turn
+is written for it. Pure."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from mlx_tools.backends import MOST_SCORES, TokenScore
 from mlx_tools.gateway.body import (
     NAME_FORM,
+    AnswerFormat,
     Body,
-    JsonObject,
+    Parts,
     Sampled,
-    answer_schema,
-    as_parts,
-    check_choice,
     check_names,
-    check_plain,
-    check_text,
     place,
     read,
+    read_choice,
+    text_of,
     tool_spec,
     unknown_fields,
     usable_name,
@@ -28,16 +28,15 @@ from mlx_tools.gateway.body import (
 from mlx_tools.gateway.request import (
     DONE,
     ApiError,
-    ArgumentsMore,
-    CallBegun,
     ClientCall,
     ClientMessage,
+    JsonObject,
     Role,
-    TextPiece,
     TurnDone,
-    TurnEvent,
     TurnRequest,
     invalid,
+    missing,
+    openai_error,
     server_sent,
     unsupported,
 )
@@ -59,9 +58,17 @@ _REFUSED: Final[Mapping[str, Any]] = {
     "logprobs": False,
     "top_logprobs": 0,
 }
+_REFUSED_PLAIN: Final[Mapping[str, Any]] = {"n": 1, "best_of": 1, "echo": False, "suffix": ""}
 """Fields that would change the answer, and the value that asks for nothing."""
 
-Number = int | float
+USUAL: Final = 16
+"""Tokens of a plain completion for which nobody says a number, as in OpenAI's interface."""
+
+_TEXT: Final = ("text", "refusal")
+"""The kinds of parts that are text."""
+
+Count = Annotated[int, Field(ge=1)]
+Prompt = Annotated[str, Field(min_length=1)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
@@ -73,7 +80,7 @@ class ChatFunction(Body):
 
 class ChatTool(Body):
     type: str = "function"
-    function: JsonObject | None = None
+    function: ChatFunction | None = None
 
 
 class CalledFunction(Body):
@@ -89,7 +96,7 @@ class AssistantCall(Body):
 
 class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[JsonObject] | None = None
+    content: Parts | None = None
     tool_calls: list[AssistantCall] | None = None
     tool_call_id: str | None = None
     refusal: str | None = None
@@ -121,39 +128,48 @@ class OpenAiBody(Sampled):
 class ChatBody(OpenAiBody):
     """The fields that have a meaning here; all others are kept apart."""
 
-    messages: Annotated[list[JsonObject], Field(min_length=1)]
-    tools: list[JsonObject] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    tools: list[ChatTool] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    logit_bias: dict[TokenId, Annotated[Number, Field(ge=-100, le=100)]] | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logit_bias: dict[TokenId, Annotated[int | float, Field(ge=-100, le=100)]] | None = None
+
+
+class CompletionBody(OpenAiBody):
+    prompt: Prompt | Annotated[list[Prompt], Field(min_length=1, max_length=1)]
+    max_tokens: Count | None = None
+    logprobs: bool | int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_SCORES)] | None = None
+
+
+# --- reading --------------------------------------------------------------------------------------
 
 
 def read_chat_completion(
-    body: Mapping[str, Any], *, new_id: Callable[[], str], now: Callable[[], float]
+    body: JsonObject, *, new_id: Callable[[], str], now: Callable[[], float]
 ) -> tuple[TurnRequest, ChatReply]:
     """What a body asks for, and how it is answered.
 
     ``new_id`` gives the completion's id, ``now`` is the time in seconds since 1970. Raises
     `ApiError` for the first field that is wrong, or cannot be had.
     """
-    check_plain(body)
-    check_not_asked(body, _REFUSED, [])
+    _check_not_asked(body, _REFUSED)
     given = read(ChatBody, body)
     tools, left_out = _tools(given.tools or [])
-    choice, allowed = _choice(given.tool_choice)
-    check_choice(choice, allowed, tools, "tool_choice")
+    hosted = {tool.type for tool in given.tools or []} - {"function"}
+    choice = read_choice(given.tool_choice, hosted).among(tools)
     sampling = given.sampling()
     if given.logit_bias:
-        sampling["logit_bias"] = dict(given.logit_bias)
+        sampling["logit_bias"] = given.logit_bias
     request = TurnRequest(
         messages=tuple(_messages(given.messages)),
         model=given.model or "",
         tools=tools,
-        tool_choice=choice,
-        allowed=allowed,
+        tool_choice=choice.tool,
+        allowed=choice.allowed,
         parallel=given.parallel_tool_calls is not False,
         schema=_schema(given.response_format),
         sampling=sampling,
@@ -162,26 +178,41 @@ def read_chat_completion(
         left_out=(*left_out, *unknown_fields(given, (*_ACCEPTED, *_REFUSED))),
     )
     same = {"id": f"chatcmpl-{new_id()}", "created": int(now()), "model": request.model}
-    return request, ChatReply(same, streamed=given.stream is True, usage=given.wants_usage)
+    return request, ChatReply(same, given)
 
 
-def check_not_asked(body: Mapping[str, Any], refused: Mapping[str, Any], *nothings: Any) -> None:
-    """Return where each of the fields ``refused`` has the value there, one of ``nothings``, or none
-    at all. Raises `ApiError`."""
+def read_completion(
+    body: JsonObject, *, new_id: Callable[[], str], now: Callable[[], float]
+) -> tuple[TurnRequest, CompletionReply]:
+    """As `read_chat_completion`, of a plain completion: the bytes of a prompt, passed through."""
+    _check_not_asked(body, _REFUSED_PLAIN)
+    given = read(CompletionBody, body)
+    request = TurnRequest(
+        prompt=given.prompt if isinstance(given.prompt, str) else given.prompt[0],
+        model=given.model or "",
+        sampling=given.sampling(),
+        stop=given.stops,
+        max_tokens=given.max_tokens or USUAL,
+        left_out=unknown_fields(given, (*_REFUSED_PLAIN, "user")),
+        top_logprobs=_scored(given),
+    )
+    same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
+    return request, CompletionReply(same | {"model": request.model}, given)
+
+
+def _check_not_asked(body: JsonObject, refused: Mapping[str, Any]) -> None:
     for name, nothing in refused.items():
-        if body.get(name) not in (None, False, nothing, *nothings):
+        if body.get(name) not in (None, False, [], nothing):
             raise unsupported(name, "cannot be had here; leave it out")
 
 
-def _messages(values: list[JsonObject]) -> Iterator[ClientMessage]:
-    for number, value in enumerate(values):
-        at = f"messages[{number}]"
-        message = read(ChatMessage, value, at)
+def _messages(messages: Sequence[ChatMessage]) -> Iterator[ClientMessage]:
+    for number, message in enumerate(messages):
+        at = place("messages", number)
         role: Role = "system" if message.role == "developer" else message.role
-        content = content_text(message.content, place(at, "content")) or message.refusal or ""
+        content = text_of(message.content, place(at, "content"), _TEXT) or message.refusal or ""
         if role == "tool" and not message.tool_call_id:
-            param = place(at, "tool_call_id")
-            raise ApiError(400, "missing_required_parameter", f"{param}: required", param=param)
+            raise missing(place(at, "tool_call_id"))
         calls = tuple(
             ClientCall(call.id or "", usable_name(call.function.name), _arguments(call.function))
             for call in message.tool_calls or ()
@@ -189,130 +220,90 @@ def _messages(values: list[JsonObject]) -> Iterator[ClientMessage]:
         yield ClientMessage(role, content, calls, message.tool_call_id or "")
 
 
-def content_text(content: str | list[JsonObject] | None, at: str) -> str:
-    """What a message says, found in the body at this place, its parts joined. Raises `ApiError`
-    for a part that is no text."""
-    texts = []
-    for number, part in enumerate(as_parts(content, "text") or []):
-        kind = part.get("type", "text")
-        text = part.get("refusal" if kind == "refusal" else "text")
-        check_text(part, place(at, number), ("text", "refusal"))
-        if not isinstance(text, str):
-            raise invalid(place(at, number, "text"), "a text")
-        texts.append(text)
-    return "\n".join(texts)
-
-
 def _arguments(function: CalledFunction) -> str:
     given = function.arguments
     return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
 
 
-def _tools(values: list[JsonObject]) -> tuple[tuple[ToolSpec, ...], tuple[str, ...]]:
+def _tools(tools: Sequence[ChatTool]) -> tuple[tuple[ToolSpec, ...], list[str]]:
     """The functions, and the names of what is none and is left out."""
-    tools: list[ToolSpec] = []
+    specs: list[ToolSpec] = []
     left_out: list[str] = []
-    for number, value in enumerate(values):
-        at = f"tools[{number}]"
-        tool = read(ChatTool, value, at)
+    for number, tool in enumerate(tools):
+        at, function = place("tools", number, "function"), tool.function
         if tool.type != "function":
             left_out.append(f"tools.{tool.type}")
             continue
-        at = place(at, "function")
-        function = read(ChatFunction, tool.function, at)
-        name = usable_name(function.name)
-        if name != function.name:
-            raise invalid(place(at, "name"), f"{function.name!r}: {NAME_FORM}")
-        at = place(at, "parameters")
-        tools.append(tool_spec(name, function.description, function.parameters, at, left_out))
-    check_names(tools)
-    return tuple(tools), tuple(left_out)
+        if function is None:
+            raise missing(at)
+        specs.append(function_spec(function, at, left_out))
+    check_names(specs)
+    return tuple(specs), left_out
 
 
-def _choice(value: str | JsonObject | None) -> tuple[str, frozenset[str] | None]:
-    """The choice, and the tools that may be called where these are not all."""
-    wrong = invalid("tool_choice", "none, auto, required, a function or allowed_tools")
-    if value is None or isinstance(value, str):
-        if value not in (None, "none", "auto", "required"):
-            raise wrong
-        return value or "auto", None
-    kind = value.get("type")
-    if kind == "function":
-        return _named(value, wrong), None
-    # In the chat interface the list stands under a key of its own.
-    listed = value.get("allowed_tools", value)
-    if kind != "allowed_tools" or not isinstance(listed, dict):
-        raise wrong
-    mode, tools = listed.get("mode", "auto"), listed.get("tools")
-    if mode not in ("auto", "required") or not isinstance(tools, list):
-        raise wrong
-    return mode, frozenset(_named(tool, wrong) for tool in tools)
-
-
-def _named(value: Any, wrong: ApiError) -> str:
-    function = value.get("function", value) if isinstance(value, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if not isinstance(name, str):
-        raise wrong
-    return name
+def function_spec(function: ChatFunction, at: str, left_out: list[str]) -> ToolSpec:
+    """A client's tool, found in the body at this place, as `tool_spec` has it; its name must be
+    one that tools can have."""
+    name, parameters = function.name, place(at, "parameters")
+    if usable_name(name) != name:
+        raise invalid(place(at, "name"), f"{name!r}: {NAME_FORM}")
+    return tool_spec(name, function.description, function.parameters, parameters, left_out)
 
 
 def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
     """What the answer must fit, None for text."""
-    kind = "text" if value is None else value.get("type")
-    if kind == "text":
+    if value is None:
         return None
-    if kind == "json_object":
-        return {"type": "object"}
-    named = (value or {}).get("json_schema")
-    schema = named.get("schema") if isinstance(named, dict) else None
-    if kind != "json_schema" or not isinstance(schema, dict):
-        raise invalid("response_format", "text, json_object, or json_schema with a schema")
-    return answer_schema(schema, "response_format.json_schema.schema")
+    named = value.get("json_schema")
+    flat = value | (named if isinstance(named, dict) else {})
+    wanted = read(AnswerFormat, flat | {"type": value.get("type")}, "response_format")
+    return wanted.held_to("response_format.json_schema.schema")
 
 
-# --- the answer -----------------------------------------------------------------------------------
+def _scored(given: CompletionBody) -> int:
+    """How many alternatives of each token are wanted, as mlx-lm's server is asked for them."""
+    wanted = given.top_logprobs or 0
+    if not given.logprobs:
+        return 0
+    if given.logprobs is not True or not wanted:
+        raise unsupported("logprobs", "true, with top_logprobs; no other form can be had here")
+    if given.stream:
+        raise unsupported("logprobs", "not in a stream")
+    return wanted
 
 
-def chat_completion_error(error: ApiError) -> dict[str, Any]:
-    """The body that tells of an error, in OpenAI's form."""
-    told = {"message": error.message, "type": error.type, "param": error.param}
-    return {"error": told | {"code": error.code}}
+# --- writing --------------------------------------------------------------------------------------
 
 
 class ChatReply:
-    """A chat completion, whole or as chunks, which have the fields ``same``. With ``usage`` the
-    last of them says what the turn cost."""
+    """A chat completion, whole or as chunks, which have the fields ``same``."""
 
-    def __init__(self, same: Mapping[str, Any], *, streamed: bool, usage: bool) -> None:
-        self._same, self.streamed, self._usage = same, streamed, usage
+    def __init__(self, same: JsonObject, given: OpenAiBody) -> None:
+        self._same, self.streamed, self._usage = same, given.stream is True, given.wants_usage
 
     def begin(self) -> Iterator[str]:
         yield self._chunk({"role": "assistant", "content": ""})
 
-    def take(self, event: TurnEvent) -> Iterator[str]:
-        match event:
-            case TextPiece(text):
-                yield self._chunk({"content": text})
-            case CallBegun(index, id, name):
-                function = {"name": name, "arguments": ""}
-                call = {"index": index, "id": id, "type": "function", "function": function}
-                yield self._chunk({"tool_calls": [call]})
-            case ArgumentsMore(index, text):
-                yield self._chunk(
-                    {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
-                )
-            case TurnDone():
-                yield self._chunk({}, event.finish)
-                if self._usage:
-                    yield server_sent(self._object([], usage=chat_usage(event.usage)))
-                yield DONE
+    def more(self, text: str) -> Iterator[str]:
+        yield self._chunk({"content": text})
+
+    def end(self, done: TurnDone) -> Iterator[str]:
+        for index, call in enumerate(done.calls):
+            function = {"name": call.name, "arguments": ""}
+            begun = {"index": index, "id": call.id, "type": "function", "function": function}
+            yield self._chunk({"tool_calls": [begun]})
+            more = {"index": index, "function": {"arguments": call.arguments}}
+            yield self._chunk({"tool_calls": [more]})
+        yield self._chunk({}, done.finish)
+        if self._usage:
+            yield server_sent(self._object([], usage=_usage(done.usage)))
+        yield DONE
 
     def fail(self, error: ApiError) -> Iterator[str]:
-        yield server_sent(chat_completion_error(error))
+        yield server_sent(openai_error(error))
 
-    def whole(self, done: TurnDone) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": done.text}
+    def whole(self, done: TurnDone) -> JsonObject:
+        message: JsonObject = {"role": "assistant", "content": done.text}
         if done.calls:
             message["content"] = done.text or None
             message["tool_calls"] = [
@@ -329,20 +320,67 @@ class ChatReply:
             "logprobs": None,
             "finish_reason": done.finish,
         }
-        return self._object([choice], kind="chat.completion", usage=chat_usage(done.usage))
+        return self._object([choice], kind="chat.completion", usage=_usage(done.usage))
 
-    def _chunk(self, delta: dict[str, Any], finish: str | None = None) -> str:
+    def _chunk(self, delta: JsonObject, finish: str | None = None) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
-        more: dict[str, Any] = {"usage": None} if self._usage else {}
+        more: JsonObject = {"usage": None} if self._usage else {}
         return server_sent(self._object([choice], **more))
 
     def _object(
-        self, choices: list[dict[str, Any]], kind: str = "chat.completion.chunk", **more: Any
-    ) -> dict[str, Any]:
+        self, choices: list[JsonObject], kind: str = "chat.completion.chunk", **more: Any
+    ) -> JsonObject:
         return {**self._same, "object": kind, "choices": choices, **more}
 
 
-def chat_usage(usage: Usage) -> dict[str, Any]:
+class CompletionReply:
+    """A text completion, whole or as chunks, which have the fields ``same``."""
+
+    def __init__(self, same: JsonObject, given: OpenAiBody) -> None:
+        self._same, self.streamed, self._usage = same, given.stream is True, given.wants_usage
+
+    def begin(self) -> Iterator[str]:
+        return iter(())
+
+    def more(self, text: str) -> Iterator[str]:
+        yield server_sent({**self._same, "choices": [self._choice(text, None)]})
+
+    def end(self, done: TurnDone) -> Iterator[str]:
+        yield server_sent({**self._same, "choices": [self._choice("", done.finish)]})
+        if self._usage:
+            yield server_sent({**self._same, "choices": [], "usage": self._used(done)})
+        yield DONE
+
+    def fail(self, error: ApiError) -> Iterator[str]:
+        yield server_sent(openai_error(error))
+
+    def whole(self, done: TurnDone) -> JsonObject:
+        choice = self._choice(done.text, done.finish)
+        if done.scores:
+            choice["logprobs"] = {"content": [_row(scores) for scores in done.scores]}
+        return {**self._same, "choices": [choice], "usage": self._used(done)}
+
+    def _choice(self, text: str, finish: str | None) -> JsonObject:
+        return {"index": 0, "text": text, "logprobs": None, "finish_reason": finish}
+
+    def _used(self, done: TurnDone) -> JsonObject:
+        """What is known of the tokens: the model's server may not say how many were cached."""
+        said = _usage(done.usage)
+        if done.usage.cached_tokens is None:
+            del said["prompt_tokens_details"]
+        return said
+
+
+def _row(scores: Sequence[TokenScore]) -> JsonObject:
+    """One token's alternatives in the form of mlx-lm's server, each with its bytes."""
+    rows = [
+        {"id": one.id, "token": one.text, "logprob": one.logprob, "bytes": list(one.data)}
+        for one in scores
+    ]
+    return {"top_logprobs": rows}
+
+
+def _usage(usage: Usage) -> JsonObject:
     """The tokens of a turn as OpenAI's interface says them."""
     prompt, completion = usage.prompt_tokens or 0, usage.completion_tokens or 0
     return {

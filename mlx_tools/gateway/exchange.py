@@ -3,7 +3,6 @@ whoever takes it in."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -13,6 +12,7 @@ import anyio.lowlevel
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.request import ApiError
 
 MAX_BODY: Final = 32 << 20
@@ -98,9 +98,7 @@ async def json_body(request: Request) -> dict[str, Any]:
     """A request's body, a JSON object. Raises `ApiError`."""
     body = await body_of(request, "application/json")
     try:
-        value = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
+        text = body.decode()
+    except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_json", f"the body is no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ApiError(400, "invalid_json", "the body is no JSON object")
-    return value
+    return json_object(text, "the body is")

@@ -8,30 +8,13 @@ from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
 
-from mlx_tools.gateway.anthropic_messages import CountedBody, MessageParam, MessagesBody, ToolParam
+from mlx_tools.gateway.anthropic_messages import CountedBody, MessagesBody
 from mlx_tools.gateway.body import Body
-from mlx_tools.gateway.chat_completions import ChatBody, ChatMessage, ChatTool
-from mlx_tools.gateway.completions_api import CompletionBody
-from mlx_tools.gateway.responses_body import ResponsesBody
+from mlx_tools.gateway.chat_completions import ChatBody, CompletionBody
+from mlx_tools.gateway.responses import ResponsesBody
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody, RunBody
 
 _AT: Final = "#/components/schemas/"
-
-_ITEMS: Final[tuple[tuple[type[Body], str, type[Body]], ...]] = (
-    (ChatBody, "messages", ChatMessage),
-    (ChatBody, "tools", ChatTool),
-    (CountedBody, "tools", ToolParam),
-    (MessagesBody, "tools", ToolParam),
-)
-"""What the items of a list are, where each is read by itself."""
-
-_TEXTS: Final = (
-    (ResponsesBody, "input"),
-    (CountedBody, "system"),
-    (MessagesBody, "system"),
-    (MessageParam, "content"),
-)
-"""Lists for which a text may stand, as the one part of it."""
 
 _RUN: Final = "/v1/runs/{id}"
 _OPERATIONS: Final[tuple[tuple[str, str, str, type[Body] | None, str], ...]] = (
@@ -47,10 +30,7 @@ _OPERATIONS: Final[tuple[tuple[str, str, str, type[Body] | None, str], ...]] = (
     ("post", "/v1/completions", "Plain completions", CompletionBody, "Answer"),
     ("post", "/v1/runs", "A run of the server's own", RunBody, "Run"),
     ("post", f"{_RUN}/approvals", "A decision about a call that waits", ApprovalBody, "Run"),
-    (
-        *("post", f"{_RUN}/tool_results", "The result of a call of the client's own tool"),
-        *(ResultBody, "Run"),
-    ),
+    ("post", f"{_RUN}/tool_results", "What came of a call of the client's", ResultBody, "Run"),
     ("post", f"{_RUN}/continue", "Another question", ContinueBody, "Run"),
     ("post", f"{_RUN}/cancel", "The end of a run", None, "Run"),
 )
@@ -75,22 +55,13 @@ _PARAMETERS: Final[Mapping[tuple[str, str], tuple[tuple[str, str, Any], ...]]] =
 
 def openapi_document() -> dict[str, Any]:
     """The whole description, a JSON value."""
-    models = {item for *_, item in _ITEMS} | {taken for *_, taken, _ in _OPERATIONS if taken}
-    listed: Any = [(kind, "validation") for kind in sorted(models, key=lambda m: m.__name__)]
+    models = sorted({taken for *_, taken, _ in _OPERATIONS if taken}, key=lambda m: m.__name__)
+    listed: Any = [(kind, "validation") for kind in models]
     _, made = models_json_schema(listed, ref_template=f"{_AT}{{model}}")
-    schemas = made["$defs"]
-    for kind, name, item in _ITEMS:
-        field = schemas[kind.__name__]["properties"][name]
-        for one in (field, *field.get("anyOf", ())):
-            if one.get("type") == "array":
-                one["items"] = {"$ref": f"{_AT}{item.__name__}"}
-    for kind, name in _TEXTS:
-        fields = schemas[kind.__name__]["properties"]
-        fields[name] = {"anyOf": [{"type": "string"}, fields[name]]}
+    schemas = made["$defs"] | {"Answer": {"type": "object"}, "Run": _RUN_SEEN, "Runs": _RUNS}
     paths: dict[str, Any] = {}
     for method, path, about, taken, seen in _OPERATIONS:
         paths.setdefault(path, {})[method] = _operation(method, path, about, taken, seen)
-    schemas |= {"Answer": {"type": "object"}, "Run": _RUN_SEEN, "Runs": _RUNS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "mlx-tools", "version": version("mlx-tools")},

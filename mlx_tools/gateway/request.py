@@ -1,12 +1,13 @@
 """One turn as any client asks for it, and what it is answered with.
 
 Each interface (chat completions, responses, messages) reads its own body into a `TurnRequest` and
-writes the events of the turn in its own form; between the two there is one core, `turn.py`.
+writes the turn in its own form; between the two there is one core, `turn.py`. It tells of the text
+as it grows, and of calls once they are judged, with the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, field
@@ -18,6 +19,8 @@ from mlx_tools.messages import ToolSpec, Usage, json_line
 Role = Literal["system", "user", "assistant", "tool"]
 
 Finish = Literal["stop", "length", "tool_calls"]
+
+JsonObject = dict[str, Any]
 
 
 class ClientCall(Struct, frozen=True):
@@ -52,10 +55,12 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
     end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
     fields and tools that were accepted and have no effect, by the names that the client gave.
-    ``top_logprobs`` is how many alternatives of each token of a plain completion are wanted.
+    ``prompt`` is one that goes to the model as it is, in place of all messages; ``top_logprobs`` is
+    how many alternatives of each token are wanted then.
     """
 
-    messages: tuple[ClientMessage, ...]
+    messages: tuple[ClientMessage, ...] = ()
+    prompt: str | None = None
     model: str = ""
     tools: tuple[ToolSpec, ...] = ()
     tool_choice: str = "auto"
@@ -74,38 +79,13 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
         return not self.tools and self.schema is None
 
 
-# --- what comes of it -----------------------------------------------------------------------------
-
-
-class TextPiece(Struct, frozen=True):
-    """More of the answer."""
-
-    text: str
-
-
-class CallBegun(Struct, frozen=True):
-    """A call whose name is settled: the ``index``-th of the turn, from 0."""
-
-    index: int
-    id: str
-    name: str
-
-
-class ArgumentsMore(Struct, frozen=True):
-    """More of the JSON text of the arguments of the call with this index. Joined, the pieces are
-    the ``arguments`` of that call in `TurnDone`."""
-
-    index: int
-    text: str
-
-
 class TurnDone(Struct, frozen=True, kw_only=True):
-    """The end of a turn, and all of it. ``text`` and ``calls`` are what the pieces join to.
+    """The end of a turn, and all of it: ``text`` is what its pieces join to.
 
     ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of
-    calls that stand in an earlier result. ``reasoning`` is what the model thought. ``stopped_by``
-    is the client's stop text that ended the answer, empty where none did. ``scores`` are the
-    alternatives of each token, where they were asked for and the server says them.
+    calls that stand in an earlier result. ``stopped_by`` is the client's stop text that ended the
+    answer, empty where none did. ``scores`` are the alternatives of each token, where they were
+    asked for and the server says them.
     """
 
     finish: Finish
@@ -114,21 +94,8 @@ class TurnDone(Struct, frozen=True, kw_only=True):
     usage: Usage = field(default_factory=Usage)
     repairs: tuple[str, ...] = ()
     echoed: tuple[str, ...] = ()
-    reasoning: str = ""
-    model: str = ""
     stopped_by: str = ""
     scores: tuple[tuple[TokenScore, ...], ...] = ()
-
-    def pieces(self) -> Iterator[TextPiece | CallBegun | ArgumentsMore]:
-        """What it would be told by, in as few pieces as can be."""
-        if self.text:
-            yield TextPiece(self.text)
-        for index, call in enumerate(self.calls):
-            yield CallBegun(index, call.id, call.name)
-            yield ArgumentsMore(index, call.arguments)
-
-
-TurnEvent = TextPiece | CallBegun | ArgumentsMore | TurnDone
 
 
 class ApiError(MlxToolsError):
@@ -179,6 +146,12 @@ def unsupported(param: str, problem: str) -> ApiError:
     return ApiError(400, "unsupported_parameter", f"{param}: {problem}", param=param)
 
 
+def openai_error(error: ApiError) -> JsonObject:
+    """The body that tells of an error, in OpenAI's form."""
+    told = {"message": error.message, "type": error.type, "param": error.param}
+    return {"error": told | {"code": error.code}}
+
+
 # --- how it is told -------------------------------------------------------------------------------
 
 DONE: Final = "data: [DONE]\n\n"
@@ -194,8 +167,8 @@ def server_sent(data: Mapping[str, Any], kind: str = "") -> str:
 class Reply(Protocol):
     """How one interface answers one request.
 
-    ``streamed`` is whether the client wants events. Each text of `begin`, `take` and `fail` is one
-    server-sent event, whole, with its blank line.
+    ``streamed`` is whether the client wants events. Each text of `begin`, `more`, `end` and `fail`
+    is one server-sent event, whole, with its blank line.
     """
 
     streamed: bool
@@ -204,14 +177,18 @@ class Reply(Protocol):
         """The events before anything has come."""
         ...
 
-    def take(self, event: TurnEvent) -> Iterable[str]:
-        """The events that tell of this one; after `TurnDone` those that end the stream."""
+    def more(self, text: str) -> Iterable[str]:
+        """The events that tell of more of the answer."""
+        ...
+
+    def end(self, done: TurnDone) -> Iterable[str]:
+        """The events that tell of the calls, and those that end the stream."""
         ...
 
     def fail(self, error: ApiError) -> Iterable[str]:
         """The events that end a stream in which something went wrong."""
         ...
 
-    def whole(self, done: TurnDone) -> dict[str, Any]:
+    def whole(self, done: TurnDone) -> JsonObject:
         """The JSON body of a reply that is not streamed."""
         ...

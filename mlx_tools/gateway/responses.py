@@ -1,50 +1,161 @@
-"""OpenAI's ``/v1/responses`` as Open Responses specifies it: a body in, events out."""
+"""OpenAI's ``/v1/responses`` as Open Responses specifies it: a body in, events out. Pure.
+
+What a body says is honoured where it changes the answer, accepted where it changes only what
+somebody else pays or keeps, and refused by name otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from mlx_tools.gateway.body import JsonObject, check_plain, read
+from msgspec import Struct
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from mlx_tools.gateway.body import (
+    AnswerFormat,
+    Body,
+    Parts,
+    Sampled,
+    check_names,
+    place,
+    read,
+    read_choice,
+    text_of,
+    tool_spec,
+    unknown_fields,
+    usable_name,
+)
 from mlx_tools.gateway.request import (
     DONE,
     ApiError,
-    ArgumentsMore,
-    CallBegun,
     ClientCall,
     ClientMessage,
+    JsonObject,
     Reply,
-    TextPiece,
     TurnDone,
-    TurnEvent,
     TurnRequest,
+    missing,
+    openai_error,
     server_sent,
+    unsupported,
 )
-from mlx_tools.gateway.responses_body import (
-    ResponsesBody,
-    check_supported,
-    choice_of,
-    messages_of,
-    schema_of,
-    told_format,
-    tools_of,
+from mlx_tools.messages import ToolSpec, Usage, replace
+
+_ACCEPTED: Final = (
+    *("access_programs", "background_options", "client_metadata", "prompt_cache_options"),
+    *("prompt_cache_retention", "reasoning", "service_tier", "stream_options", "user"),
 )
-from mlx_tools.messages import Usage
+"""Fields that change what somebody else pays, keeps or measures; nothing of it is done here."""
+
+_REFUSED: Final = {
+    "store": "no response is kept; send all items each time",
+    "previous_response_id": "no response is kept; send all items each time",
+    "background": "a response is made while its client waits",
+    "conversation": "none are kept; send all items each time",
+    "prompt": "no templates are kept; send the text itself",
+    "top_logprobs": "the model's probabilities are not passed on",
+}
+"""Fields that ask for what cannot be had here, and why not."""
+
+_TEXT: Final = ("input_text", "output_text", "text", "refusal")
+"""The kinds of parts that are text."""
+
+
+class MessageItem(Body):
+    """A message of anybody."""
+
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Parts
+
+
+class CallItem(Body):
+    """A call that the model made in an earlier turn."""
+
+    call_id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    namespace: str | None = None
+    arguments: str
+
+
+class OutputItem(Body):
+    """What came of a call."""
+
+    call_id: str = Field(min_length=1)
+    output: Parts
+
+
+class FunctionParam(Body):
+    """A tool, alone or in a namespace."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: bool | None = None
+
+
+class NamespaceParam(Body):
+    """A group of tools."""
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    tools: list[JsonObject]
+
+
+class TextParam(Body):
+    """How the answer is written."""
+
+    format: AnswerFormat | None = None
+
+
+def _items(value: Any) -> Any:
+    return [{"role": "user", "content": value}] if isinstance(value, str) else value
+
+
+class ResponsesBody(Sampled):
+    """The body, but for its items and tools, which have a reader each."""
+
+    model: str | None = None
+    input: Annotated[
+        list[JsonObject],
+        BeforeValidator(_items),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"items": {"type": "object"}}]}),
+    ]
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextParam | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    stream: bool | None = None
+    store: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    background: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    include: list[str] | None = None
+    conversation: Any = None
+    prompt: Any = None
+    metadata: JsonObject | None = None
+    max_tool_calls: int | None = Field(None, ge=1)
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
 
 def responses_error(error: ApiError) -> JsonObject:
     """The body that tells of an error. The conversation is called ``messages`` elsewhere."""
-    param = "input" if error.param == "messages" else error.param
-    told = {"message": str(error), "type": error.type, "param": param, "code": error.code}
-    return {"error": told}
+    told = openai_error(error)
+    if error.param == "messages":
+        told["error"]["param"] = "input"
+    return told
 
 
 # --- reading --------------------------------------------------------------------------------------
 
 
 def read_responses(
-    body: Mapping[str, Any],
+    body: JsonObject,
     *,
     new_id: Callable[[], str],
     now: Callable[[], float],
@@ -55,27 +166,33 @@ def read_responses(
     ``new_id`` gives letters and digits that nobody else has, ``now`` is in seconds since 1970.
     ``temperature`` is what the model is sampled with where the body does not say.
     """
-    check_plain(body)
     asked = read(ResponsesBody, body)
-    check_supported(asked)
-    offered = tools_of(asked.tools or ())
-    choice = choice_of(asked.tool_choice, offered)
+    for name, problem in _REFUSED.items():
+        if getattr(asked, name) not in (None, False, 0):
+            raise unsupported(name, problem)
+    if "message.output_text.logprobs" in (asked.include or ()):
+        raise unsupported("include", _REFUSED["top_logprobs"])
+    offered = _tools_of(asked.tools or ())
+    choice = read_choice(asked.tool_choice, offered.left_out).among(offered.specs)
+    answer = asked.text.format if asked.text else None
     instructions = [ClientMessage("system", asked.instructions)] if asked.instructions else []
+    cut = ("truncation",) if asked.truncation == "auto" else ()
     request = TurnRequest(
-        messages=(*instructions, *messages_of(asked.input)),
+        messages=(*instructions, *_messages_of(asked.input)),
         model=asked.model or "",
         tools=offered.specs,
         tool_choice=choice.tool,
         allowed=choice.allowed,
         parallel=asked.parallel_tool_calls is not False,
-        schema=schema_of(asked.text),
+        schema=answer.held_to("text.format.schema") if answer else None,
         sampling=asked.sampling(),
         max_tokens=asked.max_output_tokens,
-        left_out=(*asked.left_out(), *offered.left_out),
+        left_out=(*unknown_fields(asked, _ACCEPTED), *cut, *offered.left_out),
     )
     mark, created = new_id(), now()
     about = {
         **_about(asked, temperature),
+        "text": {"format": _told_format(answer)},
         "id": f"resp_{mark}",
         "created_at": int(created),
         "tools": list(offered.told),
@@ -93,7 +210,6 @@ def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
         "instructions": asked.instructions,
         "truncation": "disabled",
         "parallel_tool_calls": asked.parallel_tool_calls is not False,
-        "text": {"format": told_format(asked.text)},
         "top_p": 1.0 if asked.top_p is None else asked.top_p,
         "presence_penalty": asked.presence_penalty or 0.0,
         "frequency_penalty": asked.frequency_penalty or 0.0,
@@ -111,7 +227,99 @@ def _about(asked: ResponsesBody, temperature: float) -> JsonObject:
     }
 
 
-_PREFIX: Final = {"message": "msg", "function_call": "fc"}
+def _told_format(wanted: AnswerFormat | None) -> JsonObject:
+    if wanted is None or wanted.type != "json_schema":
+        return {"type": wanted.type if wanted else "text"}
+    return {
+        "type": "json_schema",
+        "name": wanted.name or "answer",
+        "description": wanted.description,
+        "schema": wanted.schema_,
+        "strict": bool(wanted.strict),
+    }
+
+
+def _messages_of(items: Sequence[JsonObject]) -> list[ClientMessage]:
+    """The conversation that these items are. What the model said and called in one turn is one
+    message. Raises `ApiError` for an item that cannot be told to a model of text."""
+    messages: list[ClientMessage] = []
+    for index, item in enumerate(items):
+        at = place("input", index)
+        kind = item.get("type") or ("message" if "role" in item else None)
+        if kind == "message":
+            message = read(MessageItem, item, at)
+            role = "system" if message.role == "developer" else message.role
+            content = text_of(message.content, place(at, "content"), _TEXT)
+            messages.append(ClientMessage(role, content))
+        elif kind == "function_call":
+            call = read(CallItem, item, at)
+            name = usable_name(call.name, call.namespace or "")
+            made = ClientCall(call.call_id, name, call.arguments)
+            if not messages or messages[-1].role != "assistant":
+                messages.append(ClientMessage("assistant"))
+            messages[-1] = replace(messages[-1], calls=(*messages[-1].calls, made))
+        elif kind == "function_call_output":
+            output = read(OutputItem, item, at)
+            content = text_of(output.output, place(at, "output"), _TEXT)
+            messages.append(ClientMessage("tool", content, call_id=output.call_id))
+        elif kind != "reasoning":
+            raise unsupported(place(at, "type"), f"an item of type {kind!r} cannot be read here")
+    return messages
+
+
+class OfferedTools(Struct, frozen=True):
+    """A client's tools. ``names`` are their namespaces and names, by the names they have here,
+    ``told`` is how a response says them, ``left_out`` are the kinds of those that are no
+    functions."""
+
+    specs: tuple[ToolSpec, ...]
+    names: Mapping[str, tuple[str, str]]
+    told: Sequence[JsonObject]
+    left_out: tuple[str, ...]
+
+
+def _tools_of(tools: Sequence[JsonObject]) -> OfferedTools:
+    """The functions among a client's tools. Raises `ApiError`."""
+    specs: list[ToolSpec] = []
+    names: dict[str, tuple[str, str]] = {}
+    told: list[JsonObject] = []
+    left_out: list[str] = []
+    for at, namespace, tool in _flat(tools):
+        if not isinstance(kind := tool.get("type"), str):
+            raise missing(place(at, "type"))
+        if kind != "function":
+            left_out.append(kind)
+            continue
+        function = read(FunctionParam, tool, at)
+        space = namespace.name if namespace else ""
+        name = usable_name(function.name, space)
+        described = function.description or (namespace.description if namespace else None)
+        schema = place(at, "parameters")
+        specs.append(tool_spec(name, described, function.parameters, schema, left_out))
+        names[name] = space, function.name
+        told.append(
+            {
+                "type": "function",
+                "name": name,
+                "description": described,
+                "parameters": function.parameters,
+                "strict": function.strict,
+            }
+        )
+    check_names(specs)
+    return OfferedTools(tuple(specs), names, told, tuple(left_out))
+
+
+def _flat(tools: Sequence[JsonObject]) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:
+    """The tools, each with where it stands in the body and the group that it is of."""
+    for index, tool in enumerate(tools):
+        here = place("tools", index)
+        if tool.get("type") != "namespace":
+            yield here, None, tool
+            continue
+        namespace = read(NamespaceParam, tool, here)
+        for inner, one in enumerate(namespace.tools):
+            yield place(here, "tools", inner), namespace, one
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -130,8 +338,6 @@ class ResponsesReply:
     now: Callable[[], float]
     streamed: bool
     _output: list[JsonObject] = field(default_factory=list, init=False)
-    _calls: list[int] = field(default_factory=list, init=False)
-    _message: int | None = field(default=None, init=False)
     _text: list[str] = field(default_factory=list, init=False)
     _number: int = field(default=-1, init=False)
     _whole: JsonObject = field(default_factory=dict, init=False)
@@ -140,107 +346,29 @@ class ResponsesReply:
         for kind in ("created", "in_progress"):
             yield self._event(f"response.{kind}", response=self._response("in_progress"))
 
-    def take(self, event: TurnEvent) -> Iterator[str]:
-        match event:
-            case TextPiece(text):
-                yield from self._say(text)
-            case CallBegun(_, id, name):
-                yield from self._close_message()
-                self._calls.append(len(self._output))
-                yield from self._add("function_call", **self._named(name), call_id=id, arguments="")
-            case ArgumentsMore(index, text):
-                kind = "response.function_call_arguments.delta"
-                yield self._event(kind, **self._at(self._calls[index]), delta=text)
-            case TurnDone():
-                yield from self._end(event)
-
-    def fail(self, error: ApiError) -> Iterable[str]:
-        told = responses_error(error)
-        # The specification has the error in a field of its own, OpenAI's client at the top.
-        beside = {name: told["error"][name] for name in ("message", "param", "code")}
-        yield self._event("error", **beside, **told)
-        why = {"code": error.code, "message": str(error)}
-        response = self._response("failed", output=self._ended(), error=why)
-        yield self._event("response.failed", response=response)
-        yield DONE
-
-    def whole(self, done: TurnDone) -> JsonObject:
-        for event in (*done.pieces(), done):
-            for _ in self.take(event):
-                pass
-        return self._whole
-
-    # --- pieces -----------------------------------------------------------------------------------
-
-    def _named(self, name: str) -> JsonObject:
-        namespace, own = self.names.get(name, ("", name))
-        return {"name": own, "namespace": namespace} if namespace else {"name": own}
-
-    def _say(self, text: str) -> Iterator[str]:
-        if self._message is None:
-            self._message = len(self._output)
-            yield from self._add("message", role="assistant", content=[])
+    def more(self, text: str) -> Iterator[str]:
+        if not self._output:
+            yield self._add("message", role="assistant", content=[])
             part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            yield self._event("response.content_part.added", **self._in_message(), part=part)
-            self._output[self._message]["content"].append(part)
+            yield self._event("response.content_part.added", **self._at(0, 0), part=part)
+            self._output[0]["content"].append(part)
         if text:
             self._text.append(text)
-            more = {"delta": text, "logprobs": []}
-            yield self._event("response.output_text.delta", **self._in_message(), **more)
+            delta = {"delta": text, "logprobs": []}
+            yield self._event("response.output_text.delta", **self._at(0, 0), **delta)
 
-    def _add(self, kind: str, **fields: Any) -> Iterator[str]:
-        at = len(self._output)
-        mark = self.about["id"].removeprefix("resp_")
-        item = {"id": f"{_PREFIX[kind]}_{mark}o{at}", "type": kind, "status": "in_progress"}
-        self._output.append({**item, **fields})
-        yield self._event("response.output_item.added", output_index=at, item=self._output[at])
-
-    def _close_message(self, status: str = "completed") -> Iterator[str]:
-        if self._message is None:
-            return
-        part = self._output[self._message]["content"][0]
-        part["text"] = "".join(self._text)
-        whole = {"text": part["text"], "logprobs": []}
-        yield self._event("response.output_text.done", **self._in_message(), **whole)
-        yield self._event("response.content_part.done", **self._in_message(), part=part)
-        yield self._done(self._message, status)
-        self._message = None
-        self._text.clear()
-
-    def _close_calls(self, calls: Sequence[ClientCall]) -> Iterator[str]:
-        """The events that end the calls. None is ended before the turn is, since a client runs
-        what it is told is done; one that was cut off never is."""
-        for at, call in zip(self._calls, calls, strict=False):
-            item = self._output[at]
-            item["arguments"] = call.arguments
-            whole = {"name": item["name"], "arguments": call.arguments}
-            kind = "response.function_call_arguments.done"
-            yield self._event(kind, **self._at(at), **whole)
-            yield self._done(at, "completed")
-
-    def _done(self, at: int, status: str) -> str:
-        self._output[at]["status"] = status
-        return self._event("response.output_item.done", output_index=at, item=self._output[at])
-
-    def _in_message(self) -> JsonObject:
-        return {**self._at(self._message or 0), "content_index": 0}
-
-    def _at(self, index: int) -> JsonObject:
-        return {"item_id": self._output[index]["id"], "output_index": index}
-
-    # --- ends -------------------------------------------------------------------------------------
-
-    def _end(self, done: TurnDone) -> Iterator[str]:
-        status = "incomplete" if done.finish == "length" else "completed"
-        cut = status == "incomplete"
-        if not self._output and not cut:
-            yield from self._say("")
-        yield from self._close_message(status)
-        yield from self._close_calls(done.calls)
-        self.about["model"] = done.model or self.about["model"]
+    def end(self, done: TurnDone) -> Iterator[str]:
+        cut = done.finish == "length"
+        status = "incomplete" if cut else "completed"
+        if not self._output and not done.calls and not cut:
+            yield from self.more("")
+        if self._output:
+            yield from self._end_message(status)
+        for call in done.calls:
+            yield from self._tell_call(call)
         self._whole = self._response(
             status,
-            output=self._ended(),
+            output=self._output,
             usage=_usage(done.usage),
             incomplete_details={"reason": "max_output_tokens"} if cut else None,
             completed_at=None if cut else int(self.now()),
@@ -248,8 +376,53 @@ class ResponsesReply:
         yield self._event(f"response.{status}", response=self._whole)
         yield DONE
 
-    def _ended(self) -> list[JsonObject]:
-        return [item for item in self._output if item["status"] != "in_progress"]
+    def fail(self, error: ApiError) -> Iterator[str]:
+        told = responses_error(error)
+        # The specification has the error in a field of its own, OpenAI's client at the top.
+        beside = {name: told["error"][name] for name in ("message", "param", "code")}
+        yield self._event("error", **beside, **told)
+        why = {"code": error.code, "message": str(error)}
+        yield self._event("response.failed", response=self._response("failed", error=why))
+        yield DONE
+
+    def whole(self, done: TurnDone) -> JsonObject:
+        for _ in (*(self.more(done.text) if done.text else ()), *self.end(done)):
+            pass
+        return self._whole
+
+    def _end_message(self, status: str) -> Iterator[str]:
+        part = self._output[0]["content"][0]
+        part["text"] = "".join(self._text)
+        whole = {"text": part["text"], "logprobs": []}
+        yield self._event("response.output_text.done", **self._at(0, 0), **whole)
+        yield self._event("response.content_part.done", **self._at(0, 0), part=part)
+        yield self._done(0, status)
+
+    def _tell_call(self, call: ClientCall) -> Iterator[str]:
+        namespace, own = self.names.get(call.name, ("", call.name))
+        named = {"name": own, "namespace": namespace} if namespace else {"name": own}
+        at, kind = len(self._output), "response.function_call_arguments"
+        yield self._add("function_call", **named, call_id=call.id, arguments="")
+        yield self._event(f"{kind}.delta", **self._at(at), delta=call.arguments)
+        self._output[at]["arguments"] = call.arguments
+        whole = {"name": own, "arguments": call.arguments}
+        yield self._event(f"{kind}.done", **self._at(at), **whole)
+        yield self._done(at, "completed")
+
+    def _add(self, kind: str, **fields: Any) -> str:
+        at, prefix = len(self._output), {"message": "msg", "function_call": "fc"}[kind]
+        mark = self.about["id"].removeprefix("resp_")
+        item = {"id": f"{prefix}_{mark}o{at}", "type": kind, "status": "in_progress"}
+        self._output.append({**item, **fields})
+        return self._event("response.output_item.added", output_index=at, item=self._output[at])
+
+    def _done(self, at: int, status: str) -> str:
+        self._output[at]["status"] = status
+        return self._event("response.output_item.done", output_index=at, item=self._output[at])
+
+    def _at(self, index: int, part: int | None = None) -> JsonObject:
+        where = {"item_id": self._output[index]["id"], "output_index": index}
+        return where if part is None else where | {"content_index": part}
 
     def _response(self, status: str, **ends: Any) -> JsonObject:
         nothing: JsonObject = {

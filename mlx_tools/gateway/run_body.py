@@ -12,19 +12,17 @@ from pydantic import ConfigDict, Field
 from mlx_tools.controller import ApprovalAnswer, earlier_in
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import (
-    NAME_FORM,
     Body,
-    JsonObject,
+    Parts,
     answer_schema,
     check_names,
-    check_plain,
     place,
     read,
-    tool_spec,
+    text_of,
 )
-from mlx_tools.gateway.chat_completions import ChatFunction, content_text
-from mlx_tools.gateway.request import ApiError, invalid
-from mlx_tools.messages import TOOL_NAME, ErrorInfo, ToolSpec, replace
+from mlx_tools.gateway.chat_completions import ChatFunction, function_spec
+from mlx_tools.gateway.request import ApiError, JsonObject, invalid
+from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import PRESETS, Limits
 from mlx_tools.tools import MAX_ERROR_CHARS, MAX_OUTPUT_CHARS, ToolResult
 
@@ -161,7 +159,6 @@ class AskedRun(Struct, frozen=True, kw_only=True):
 
 def read_run(body: Mapping[str, Any]) -> AskedRun:
     """What a body asks for. Raises `ApiError` for the first field that is wrong."""
-    check_plain(body)
     given = read(RunBody, body)
     question, history = _asked(given)
     if given.preset is not None and given.tools is not None:
@@ -195,15 +192,17 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
     return content, history
 
 
+class _Said(Body):
+    """A message of which only the content is looked at here."""
+
+    content: Parts | None = None
+
+
 def _as_text(index: int, message: JsonObject) -> JsonObject:
     """A message whose content is a text, where it was given as parts of one."""
-    at, content = place("messages", index, "content"), message.get("content")
-    if not isinstance(content, list):
-        return message
-    for number, part in enumerate(content):
-        if not isinstance(part, dict):
-            raise invalid(place(at, number), "a part of a text")
-    return message | {"content": content_text(content, at)}
+    at = place("messages", index)
+    said = read(_Said, message, at).content
+    return message if said is None else message | {"content": text_of(said, place(at, "content"))}
 
 
 def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
@@ -214,11 +213,7 @@ def _own_tools(definitions: Sequence[JsonObject]) -> tuple[ToolSpec, ...]:
         at = place("client_tools", index)
         if isinstance(definition.get("function"), dict):
             at, definition = place(at, "function"), definition["function"]
-        function = read(ChatFunction, definition, at)
-        if not TOOL_NAME.fullmatch(function.name):
-            raise invalid(f"{at}.name", NAME_FORM)
-        said = function.name, function.description, function.parameters
-        spec = tool_spec(*said, f"{at}.parameters", left_out=[])
+        spec = function_spec(read(ChatFunction, definition, at), at, left_out=[])
         specs.append(replace(spec, effects=frozenset(("write",))))
     check_names(specs, "client_tools")
     return tuple(specs)

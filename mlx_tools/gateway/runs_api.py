@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Final
@@ -13,10 +12,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from mlx_tools.gateway.body import check_plain, read
-from mlx_tools.gateway.chat_completions import chat_completion_error
+from mlx_tools.gateway.body import json_object, read
 from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Sender, json_body
-from mlx_tools.gateway.request import ApiError, invalid, server_sent
+from mlx_tools.gateway.request import ApiError, invalid, openai_error, server_sent
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import LOOK, Runs
@@ -88,7 +86,6 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
 
 async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) -> None:
     """Do what is posted of a run. Raises `ApiError`."""
-    check_plain(body)
     match action:
         case "approvals":
             decided = read(ApprovalBody, body)
@@ -140,7 +137,7 @@ class _RunSocket:
             row, after = _row(self._runs, socket), _seen(socket)
             await self._runs.view(row)
         except ApiError as error:
-            body, status = chat_completion_error(error), error.status
+            body, status = openai_error(error), error.status
             await socket.send_denial_response(JSONResponse(body, status))
             return
         await socket.accept()
@@ -189,17 +186,14 @@ class _RunSocket:
                 await _act(self._runs, row, action, body)
                 await tell({"type": "run", "run": await self._runs.with_previews(row)})
             except ApiError as error:
-                await tell({"type": "error"} | chat_completion_error(error))
+                await tell({"type": "error"} | openai_error(error))
 
 
 def _posted(text: str) -> tuple[str, JsonObject]:
     """What a message posts. Raises `ApiError`."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ApiError(400, "invalid_json", f"the message is no JSON: {error}") from None
+    value = json_object(text, "the message is")
     kinds = ("cancel", *RUN_BODIES)
-    if not isinstance(value, dict) or value.get("type") not in kinds:
+    if value.get("type") not in kinds:
         problem = f"a message is an object whose type is one of {', '.join(kinds)}"
         raise ApiError(400, "invalid_value", problem, param="type")
     return value.pop("type"), value

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,13 +41,19 @@ from mlx_tools.gateway.anthropic_messages import (
     read_anthropic_messages,
     read_count_tokens,
 )
-from mlx_tools.gateway.chat_completions import chat_completion_error, read_chat_completion
-from mlx_tools.gateway.completions_api import complete_text, read_completion
+from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
 from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Sender, json_body
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
-from mlx_tools.gateway.request import ApiError, Reply, TurnDone, TurnEvent, TurnRequest
+from mlx_tools.gateway.request import (
+    ApiError,
+    JsonObject,
+    Reply,
+    TurnDone,
+    TurnRequest,
+    openai_error,
+)
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.run_queue import QueueState, RunQueue
 from mlx_tools.gateway.runs import Runs
@@ -62,9 +68,8 @@ _MOST_HEADER: Final = 4000
 
 _PLAIN: Final = "!#$&'()*+-./:;<=>?@[]^_`{|}~ "
 
-ReadBody = Callable[[dict[str, Any]], tuple[TurnRequest, Reply]]
-ErrorBody = Callable[[ApiError], dict[str, Any]]
-Take = Callable[[Speaker, TurnRequest, Emit], Awaitable[TurnDone]]
+ReadBody = Callable[[JsonObject], tuple[TurnRequest, Reply]]
+ErrorBody = Callable[[ApiError], JsonObject]
 
 
 @dataclass
@@ -83,10 +88,6 @@ class Gateway:
     patience: float = 60.0
     runs: Runs | None = None
     page: Page | None = None
-
-    async def take(self, speaker: Speaker, request: TurnRequest, emit: Emit) -> TurnDone:
-        """A turn of a model, by the protocol."""
-        return await speaker.take(request, emit, lambda: f"call_{self.new_id()}")
 
 
 def application(gateway: Gateway, door: Door) -> Starlette:
@@ -137,8 +138,8 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
     responses = partial(read_responses, **made, temperature=gateway.temperature)
     messages = partial(read_anthropic_messages, new_id=gateway.new_id)
     turns = {
-        "/v1/chat/completions": _TurnEndpoint(gateway, chat, chat_completion_error),
-        "/v1/completions": _TurnEndpoint(gateway, plain, chat_completion_error, complete_text),
+        "/v1/chat/completions": _TurnEndpoint(gateway, chat, openai_error),
+        "/v1/completions": _TurnEndpoint(gateway, plain, openai_error),
         "/v1/responses": _TurnEndpoint(gateway, responses, responses_error),
         "/v1/messages": _TurnEndpoint(gateway, messages, anthropic_messages_error),
     }
@@ -151,11 +152,8 @@ def _turn_routes(gateway: Gateway) -> list[Route]:
 class _TurnEndpoint:
     """The endpoint of one interface, as an ASGI application."""
 
-    def __init__(
-        self, gateway: Gateway, read: ReadBody, error_body: ErrorBody, take: Take | None = None
-    ) -> None:
+    def __init__(self, gateway: Gateway, read: ReadBody, error_body: ErrorBody) -> None:
         self._gateway, self._read, self._error_body = gateway, read, error_body
-        self._take = take or gateway.take
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         gateway, request = self._gateway, Request(scope, receive)
@@ -183,18 +181,19 @@ class _TurnEndpoint:
         self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
         headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
+        gateway = self._gateway
 
         async def take(emit: Emit) -> TurnDone:
             began = anyio.current_time()
-            done = await self._take(speaker, turn, emit)
+            done = await speaker.take(turn, emit, lambda: f"call_{gateway.new_id()}")
             seconds, model = anyio.current_time() - began, speaker.manner.model or DEFAULT
-            self._gateway.meters.turn(model, done.usage, seconds, done.repairs)
+            gateway.meters.turn(model, done.usage, seconds, done.repairs)
             return done
 
         if reply.streamed:
             await _Stream(reply, sender, headers).send(take)
             return
-        done = await take(lambda event: None)
+        done = await take(lambda text: None)
         await sender.whole(200, reply.whole(done), headers | _done_headers(done))
 
 
@@ -207,49 +206,53 @@ class _Stream:
 
     def __init__(self, reply: Reply, sender: Sender, headers: dict[str, str]) -> None:
         self._reply, self._sender, self._headers = reply, sender, headers
-        self._waiting: list[TurnEvent] = []
+        self._waiting: list[str] = []
         self._news, self._ended = anyio.Event(), False
 
     async def send(self, take: Callable[[Emit], Awaitable[TurnDone]]) -> None:
         """Send the events of a turn that is taken so. Raises `ApiError` where that failed."""
-        failed: ApiError | None = None
+        done: TurnDone | ApiError
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._send_waiting)
             try:
-                await take(self._tell)
+                done = await take(self._tell)
             except ApiError as error:
-                failed = error
+                done = error
             self._ended = True
             self._news.set()
-        if self._sender.begun:
-            last = "" if failed is None else "".join(self._reply.fail(failed))
-            await self._sender.more(last, last=True)
-        if failed is not None:
-            raise failed
+        if isinstance(done, TurnDone):
+            self._headers |= _done_headers(done)
+            await self._more((*self._taken(), *self._reply.end(done)), last=True)
+            return
+        if self._sender.begun or self._waiting:
+            await self._more((*self._taken(), *self._reply.fail(done)), last=True)
+        raise done
 
-    def _tell(self, event: TurnEvent) -> None:
-        self._waiting.append(event)
+    def _tell(self, text: str) -> None:
+        self._waiting.append(text)
         self._news.set()
 
+    def _taken(self) -> Iterator[str]:
+        """The events of what has come since."""
+        waiting, self._waiting = self._waiting, []
+        for text in waiting:
+            yield from self._reply.more(text)
+
     async def _send_waiting(self) -> None:
-        while self._waiting or not self._ended:
+        while True:
             with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
                 await self._news.wait()
-            if silence.cancelled_caught:
-                await self._more(KEEP_ALIVE)
-                continue
+            if self._ended:
+                return
             self._news = anyio.Event()
-            waiting, self._waiting = self._waiting, []
-            if waiting and isinstance(done := waiting[-1], TurnDone):
-                self._headers |= _done_headers(done)
-            if waiting:
-                await self._more("".join(text for one in waiting for text in self._reply.take(one)))
+            await self._more([KEEP_ALIVE] if silence.cancelled_caught else self._taken())
 
-    async def _more(self, text: str) -> None:
-        if not self._sender.begun:
+    async def _more(self, events: Iterable[str], *, last: bool = False) -> None:
+        begun = self._sender.begun
+        if not begun:
             await self._sender.head(self._headers)
-            text = "".join(self._reply.begin()) + text
-        await self._sender.more(text)
+        text = "".join((*(() if begun else self._reply.begin()), *events))
+        await self._sender.more(text, last=last)
 
 
 def _client_of(request: Request) -> str:
@@ -316,8 +319,8 @@ async def _metrics(request: Request) -> Response:
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 
-def _refused(refusal: Refusal) -> dict[str, Any]:
-    return chat_completion_error(ApiError(refusal.status, refusal.code, refusal.message))
+def _refused(refusal: Refusal) -> JsonObject:
+    return openai_error(ApiError(refusal.status, refusal.code, refusal.message))
 
 
 async def _failed(request: Request, error: Exception) -> Response:
@@ -337,7 +340,7 @@ async def _failed(request: Request, error: Exception) -> Response:
             problem = f"the gateway failed: {type(error).__name__}"
             told = ApiError(500, "internal_error", problem)
     is_message = path.startswith("/v1/messages")
-    body = anthropic_messages_error(told) if is_message else chat_completion_error(told)
+    body = anthropic_messages_error(told) if is_message else openai_error(told)
     return JSONResponse(body, told.status, headers=headers)
 
 

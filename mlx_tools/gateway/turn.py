@@ -7,33 +7,28 @@ to two times, and nobody sees it. So calls are told once they are judged; an ans
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
-from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter
+from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter, TokenScore
 from mlx_tools.controller import Complete, Completer, RunSettings, Written, natively, request_for
 from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
-from mlx_tools.gateway.plain_text import PlainText, StopTexts
 from mlx_tools.gateway.request import (
     ApiError,
-    ArgumentsMore,
-    CallBegun,
     ClientCall,
     ClientMessage,
     Finish,
-    TextPiece,
     TurnDone,
-    TurnEvent,
     TurnRequest,
 )
 from mlx_tools.messages import FinalAnswer, FinishReason, Usage, json_line, replace, total_usage
 from mlx_tools.policy import Limits
-from mlx_tools.protocol import Reading, judge
+from mlx_tools.protocol import Reading, ReadingRules, judge
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -56,7 +51,8 @@ served."""
 USUAL_TOKENS: Final = 4096
 """Tokens of a turn for which neither the client nor the context says a bound."""
 
-Emit = Callable[[TurnEvent], None]
+Emit = Callable[[str], None]
+"""Is told of more of the answer."""
 
 
 @dataclass
@@ -74,20 +70,60 @@ class Speaker:
     _counting: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
     async def take(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
-        """Take the turn that a client asks for, and tell of it as it comes.
+        """Take the turn that a client asks for, and tell of its text as it comes.
 
         ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
         """
         try:
             with anyio.fail_after(self.limits.total_timeout):
-                done = await _Taking(self, request, emit, new_id).take()
+                if request.prompt is not None:
+                    return await self._pass_on(request, request.prompt, emit)
+                return await _Taking(self, request, emit, new_id).take()
         except TimeoutError:
             limit = f"the turn was not done in {self.limits.total_timeout:g} s"
             raise ApiError(504, "timeout", limit) from None
         except MlxToolsError as error:
             raise as_api_error(error) from error
-        emit(done)
-        return done
+
+    async def _pass_on(self, request: TurnRequest, prompt: str, emit: Emit) -> TurnDone:
+        """Let the model go on from the bytes of a prompt."""
+        sampling = dict(request.sampling)
+        asked = CompletionRequest(
+            prompt=prompt,
+            max_tokens=request.max_tokens or USUAL_TOKENS,
+            temperature=sampling.pop("temperature", 0.0),
+            seed=sampling.pop("seed", None),
+            timeout=self.limits.completion_timeout,
+            idle_timeout=self.limits.idle_timeout,
+            sampling=sampling,
+            top_logprobs=request.top_logprobs,
+        )
+        stops, said, usage, pieces = StopTexts(request.stop), list[str](), Usage(), 0
+        finish: FinishReason = "stop"
+        scores: list[tuple[TokenScore, ...]] = []
+        async with aclosing(Guarded(self.backend).complete(asked)) as chunks:
+            async for chunk in chunks:
+                pieces += bool(chunk.text)
+                scores += chunk.scores
+                usage = chunk.usage or usage
+                finish = chunk.finish_reason or finish
+                if text := stops.feed(chunk.text, ended=chunk.finish_reason is not None):
+                    said.append(text)
+                    emit(text)
+                if stops.found:
+                    finish = "stop"
+                    break
+        if usage.completion_tokens is None:
+            usage = replace(usage, completion_tokens=pieces)
+        if usage.prompt_tokens is None:
+            usage = replace(usage, prompt_tokens=self.counter.count(prompt))
+        return TurnDone(
+            finish=finish,
+            text="".join(said),
+            usage=usage,
+            stopped_by=stops.found,
+            scores=tuple(scores),
+        )
 
     async def count(self, request: TurnRequest) -> int:
         """How many tokens the prompt of this request has."""
@@ -196,7 +232,7 @@ class _Taking:
         """What was said stands, and what the model says now stands behind it."""
         if self._text[self._kept :]:
             self._text.append("\n\n")
-            self._tell(TextPiece("\n\n"))
+            self._tell("\n\n")
         self._kept = len(self._text)
 
     @property
@@ -231,7 +267,7 @@ class _Taking:
     def _say(self, text: str, *, ended: bool = False) -> None:
         if said := self._stops.feed(text, ended=ended):
             self._text.append(said)
-            self._tell(TextPiece(said))
+            self._tell(said)
         if self._stops.found:
             raise _Stopped
 
@@ -281,9 +317,6 @@ class _Taking:
             ClientCall(self._new_id(), record.name, json_line(record.arguments))
             for record in records
         )
-        for index, call in enumerate(calls):
-            self._tell(CallBegun(index, call.id, call.name))
-            self._tell(ArgumentsMore(index, call.arguments))
         keys = {record.call for record in records}
         repairs = [r.name for r in follow if isinstance(r, RepairRecord) and r.call in keys]
         specs = self._session.specs
@@ -309,16 +342,15 @@ class _Taking:
             message = ClientMessage("assistant", text, calls)
             key = next_key(self._conversed.key, message)
             self._speaker.memory.keep(key, tuple(self._turned))
-        thoughts = [r.reasoning for r, _ in self._turned if isinstance(r, CompletionRecord)]
+        # What the whole turn cost: the last prompt, and all that was written.
+        written = total_usage(self._usages).completion_tokens
         return TurnDone(
             finish=finish,
             text=text,
             calls=calls,
-            usage=self._usage(),
+            usage=replace(self._usages[-1], completion_tokens=written),
             repairs=repairs,
             echoed=echoed,
-            reasoning=thoughts[-1] if thoughts else "",
-            model=self._request.model,
             stopped_by=self._stops.found,
         )
 
@@ -341,11 +373,6 @@ class _Taking:
         self._usages.append(Usage(count(step.prompt), None, tokens))
         return self._done("stop")
 
-    def _usage(self) -> Usage:
-        """What the whole turn cost: the last prompt, and all that was written."""
-        total = total_usage(self._usages)
-        return replace(self._usages[-1], completion_tokens=total.completion_tokens)
-
     # --- without tools ---
 
     async def _take_plain(self) -> TurnDone:
@@ -354,13 +381,22 @@ class _Taking:
         request = request_for(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
             request = natively(request, step, self._session.neutraliser)
-        text = PlainText(step.rules)
-        written = Written()
+        text, written, usage = PlainText(step.rules), Written(), Usage()
         try:
             async with aclosing(Guarded(self._speaker.backend).complete(request)) as chunks:
-                await self._read_plain(chunks, request, text, written)
+                async for chunk in chunks:
+                    written.tokens += bool(chunk.text)
+                    usage = chunk.usage or usage
+                    if chunk.text:
+                        self._say(text.feed(chunk.text))
+                    if chunk.finish_reason is not None:
+                        written.finish_reason = chunk.finish_reason
+                    if chunk.finish_reason is not None or text.ended:
+                        break
+                self._say(text.feed("", ended=True), ended=True)
         except _Stopped:
             return self._cut_off(step)
+        written.usages.append(usage)
         self._usages.append(self._counted(step, written))
         content = "".join(self._text)
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"
@@ -377,22 +413,85 @@ class _Taking:
             self._fold(one)
         return self._done(finish)
 
-    async def _read_plain(
-        self,
-        chunks: AsyncIterator[Any],
-        request: CompletionRequest,
-        text: PlainText,
-        written: Written,
-    ) -> None:
-        usage: Usage | None = None
-        async for chunk in chunks:
-            written.tokens += bool(chunk.text)
-            usage = chunk.usage or usage
-            if chunk.text:
-                self._say(text.feed(chunk.text))
-            if chunk.finish_reason is not None:
-                written.finish_reason = chunk.finish_reason
-            if chunk.finish_reason is not None or text.ended:
-                break
-        written.usages.append(usage or Usage())
-        self._say(text.end(), ended=True)
+
+# --- a text as it comes: any split of it gives the same -------------------------------------------
+
+
+class StopTexts:
+    """Ends a text at the first of the given texts that stands in it.
+
+    ``found`` is the one that came, empty until then, and ``rest`` what came with it behind it;
+    ``held`` is what might be the beginning of one, and was not let through yet.
+    """
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = tuple(filter(None, texts))
+        self.found = self.rest = self.held = ""
+
+    def feed(self, text: str, *, ended: bool = False) -> str:
+        """More of the text; what of it stands before any stop text. ``ended``: no more comes."""
+        if self.found:
+            return ""
+        whole = self.held + text
+        at = [(place, stop) for stop in self._texts if (place := whole.find(stop)) >= 0]
+        if at:
+            # The one that is whole first, as it would be read letter by letter.
+            place, self.found = min(at, key=lambda found: (found[0] + len(found[1]), found[0]))
+            self.held, self.rest = "", whole[place + len(self.found) :]
+            return whole[:place]
+        most = min(len(whole), max(map(len, self._texts), default=1) - 1)
+        ends = (n for n in range(most, 0, -1) if any(t.startswith(whole[-n:]) for t in self._texts))
+        keep = 0 if ended else next(ends, 0)
+        self.held = whole[len(whole) - keep :]
+        return whole[: len(whole) - keep]
+
+
+class PlainText:
+    """A turn that is all answer.
+
+    A thought is one that the turn begins with; ``thought`` is its text. ``ended``: a mark that ends
+    a turn came, and nothing counts any more.
+    """
+
+    def __init__(self, rules: ReadingRules) -> None:
+        self._closers = dict(rules.reasoning_markers)
+        self._ends = StopTexts(rules.ends)
+        self._begun = ""  # what came before it is known whether the turn begins with a thought
+        self._thinks: StopTexts | None = None
+        self._speaks = False
+        self._trims = False  # nothing but line breaks came since the thought
+        self._thought: list[str] = []
+        if rules.in_thought:
+            self._thinks = StopTexts((next(iter(self._closers.values())),))
+
+    @property
+    def thought(self) -> str:
+        """The text of the thought, without its marks."""
+        return "".join(self._thought).strip()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._ends.found)
+
+    def feed(self, text: str, *, ended: bool = False) -> str:
+        """More of the turn; what of it is the answer's. ``ended``: no more comes."""
+        if not self._speaks and self._thinks is None:
+            self._begun += text
+            bare = self._begun.lstrip()
+            opener = next((one for one in self._closers if bare.startswith(one)), "")
+            if opener:
+                self._thinks, text = StopTexts((self._closers[opener],)), bare[len(opener) :]
+            elif not ended and any(one.startswith(bare) for one in self._closers):
+                return ""
+            else:
+                self._speaks, text = True, self._begun
+        if not self._speaks and self._thinks is not None:
+            self._thought.append(self._thinks.feed(text, ended=ended))
+            if not self._thinks.found:
+                return ""
+            self._speaks = self._trims = True
+            text = self._thinks.rest
+        if self._trims:
+            text = text.lstrip("\n")
+            self._trims = not text
+        return self._ends.feed(text, ended=ended)

@@ -23,13 +23,9 @@ from mlx_tools.gateway.anthropic_messages import (
 )
 from mlx_tools.gateway.request import (
     ApiError,
-    ArgumentsMore,
-    CallBegun,
     ClientCall,
     Reply,
-    TextPiece,
     TurnDone,
-    TurnEvent,
     TurnRequest,
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
@@ -37,29 +33,24 @@ from mlx_tools.messages import Usage
 
 USAGE = Usage(prompt_tokens=30, cached_tokens=20, completion_tokens=5)
 
-Script = list[TurnEvent | ApiError]
-"""What comes of a turn: its events, or an error where it breaks off."""
+Script = list[str | TurnDone | ApiError]
+"""What comes of a turn: its text in pieces, and its end, or an error where it breaks off."""
 
 
 def said(text: str, **more: Any) -> Script:
     """A turn that is an answer, in pieces of three characters."""
-    pieces = [TextPiece(text[at : at + 3]) for at in range(0, len(text), 3)]
+    pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
     return [*pieces, TurnDone(**{"finish": "stop", "text": text, "usage": USAGE, **more})]
 
 
 def called(*calls: tuple[str, Any], text: str = "") -> Script:
-    """A turn that calls these tools, their arguments in pieces."""
-    events: Script = [TextPiece(text)] if text else []
-    made = []
-    for index, (name, arguments) in enumerate(calls):
-        call = ClientCall(f"call_{index}", name, json.dumps(arguments))
-        half = len(call.arguments) // 2
-        events.append(CallBegun(index, call.id, name))
-        for piece in (call.arguments[:half], call.arguments[half:]):
-            events.append(ArgumentsMore(index, piece))
-        made.append(call)
-    done = TurnDone(finish="tool_calls", text=text, calls=tuple(made), usage=USAGE, model="tiny")
-    return [*events, done]
+    """A turn that calls these tools."""
+    made = tuple(
+        ClientCall(f"call_{index}", name, json.dumps(arguments))
+        for index, (name, arguments) in enumerate(calls)
+    )
+    done = TurnDone(finish="tool_calls", text=text, calls=made, usage=USAGE)
+    return [text, done] if text else [done]
 
 
 @dataclass
@@ -129,8 +120,11 @@ class ScriptedGateway:
 def streamed(reply: Reply, script: Script) -> Iterator[str]:
     """All events of a reply, each a text."""
     yield from reply.begin()
-    for event in script:
-        yield from reply.fail(event) if isinstance(event, ApiError) else reply.take(event)
+    for part in script:
+        if isinstance(part, str):
+            yield from reply.more(part)
+        else:
+            yield from reply.end(part) if isinstance(part, TurnDone) else reply.fail(part)
 
 
 def data_of(events: Iterable[str]) -> list[dict[str, Any]]:
@@ -166,28 +160,15 @@ _ARGUMENTS = st.dictionaries(_TEXTS, _TEXTS | st.integers() | st.lists(st.none()
 
 @st.composite
 def turns(draw: st.DrawFn) -> Script:
-    """A turn as it comes: a text, then calls, in any pieces; at its end what all of it was."""
+    """A turn as it comes: a text in any pieces, then calls, and at its end what all of it was."""
     text = draw(_TEXTS)
-    events: Script = [TextPiece(piece) for piece in _pieces(draw, text)]
-    calls = []
-    for index, arguments in enumerate(draw(st.lists(_ARGUMENTS, max_size=3))):
-        call = ClientCall(
-            f"call_{index}", draw(st.sampled_from(["f", "group.g"])), json.dumps(arguments)
-        )
-        events.append(CallBegun(index, call.id, call.name))
-        events += [ArgumentsMore(index, piece) for piece in _pieces(draw, call.arguments)]
-        calls.append(call)
-    if calls:
-        return [*events, _end("tool_calls", text, calls)]
-    finish = draw(st.sampled_from(["stop", "length"]))
-    if finish == "length" and not text:  # a call that was cut off
-        cut = [CallBegun(0, "call_0", "f"), ArgumentsMore(0, '{"a": ')]
-        return [*events, *cut, _end("length", text, [])]
-    return [*events, _end(finish, text, [])]
-
-
-def _end(finish: Any, text: str, calls: list[ClientCall]) -> TurnDone:
-    return TurnDone(finish=finish, text=text, calls=tuple(calls), usage=USAGE, model="tiny")
+    calls = tuple(
+        ClientCall(f"call_{index}", draw(st.sampled_from(["f", "group.g"])), json.dumps(arguments))
+        for index, arguments in enumerate(draw(st.lists(_ARGUMENTS, max_size=3)))
+    )
+    finish = "tool_calls" if calls else draw(st.sampled_from(["stop", "length"]))
+    done = TurnDone(finish=finish, text=text, calls=calls, usage=USAGE)
+    return [*_pieces(draw, text), done]
 
 
 def _pieces(draw: st.DrawFn, text: str) -> list[str]:

@@ -337,7 +337,7 @@ def test_a_name_of_the_clients_own_cannot_begin_a_header(serving: Any) -> None:
         ({"temperature": "hot"}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"model": "gpt-9"}, "model"),
-        ({"response_format": {"type": "yaml"}}, "response_format"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_naming_the_field(

@@ -55,7 +55,7 @@ def asked(speaker: Speaker, raw: str, body: dict[str, Any]) -> tuple[str, TurnDo
     speaker.backend = backend
     request, _ = read_chat_completion(body, new_id=lambda: "x", now=lambda: 0.0)
     ids = itertools.count()
-    done = anyio.run(speaker.take, request, lambda event: None, lambda: f"c{next(ids) % 2}")
+    done = anyio.run(speaker.take, request, lambda text: None, lambda: f"c{next(ids) % 2}")
     (prompt,) = backend.prompts
     return prompt, done
 

@@ -12,16 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.backends import Chunk
-from mlx_tools.gateway.request import (
-    ApiError,
-    ArgumentsMore,
-    CallBegun,
-    ClientMessage,
-    TextPiece,
-    TurnDone,
-    TurnEvent,
-    TurnRequest,
-)
+from mlx_tools.gateway.request import ApiError, ClientMessage, TurnRequest
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.testing import ScriptedBackend
 from tests.gateway.conftest import speaker_of
@@ -74,16 +65,16 @@ async def turn(
     text: str, tools: Sequence[ToolSpec], pieces: Sequence[str], strategy: str = "free"
 ) -> tuple[Any, ...]:
     """How a turn ends, and what its events join to."""
-    events: list[TurnEvent] = []
+    told: list[str] = []
     backend = _Pieces(pieces)
     request = TurnRequest(messages=(ClientMessage("user", "Go."),), tools=tuple(tools))
     number = iter(range(1000))
     try:
         speaker = speaker_of(backend, strategy=strategy)
-        done = await speaker.take(request, events.append, lambda: str(next(number)))
+        done = await speaker.take(request, told.append, lambda: str(next(number)))
     except ApiError as error:
         return error.status, error.code
-    assert _joined(events) == (done.text, [(c.name, c.arguments) for c in done.calls])
+    assert "".join(told) == done.text
     for call in done.calls:
         assert isinstance(json.loads(call.arguments), dict)
     return done.finish, done.text, done.calls, done.repairs
@@ -100,22 +91,6 @@ class _Pieces(ScriptedBackend):
         for piece in self._pieces:
             yield Chunk(piece)
         yield Chunk("", "stop")
-
-
-def _joined(events: Sequence[TurnEvent]) -> tuple[str, list[tuple[str, str]]]:
-    text, calls = "", []
-    for event in events:
-        match event:
-            case TextPiece(more):
-                text += more
-            case CallBegun(index, _, name):
-                assert index == len(calls)
-                calls.append((name, ""))
-            case ArgumentsMore(index, more):
-                calls[index] = calls[index][0], calls[index][1] + more
-            case TurnDone():
-                assert event is events[-1]
-    return text, calls
 
 
 @pytest.mark.parametrize(

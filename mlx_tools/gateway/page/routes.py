@@ -24,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of
 from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.page.person import Person
@@ -31,7 +32,6 @@ from mlx_tools.gateway.page.shown import (
     Look,
     ShownSession,
     WaitingCall,
-    arguments_of,
     diff_lines,
     edited_call,
     model_rows,
@@ -233,7 +233,7 @@ class Page:
         if decision == "deny":
             answer = ApprovalAnswer(False, reason or "the user said no")
         elif decision in ("approve", "session") and digest:
-            arguments = None if given is None else arguments_of(given)
+            arguments = None if given is None else json_object(given, "The arguments are")
             said = "approved at the page"
             answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)
         else:

@@ -17,7 +17,7 @@ from msgspec import Struct
 from mlx_tools.app import as_json, spelled, steps_of
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.gateway.body import check_plain
+from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.runs import Runs
@@ -216,21 +216,9 @@ async def waiting_calls(look: Look, records: Sequence[Record]) -> list[WaitingCa
 async def edited_call(look: Look, call: str, text: str) -> WaitingCall:
     """A call that waits, with other arguments. Raises `ApiError`, and `UsageError` where it cannot
     have them."""
-    for request, _ in await look({call: arguments_of(text)}):
+    for request, _ in await look({call: json_object(text, "The arguments are")}):
         return _waiting(request, fresh=True, edited=True)
     raise UsageError(f"{call[:100]} is not a call that waits")
-
-
-def arguments_of(text: str) -> dict[str, Any]:
-    """Arguments as a person wrote them. Raises `UsageError` for what is no JSON object."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"The arguments are no JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UsageError("The arguments are no JSON object, such as {}")
-    check_plain(value)
-    return value
 
 
 def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
