@@ -26,9 +26,9 @@ from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.policy import BUILTIN, Policy, denial
 from mlx_tools.tools import (
+    FOLDER,
     NO_SUCH,
     PLACE_FORM,
-    PLUGIN,
     BoundSource,
     BoundSources,
     BoundTool,
@@ -182,7 +182,7 @@ def _switch(name: str, on: bool) -> None:
         raise UsageError(
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
-    own = spec is None or spec.plugin == PLUGIN
+    own = spec is None or spec.plugin == FOLDER
     ToolCollection().switch(name, on if own or not on else None)
 
 
@@ -201,7 +201,7 @@ def _free(found: ToolFolder, taken: Mapping[str, ToolSpec]) -> ToolFolder:
 def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
     """Raises UsageError where a tool that is no folder of the user's has this name."""
     for other in (name, *names_of(name)):
-        if other in taken and taken[other].plugin != PLUGIN:
+        if other in taken and taken[other].plugin != FOLDER:
             raise UsageError(
                 f"there is a tool {other} already ({_origin(taken[other].plugin)})",
                 hint="give yours another name",
@@ -212,7 +212,7 @@ def _collection_of(name: str, hint: str) -> ToolCollection:
     """The tools folder. Raises UsageError where the tool of this name comes from elsewhere."""
     collection, registry = ToolCollection(), _tools()
     spec = registry.all_specs().get(registry.named(name))
-    if spec is not None and spec.plugin != PLUGIN:
+    if spec is not None and spec.plugin != FOLDER:
         raise UsageError(
             f"{name} is not in {collection.folder} ({_origin(spec.plugin)})", hint=hint
         )

@@ -21,12 +21,13 @@ from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
 from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema import check_parameters
-from mlx_tools.tools.folder import PLUGIN as FOLDER
+from mlx_tools.tools.folder.collection import ToolCollection, exposed_by
+from mlx_tools.tools.folder.definition import FOLDER
+from mlx_tools.tools.folder.folder_tool import folder_tool
 from mlx_tools.tools.tool import Callee, Tool, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
-    from mlx_tools.tools.folder.collection import ToolCollection
 
 GROUP: Final = "mlx_tools.tools"
 OWN: Final = "mlx-tools"
@@ -96,9 +97,6 @@ class Registry:
         one of the ``roots``, below which a tool's whitelist holds. Raises ConfigError where it
         cannot be read what is trusted.
         """
-        from mlx_tools.tools.folder.collection import exposed_by
-        from mlx_tools.tools.folder.folder_tool import folder_tool
-
         roots = tuple(roots)
         for found in collection.tools():
             with self._refusing(f"{PLUGIN}{FOLDER}/{found.name}"):

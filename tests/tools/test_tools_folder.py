@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Offer, Registry, ToolError, execute, load_tool
 from mlx_tools.tools.folder.collection import (
-    FolderRecord,
+    NOTHING_SAID,
     ToolCollection,
     exposed_by,
     write_template,
@@ -84,6 +84,9 @@ def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, collection: ToolC
     assert (row["plugin"], row["enabled"], row["description"]) == ("folder", False, "")
     collection.trust(collection.read("echo"))
     assert why(collection) is None
+    (collection.folder / "echo").rename(collection.folder / "other")
+    with pytest.raises(ToolDefinitionError, match="holds the tool echo, not other"):
+        collection.read("other")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +139,7 @@ def test_what_is_copied_is_what_was_read(tmp_path: Path, collection: ToolCollect
     [
         (lambda f: (f / "execute.py").unlink(), "execute.py is missing"),
         (lambda f: (f / "config.json").write_text("["), "config.json is not JSON"),
-        (lambda f: f.rename(f.with_name("other")), "holds the tool echo, not other"),
+        (lambda f: f.rename(f.with_name("other")), "nobody has said that it is trusted"),
         (lambda f: f.rename(f.with_name("a b")), "'a b' cannot name a tool"),
         (lambda f: (f / "x").symlink_to(f), "is a symbolic link"),
     ],
@@ -192,7 +195,7 @@ def test_removing_deletes_the_folder_and_forgets(
     collection.switch("echo", False)
     collection.remove("echo")
     assert not (collection.folder / "echo").exists()
-    assert collection.said() == FolderRecord()
+    assert collection.said() == NOTHING_SAID
     make_folder(collection.folder)
     assert "nobody has said" in (why(collection) or "")
 
@@ -251,14 +254,6 @@ def test_a_tools_folder_that_cannot_be_read_is_told_of(collection: ToolCollectio
     collection.folder.touch()
     with pytest.raises(ConfigError, match=r"tools cannot be read: Not a directory"):
         registry(collection)
-
-
-def test_a_tool_beyond_the_most_that_are_read_is_told_of(tmp_path: Path) -> None:
-    collection = ToolCollection(tmp_path, most=2)
-    for name in ("a", "b", "c"):
-        collection.add(read_folder(make_folder(tmp_path / "given", name)))
-    assert set(registry(collection).specs()) >= {"a", "b"}
-    assert why(collection, "c") == "it is disabled: it is not read: there are 2 others before it"
 
 
 @pytest.mark.parametrize("name", ["nl\nx", "\x1b[31mred", "\u202eback", os.fsdecode(b"\xff")])

@@ -1,6 +1,6 @@
 """The process of a folder's tool: ``execute``, and the one that watches it.
 
-Started as ``python -I child.py EXECUTE.PY RESULTS [passing=FOLDER] [offline] [traced]``; FOLDER is
+Started as ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced]``; PLACE is
 removed at the end where the caller can no longer do it. The call's arguments come as one
 line of JSON on standard input, which then stays open as a lifeline: when it ends, the caller is
 gone or has given up. What is told goes to the descriptor RESULTS, one line of JSON each, so that
@@ -38,7 +38,6 @@ _LOOK = 0.25
 
 _ENDING = 5.0
 """Seconds within which whatever the tool started is gone."""
-_PASSING = "passing="
 _PR_SET_CHILD_SUBREAPER = 36
 _TAKES_ANY_NAME = 0x08
 """Of a function's code: it has a parameter ``**names`` (``inspect.CO_VARKEYWORDS``)."""
@@ -62,11 +61,11 @@ def main() -> None:
         return
     status = _watched(worker, results)
     _end_all()
-    passing = [more for more in sys.argv[3:] if more.startswith(_PASSING)]
-    if status is None and passing:
+    if status is None:
         import shutil
 
-        shutil.rmtree(passing[0].removeprefix(_PASSING), ignore_errors=True)
+        place = os.path.dirname(os.path.dirname(path))  # noqa: PTH120
+        shutil.rmtree(place, ignore_errors=True)
     with contextlib.suppress(OSError):  # nobody reads it any more
         _write(results, _line({"ended": status}))
     if os.getpgrp() == os.getpid():

@@ -7,14 +7,13 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from msgspec import Struct, ValidationError, convert, field, to_builtins
+from msgspec import Struct, ValidationError, convert, to_builtins
 
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError, told_as
 from mlx_tools.messages import ALIASES, TOOL_NAME, replace
@@ -22,8 +21,6 @@ from mlx_tools.paths import data_dir, private_dir, read_data, read_private, writ
 from mlx_tools.process import clean
 from mlx_tools.store import RootName, private_part
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_files
-
-MAX_TOOLS: Final = 1000
 
 PATIENCE: Final = 10.0
 """Seconds for which somebody else who changes the folder is waited for."""
@@ -49,20 +46,17 @@ class CollectedTool(Struct, frozen=True):
 class ToolCollection:
     """The user's: the folder ``tools`` where data is kept, and the file ``tools.json`` that says
     what of it is trusted. ``patience``: for so many seconds whoever changes the folder waits for
-    others, whoever looks, a tenth. ``most``: so many tools are read.
+    others, whoever looks, a tenth.
 
     A change is made beside a tool's folder, under a name that is passed over, and put in its place
     by renaming. Who changes something has all to itself meanwhile; what is left beside when nobody
     has it was left by somebody who was killed, and is put right by whoever comes next.
     """
 
-    def __init__(
-        self, data: Path | None = None, patience: float = PATIENCE, most: int = MAX_TOOLS
-    ) -> None:
+    def __init__(self, data: Path | None = None, patience: float = PATIENCE) -> None:
         data = (data or data_dir()).absolute()
         self.folder, self.record = data / "tools", data / "tools.json"
         self._patience = patience
-        self._most = most
 
     def said(self) -> FolderRecord:
         """Return what the user said of tools. Raises ConfigError where that cannot be read."""
@@ -89,23 +83,17 @@ class ToolCollection:
             self.log_of(name).unlink(missing_ok=True)
 
     def _added(self) -> list[CollectedTool]:
-        soon = self._patience / 10
         try:
-            if any(map(_LEFTOVER.fullmatch, os.listdir(self.folder))):  # noqa: PTH208
-                with contextlib.suppress(OSError), self._locked(fcntl.LOCK_EX, soon):
-                    self._put_right()
+            if not self.folder.exists():
+                return []
             with contextlib.ExitStack() as stack:
-                with contextlib.suppress(OSError):  # it is changed for long, or never was
-                    stack.enter_context(self._locked(fcntl.LOCK_SH, soon))
+                with contextlib.suppress(OSError):  # it is changed for long, or is read-only
+                    stack.enter_context(self._locked(self._patience / 10))
+                    self._put_right()
                 with os.scandir(self.folder) as found:
                     names = sorted(entry.name for entry in found if _may_be_tool(entry))
-                said, late = self.said(), f"it is not read: there are {self._most} others before it"
-                read = [self._collected(name, said) for name in names[: self._most]]
-                return read + [
-                    CollectedTool(clean(one, 64), None, late) for one in names[self._most :]
-                ]
-        except FileNotFoundError:
-            return []
+                said = self.said()
+                return [self._collected(name, said) for name in names]
         except OSError as error:
             raise ConfigError(
                 f"the tools folder {self.folder} cannot be read: {error.strerror}",
@@ -115,19 +103,19 @@ class ToolCollection:
     def _collected(
         self, name: str, said: FolderRecord, making: Path | None = None
     ) -> CollectedTool:
-        """A tool in the folder, or of the folder in which it is being made."""
+        """A tool in the folder, or of the folder in which it is being made. Nothing is read of one
+        that nobody trusts."""
         if not TOOL_NAME.fullmatch(name):
             return CollectedTool(clean(name, 64), None, f"{name!r:.80} cannot name a tool")
+        trusted = said.trusted.get(str(self.folder / name))
+        if making is None and trusted is None:
+            return CollectedTool(name, None, UNKNOWN.format(name=name))
         try:
             found = self.read(name) if making is None else _read_named(making, name)
         except UsageError as error:
             return CollectedTool(name, None, str(error))
-        if making is None:
-            trusted = said.trusted.get(str(found.path))
-            if trusted is None:
-                return CollectedTool(name, None, UNKNOWN.format(name=name))
-            if found.digest not in trusted.split():
-                return CollectedTool(name, None, CHANGED.format(name=name))
+        if making is None and found.digest not in (trusted or "").split():
+            return CollectedTool(name, None, CHANGED.format(name=name))
         reason = MISSING.format(packages=", ".join(found.missing)) if found.missing else None
         if not said.switched.get(name, found.enabled):
             reason = OFF.format(name=name)
@@ -216,7 +204,7 @@ class ToolCollection:
         with contextlib.ExitStack() as held:
             with told_as(ConfigError, f"{self.record} cannot be written"):
                 try:
-                    held.enter_context(self._locked(fcntl.LOCK_EX, self._patience))
+                    held.enter_context(self._locked(self._patience))
                 except BlockingIOError:
                     why = "another program is changing the tools folder"
                     raise UsageError(f"{self.folder} cannot be changed: {why}") from None
@@ -227,18 +215,17 @@ class ToolCollection:
                 self._put_right()
 
     @contextlib.contextmanager
-    def _locked(self, kind: int, seconds: float) -> Iterator[None]:
-        """Holds a lock, which is waited for so long. Raises BlockingIOError where somebody else has
-        it then, and OSError for one who only looks where nothing was changed yet."""
-        looks = kind == fcntl.LOCK_SH
-        flags = os.O_RDONLY if looks else os.O_RDWR | os.O_CREAT
+    def _locked(self, seconds: float) -> Iterator[None]:
+        """Holds the lock of the folder, which is waited for so long. Raises BlockingIOError where
+        somebody else has it then."""
         path = self.record.with_name(f".{self.record.name}.lock")
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o600)
         until = time.monotonic() + seconds
         try:
             while True:
                 try:
-                    fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
                     if time.monotonic() > until:
@@ -249,9 +236,9 @@ class ToolCollection:
             os.close(descriptor)
 
     def _beside(self, name: str, kind: Literal["draft", "old", "gone"]) -> Path:
-        """A path that nothing has, and that is passed over as a tool: for what is not yet one, what
-        is none while another takes its place, what is removed."""
-        return self.folder / f".{name}.{kind}.{secrets.token_hex(8)}"
+        """A path that is passed over as a tool: for what is not yet one, what is none while another
+        takes its place, what is removed."""
+        return self.folder / f".{name}.{kind}"
 
     def _put_right(self) -> None:
         """Deletes what a change left beside; a tool that nothing has taken the place of comes
@@ -277,13 +264,12 @@ class ToolCollection:
 
     def _write(self, said: FolderRecord) -> None:
         """Writes what the user said, whole or not at all. Raises ConfigError."""
-        known = {what: dict(sorted(named.items())) for what, named in to_builtins(said).items()}
-        value = {"version": _VERSION} | {w: n for w, n in known.items() if n or w != "making"}
+        text = json.dumps(to_builtins(said, order="sorted"), indent=1)
         with told_as(ConfigError, f"{self.record} cannot be written"):
-            write_whole(self.record, json.dumps(value, indent=1).encode() + b"\n")
+            write_whole(self.record, text.encode() + b"\n")
 
 
-_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)\.[0-9a-f]{16}")
+_LEFTOVER: Final = re.compile(r"\.(?P<name>.+)\.(?P<kind>draft|old|gone)")
 _LOOK: Final = 0.02
 """Seconds between two tries to get a lock."""
 
@@ -332,34 +318,29 @@ def _read_named(path: Path, name: str) -> ToolFolder:
 # Kept in one file, apart from the tools' folders: whoever may write there cannot vouch for it.
 
 MAX_RECORD_BYTES: Final = 4_000_000
-_VERSION: Final = 1
 _HINT: Final = "look at it; without it no tool's folder is trusted, and no tool is switched off"
 
 SaidOf = Literal["trusted", "switched", "making"]
 
 
-class FolderRecord(Struct, frozen=True):
+class FolderRecord(Struct, frozen=True, forbid_unknown_fields=True):
     """``trusted`` has the digests of each folder that was added, one but while it is replaced, by
     its path; ``switched`` whether a tool is on or off, by its name, where the user said so;
     ``making`` the folders in which tools are made, by the tool's name."""
-
-    trusted: Mapping[str, str] = field(default_factory=dict)
-    switched: Mapping[str, bool] = field(default_factory=dict)
-    making: Mapping[str, str] = field(default_factory=dict)
-
-    def saying(self, what: SaidOf, key: str, value: str | bool | None) -> FolderRecord:
-        """The same with this said of a folder or a tool, or with None nothing of the kind."""
-        others = {other: was for other, was in getattr(self, what).items() if other != key}
-        return replace(self, **{what: others if value is None else others | {key: value}})
-
-
-class _RecordInFile(Struct, forbid_unknown_fields=True):
-    """The same as it stands in the file."""
 
     version: Literal[1]
     trusted: dict[str, str]
     switched: dict[str, bool]
     making: dict[str, str] = {}
+
+    def saying(self, what: SaidOf, key: str, value: str | bool | None) -> FolderRecord:
+        """The same with this said of a folder or a tool, or with None nothing of the kind."""
+        others = {other: was for other, was in getattr(self, what).items() if other != key}
+        now: dict[str, Any] = {what: others if value is None else others | {key: value}}
+        return replace(self, **now)
+
+
+NOTHING_SAID: Final = FolderRecord(1, {}, {})
 
 
 def read_record(path: Path) -> FolderRecord:
@@ -369,12 +350,11 @@ def read_record(path: Path) -> FolderRecord:
         try:
             data = read_private(path, MAX_RECORD_BYTES)
         except FileNotFoundError:
-            return FolderRecord()
+            return NOTHING_SAID
     try:
-        kept = convert(json.loads(data), _RecordInFile)
+        return convert(json.loads(data), FolderRecord)
     except (ValidationError, ValueError, RecursionError):
         raise ConfigError(f"{path} is damaged", hint=_HINT) from None
-    return FolderRecord(kept.trusted, kept.switched, kept.making)
 
 
 # --- a new tool to begin with, from the files in prompts/new-tool/ --------------------------------

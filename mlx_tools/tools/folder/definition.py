@@ -21,20 +21,21 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from mlx_tools.errors import ToolDefinitionError, did_you_mean
-from mlx_tools.messages import ToolSpec, replace
+from mlx_tools.messages import Effect, ToolSpec, replace
 from mlx_tools.schema import check_parameters
 from mlx_tools.store import check_patterns
-from mlx_tools.tools.folder import PLUGIN
-from mlx_tools.tools.tool import check_declared
 
 CONFIG: Final = "config.json"
 DEFINITION: Final = "tool_definition.json"
 EXECUTE: Final = "execute.py"
+
+FOLDER: Final = "folder"
+"""The plugin that the tools of the user's folder are to a policy: ``plugin:folder``."""
 
 DEFAULT_OUTPUT: Final = 1_000_000
 """Bytes that a tool may print, and that its result may have, where its folder says nothing."""
@@ -82,7 +83,8 @@ def read_folder(path: Path) -> ToolFolder:
     config = _configuration(given, path / CONFIG, name)
     tree = _check_code(data(EXECUTE), path / EXECUTE)
     whitelist = tuple(config.get("whitelist", ()))
-    paths = _path_arguments(parameters)
+    named = parameters.get("properties", {}).items()
+    paths = tuple(argument for argument, schema in named if _is_path(argument, schema))
     if whitelist and not paths:
         raise ToolDefinitionError(
             f"{path / CONFIG}: whitelist: none of the parameters is a path that it could hold for",
@@ -91,14 +93,9 @@ def read_folder(path: Path) -> ToolFolder:
     own = {key: config[key] for key in _SPEC_KEYS if key in config}
     if "effects" in own:
         own["effects"] = frozenset(own["effects"])
-    try:
-        spec = ToolSpec(name, description, parameters, plugin=PLUGIN, **own)
-        check_declared(spec)
-    except ToolDefinitionError as error:
-        raise ToolDefinitionError(f"{path}: {error.message}", hint=error.hint) from None
     return ToolFolder(
         path=path,
-        spec=spec,
+        spec=ToolSpec(name, description, parameters, plugin=FOLDER, **own),
         enabled=config.get("enabled", True),
         environment=tuple(config.get("environment", ())),
         max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT),
@@ -238,9 +235,6 @@ def _read(path: Path, left: int) -> File:
 
 # --- config.json and tool_definition.json ---------------------------------------------------------
 
-_LOADERS: Final = ("LD_", "DYLD_", "PYTHON")
-"""Variables that begin so decide what a program loads."""
-
 TELLING: Final = frozenset(
     {
         *("author", "authors", "category", "comment", "comments", "created", "description"),
@@ -252,116 +246,59 @@ TELLING: Final = frozenset(
 """Keys that tell a person something and change nothing; so do those that begin with ``_``, ``$`` or
 ``x-``."""
 
-
-_EFFECTS: Final = ("read", "write", "execute", "network")
-_MODES: Final = {"ro": ["read"], "rw": ["read", "write"]}
-"""Effects by what older configurations say of files."""
-
-_PATHS: Final = frozenset(
-    {
-        *("path", "paths", "file", "files", "filename", "filenames", "folder", "folders"),
-        *("dir", "directory", "directories"),
-    }
+_YES_OR_NO: Final = (bool, "true or false")
+_SECONDS: Final = (
+    Annotated[float, Meta(gt=0, le=86_400)],
+    "seconds, more than 0 and at most 86400",
 )
-"""The last words of the names of parameters that are paths; the format ``path`` says so of any."""
+_VARIABLE = Annotated[str, Meta(pattern=r"^(?i:(?!LD_|DYLD_|PYTHON)[A-Z_][A-Z0-9_]*)\Z")]
+"""The name of a variable; some of them decide what a program loads."""
 
-
-def _at_most(most: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) in (int, float) and 0 < value <= most
-
-
-_YES_OR_NO: Final = (lambda value: isinstance(value, bool), "true or false")
-_TIME: Final = (_at_most(86_400), "seconds, more than 0 and at most 86400")
-_KEYS: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "name": (lambda value: isinstance(value, str), f"the name in {DEFINITION}"),
+_KEYS: Final[Mapping[str, tuple[Any, str]]] = {
+    "name": (str, f"the name in {DEFINITION}"),
     "enabled": _YES_OR_NO,
-    "effects": (
-        lambda value: isinstance(value, list) and all(one in _EFFECTS for one in value),
-        f"a list of some of {', '.join(_EFFECTS)}",
+    "effects": (list[Effect], "a list of some of read, write, execute, network"),
+    "timeout": _SECONDS,
+    "timeout_seconds": _SECONDS,
+    "timeout_ms": (
+        Annotated[float, Meta(gt=0, le=86_400_000)],
+        "milliseconds, more than 0 and at most 86400000",
     ),
-    "timeout": _TIME,
-    "timeout_seconds": _TIME,
-    "timeout_ms": (_at_most(86_400_000), "milliseconds, more than 0 and at most 86400000"),
     "needs_approval": _YES_OR_NO,
     "requires_approval": _YES_OR_NO,
-    "retry": (lambda value: value in ("never", "read_only"), "never or read_only"),
+    "retry": (Literal["never", "read_only"], "never or read_only"),
     "private": _YES_OR_NO,
     "cache": _YES_OR_NO,
     "environment": (
-        lambda value: isinstance(value, list) and len(value) <= 100 and all(map(_variable, value)),
+        Annotated[list[_VARIABLE], Meta(max_length=100)],
         "a list of variables' names, none that begins with LD_, DYLD_ or PYTHON",
     ),
     "max_output_bytes": (
-        lambda value: type(value) is int and 1 <= value <= 10_000_000,
+        Annotated[int, Meta(ge=1, le=10_000_000)],
         "a whole number from 1 to 10000000",
     ),
-    "type": (lambda value: value == "llm_invokable", "llm_invokable"),
+    "type": (Literal["llm_invokable"], "llm_invokable"),
     "directory": (
-        lambda value: isinstance(value, str) and Path(value).name == value != "..",
+        Annotated[str, Meta(pattern=r"^(?!\.\.?\Z)[^/\0]+\Z")],
         "the name of the tool's folder",
     ),
-    "mode": (lambda value: isinstance(value, str) and value in _MODES, "ro or rw"),
+    "mode": (Literal["ro", "rw"], "ro or rw"),
     "whitelist": (
-        lambda value: _is_whitelist(value),
+        Annotated[list[str], Meta(min_length=1)],
         "a list of patterns of paths, at least one, such as docs/**/*.md",
     ),
 }
-"""The keys of a configuration: whether a value is one, and in words what is."""
+"""The keys of a configuration: the type of their values, and in words what is one."""
 
-
-def _is_whitelist(value: Any) -> bool:
-    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
-        return False
-    try:
-        check_patterns(value)
-    except ValueError:
-        return False
-    return True
-
-
-def names_path(name: str) -> bool:
-    """True for the name of a parameter that is a path, or a list of them: ``path``,
-    ``source_path``, ``outputDir``."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
-    return re.split(r"[^a-z]+", words)[-1] in _PATHS
-
-
-def _path_arguments(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """The parameters that are paths by their names, or by their schemas' format."""
-    given = parameters.get("properties")
-    properties = given.items() if isinstance(given, dict) else ()
-    return tuple(
-        name
-        for name, schema in properties
-        if names_path(name)
-        or any(
-            isinstance(one, dict) and one.get("format") == "path"
-            for one in (schema, schema.get("items") if isinstance(schema, dict) else None)
-        )
-    )
-
-
-def _variable(value: Any) -> bool:
-    named = isinstance(value, str) and value.isascii() and value.isidentifier()
-    return named and not value.upper().startswith(_LOADERS)
-
-
-_SAME: Final = {
-    "requires_approval": "needs_approval",
-    "timeout_seconds": "timeout",
-    "timeout_ms": "timeout",
-    "mode": "effects",
+_OTHER_NAMES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "requires_approval": ("needs_approval", lambda value: value),
+    "timeout_seconds": ("timeout", lambda value: value),
+    "timeout_ms": ("timeout", lambda value: value / 1000),
+    "mode": ("effects", lambda value: ["read"] if value == "ro" else ["read", "write"]),
 }
-"""Other names of a key, as such files have them elsewhere."""
-
-_CHANGED: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "timeout_ms": lambda value: value / 1000,
-    "mode": lambda value: _MODES[value],
-}
-"""What a value is under its key's own name, where that is another."""
+"""Other names of a key, as such files have them elsewhere, and what a value is under its own."""
 
 _METADATA: Final = "metadata"
-
 _AROUND: Final = ("type", "function")
 _SCHEMAS: Final = ("input_schema", "inputSchema")
 """Other names for ``parameters``: Anthropic's and MCP's."""
@@ -382,15 +319,21 @@ def _configuration(given: Mapping[str, Any], path: Path, name: str) -> dict[str,
     for key, value in said:
         if key not in _KEYS:
             continue
-        fits, allowed = _KEYS[key]
-        if not fits(value):
+        kind, allowed = _KEYS[key]
+        try:
+            convert(value, kind)
+            if key == "whitelist":
+                check_patterns(value)
+        except (ValidationError, ValueError):
             text = json.dumps(value, ensure_ascii=False)
             text = text if len(text) <= 60 else f"{text[:59]}…"
-            raise ToolDefinitionError(f"{path}: {key}: {text} is not allowed", hint=allowed)
-        own = _SAME.get(key, key)
+            raise ToolDefinitionError(
+                f"{path}: {key}: {text} is not allowed", hint=allowed
+            ) from None
+        own, change = _OTHER_NAMES.get(key, (key, lambda value: value))
         if own in config:
             raise ToolDefinitionError(f"{path}: {key}: it says {own} once more")
-        config[own] = _CHANGED.get(key, lambda value: value)(value)
+        config[own] = change(value)
     if config.get("name", name) != name:
         raise ToolDefinitionError(
             f"{path}: name: {config['name']!r:.80} is not the name in {DEFINITION}, {name}"
@@ -469,7 +412,37 @@ def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, pl
         raise ToolDefinitionError(f"{path}: {place}{unknown[0][:80]}: unknown key", hint=hint)
 
 
+# --- arguments that are paths ---------------------------------------------------------------------
+
+_PATHS: Final = frozenset(
+    {
+        *("path", "paths", "file", "files", "filename", "filenames", "folder", "folders"),
+        *("dir", "directory", "directories"),
+    }
+)
+"""The last words of the names of parameters that are paths; the format ``path`` says so of any."""
+
+
+def names_path(name: str) -> bool:
+    """True for the name of a parameter that is a path, or a list of them: ``path``,
+    ``source_path``, ``outputDir``."""
+    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
+    return re.split(r"[^a-z]+", words)[-1] in _PATHS
+
+
+def _is_path(name: str, schema: Any) -> bool:
+    """True for a parameter that is a path by its name, or by its schema's format."""
+    parts = (schema, schema.get("items")) if isinstance(schema, dict) else ()
+    by_format = any(isinstance(part, dict) and part.get("format") == "path" for part in parts)
+    return by_format or names_path(name)
+
+
 # --- execute.py, as it looks to somebody who does not run it --------------------------------------
+
+_MOVES_PATH: Final = re.compile(
+    rb"\bsys\s*\.\s*(?:meta_)?path\b|\bfrom\s+sys\s+import\b|\bimport\s+site\b|\baddsitedir\b"
+)
+"""In a file that changes where Python looks for packages."""
 
 
 def _check_code(data: bytes, path: Path) -> ast.Module:
@@ -489,14 +462,25 @@ def _check_code(data: bytes, path: Path) -> ast.Module:
     return tree
 
 
-def _missing_packages(tree: ast.Module, files: Iterable[str]) -> tuple[str, ...]:
+def _makes_execute(node: ast.AST) -> bool:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node.name == "execute"
+        case ast.Name():
+            return node.id == "execute" and isinstance(node.ctx, ast.Store)
+        case ast.alias():
+            return (node.asname or node.name) in ("execute", "*")
+    return False
+
+
+def _missing_packages(tree: ast.Module, files: Mapping[str, File]) -> tuple[str, ...]:
     """The packages that the file cannot do without and that are not installed, in order of names.
 
     Only imports that are made in any case count: not those within a function, an ``if`` or a
-    ``try``. ``files`` are the names of the folder's files, which can be imported too. A file that
-    changes where Python looks for packages is believed to find them.
+    ``try``. The folder's ``files`` can be imported too. A file that changes where Python looks for
+    packages is believed to find them.
     """
-    if any(_moves_path(node) for node in ast.walk(tree)):
+    if _MOVES_PATH.search(files[EXECUTE].data):
         return ()
     names: list[str] = []
     for node in tree.body:
@@ -518,25 +502,3 @@ def _absent(package: str) -> bool:
         return importlib.util.find_spec(package) is None
     except (ImportError, ValueError, AttributeError):  # of what finds modules here
         return False
-
-
-def _moves_path(node: ast.AST) -> bool:
-    match node:
-        case ast.Attribute(ast.Name("sys"), "path" | "meta_path"):
-            return True
-        case ast.ImportFrom("sys"):
-            return any(alias.name in ("path", "meta_path", "*") for alias in node.names)
-        case ast.alias():
-            return node.name in ("site", "addsitedir")
-    return False
-
-
-def _makes_execute(node: ast.AST) -> bool:
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return node.name == "execute"
-        case ast.Name():
-            return node.id == "execute" and isinstance(node.ctx, ast.Store)
-        case ast.alias():
-            return (node.asname or node.name) in ("execute", "*")
-    return False

@@ -204,18 +204,11 @@ def _call(
     # -I: nothing of the user's environment; no compiled file beside a source is written or read
     options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
     results, told = os.pipe()
-    passing = f"passing={execute.parent.parent}"  # removed where this process is killed
-    command: tuple[str, ...] = (
-        sys.executable,
-        *options,
-        str(CHILD),
-        str(execute),
-        str(told),
-        passing,
-    )
+    command = [sys.executable, *options, str(CHILD), str(execute), str(told)]
     if any(part.local_only for part in talk.context.policy.parts):
-        command = (*without_network(), *command, "offline")
-    command = (*command, "traced") if traced else command
+        command = [*without_network(), *command, "offline"]
+    if traced:
+        command.append("traced")
     try:
         child = subprocess.Popen(  # noqa: S603 - an argument list, no shell
             command,
