@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.guard import AT_ONCE
@@ -18,7 +18,6 @@ from mlx_tools.app.jobs import approval_templates, jobs_of, roots_of, session_st
 from mlx_tools.app.settings import addresses
 from mlx_tools.backends import (
     Backend,
-    Breaker,
     Chosen,
     ModelMissing,
     NativeVerdict,
@@ -67,8 +66,8 @@ Note = Callable[[str], None]
 
 class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of an application that asks a model: the settings that hold, and what is asked
-    once. ``person``: a person reads what is noted, not a program. ``spread`` and ``breakers`` are
-    for several servers (`mlx_tools.backends.pool`). ``serves``: the application is a gateway, which
+    once. ``person``: a person reads what is noted, not a program. ``spread`` is for several
+    servers (`mlx_tools.backends.pool`). ``serves``: the application is a gateway, which
     takes no gateway that nobody named."""
 
     configuration: Configuration
@@ -79,7 +78,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     person: bool = False
     spread: bool = False
     serves: bool = False
-    breakers: dict[str, Breaker] = field(default_factory=dict)
 
     @property
     def model_name(self) -> str | None:
@@ -219,7 +217,6 @@ async def choose(options: RunOptions, note: Note) -> Chosen:
             gateway_key=configuration.settings.gateway.api_key,
             note=note,
             spread=options.spread,
-            breakers=options.breakers,
         )
     except ModelMissing as error:
         if options.model_name is not None or own.kind != "auto":

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
         suggest_model,
     )
     from mlx_tools.backends.openblas import find_openblas
-    from mlx_tools.backends.pool import Breaker, UpstreamPool
+    from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.router import (
         Route,
         RouteChoice,

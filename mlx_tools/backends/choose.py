@@ -34,7 +34,7 @@ from mlx_tools.messages import Style
 from mlx_tools.process import clean
 
 if TYPE_CHECKING:
-    from mlx_tools.backends.pool import Breaker, UpstreamPool
+    from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.vendors import VendorBackend
 
 Kind = Literal["auto", "completions", "server", "local", "native"]
@@ -118,19 +118,18 @@ async def choose_backend(
     gateway_key: str | None = None,
     note: Callable[[str], None] | None = None,
     spread: bool = False,
-    breakers: dict[str, Breaker] | None = None,
 ) -> Chosen:
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
-    ``auto`` takes the address ``url``, or the servers at several as one backend (what ``spread``
-    and ``breakers`` are stands at `mlx_tools.backends.pool`); without one, a gateway of ours that
-    answers at ``gateway`` and takes ``gateway_key`` (None: no gateway is taken, wherever it is), or
-    a server at ``usual``; without that, one of our own with ``model`` or the embedded one.
-    ``native`` takes ``url`` or that server, to be asked by its own chat interface
-    (`mlx_tools.backends.router.find_route`). ``server`` and ``local`` take one of these two models,
-    in a server of our own and in this process. A model's own markers of calls are forbidden, where
-    their ids are known and the server is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what
-    a server of our own has to say later. Nothing is started yet.
+    ``auto`` takes the address ``url``, or the servers at several as one backend (``spread``: see
+    `mlx_tools.backends.pool`); without one, a gateway of ours that answers at ``gateway`` and takes
+    ``gateway_key`` (None: no gateway is taken, wherever it is), or a server at ``usual``; without
+    that, one of our own with ``model`` or the embedded one. ``native`` takes ``url`` or that
+    server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
+    ``server`` and ``local`` take one of these two models, in a server of our own and in this
+    process. A model's own markers of calls are forbidden, where their ids are known and the server
+    is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what a server of our own has to say
+    later. Nothing is started yet.
 
     Raises:
         UsageError: the options contradict each other, or name what is not there; a model that the
@@ -147,7 +146,7 @@ async def choose_backend(
     if len(urls) > 1:
         from mlx_tools.backends.pool import choose_pool
 
-        return await choose_pool(urls, model, api_key=api_key, spread=spread, breakers=breakers)
+        return await choose_pool(urls, model, api_key=api_key, spread=spread)
     if urls and (vendor := parse_address(urls[0])).interface:
         from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend
 

@@ -60,24 +60,27 @@ _PASSING: Final = (Dropped, ServerFailed)
 
 
 @dataclass(slots=True)
-class Breaker:
-    """Whether something is worth asking, by how it did. ``problem`` is why it is out."""
+class Upstream:
+    """A server of a pool, and whether it is worth asking, by how it did. ``problem`` is why it is
+    out: not asked until it was looked at again, and is well. ``checking`` is set once whoever looks
+    at it is done."""
 
+    backend: CompletionsBackend
     clock: Clock = now
     problem: str = ""
+    checking: anyio.Event | None = None
     _failures: int = 0
     _pause: float = PAUSE
     _until: float = -math.inf
 
     @property
-    def is_out(self) -> bool:
-        """True while it is not asked: until it was looked at again, and is well."""
-        return bool(self.problem)
+    def address(self) -> str:
+        return str(self.backend.address)
 
     @property
     def is_due(self) -> bool:
         """True unless it is out, and its pause is not over."""
-        return not self.is_out or self.clock() >= self._until
+        return not self.problem or self.clock() >= self._until
 
     def succeed(self) -> None:
         self.problem, self._failures, self._pause = "", 0, PAUSE
@@ -88,45 +91,16 @@ class Breaker:
         if not self.is_due:
             return
         self._failures += 1
-        if at_once or self.is_out or self._failures >= FAILURES:
+        if at_once or self.problem or self._failures >= FAILURES:
             self.problem = problem
             self._until = self.clock() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-
-
-@dataclass(slots=True)
-class Upstream:
-    """A server of a pool. ``server`` is how it is, for all pools that it is in; ``member`` whether
-    it serves the model of this one. ``checking`` is set once whoever looks at it is done."""
-
-    backend: CompletionsBackend
-    server: Breaker
-    member: Breaker
-    checking: anyio.Event | None = None
-
-    @property
-    def address(self) -> str:
-        return str(self.backend.address)
-
-    @property
-    def is_out(self) -> bool:
-        """True while it is not asked."""
-        return self.server.is_out or self.member.is_out
-
-    @property
-    def is_due(self) -> bool:
-        """True where it may be looked at again."""
-        return self.server.is_due and self.member.is_due
-
-    @property
-    def problem(self) -> str:
-        return self.server.problem or self.member.problem
 
     def note(self, error: BackendError) -> None:
         """Hold a failure against the server, unless it is the request's own, or it is busy."""
         if not isinstance(error, BackendRefused) or isinstance(error, ServerFailed):
             gone = isinstance(error, BackendUnreachable | BackendDead)
-            self.server.fail(error.message, at_once=gone)
+            self.fail(error.message, at_once=gone)
 
 
 class UpstreamPool:
@@ -168,7 +142,7 @@ class UpstreamPool:
     @property
     def current(self) -> CompletionsBackend:
         """The first server that is not out; the first of all where all are."""
-        ready = (one for one in self.upstreams if not one.is_out)
+        ready = (one for one in self.upstreams if not one.problem)
         return next(ready, self.upstreams[0]).backend
 
     @property
@@ -202,9 +176,9 @@ class UpstreamPool:
             for upstream in chain(self.order(request), passed_over):  # those where no other could
                 last = upstream in passed_over
                 due = upstream.checking is None and upstream.is_due  # and nobody looks already
-                if upstream.is_out and (last or due):
+                if upstream.problem and (last or due):
                     await self._look_again(upstream)
-                if upstream.is_out:
+                if upstream.problem:
                     passed_over += [] if last else [upstream]
                     continue
                 begun, left = False, end - self._retry.clock()
@@ -216,7 +190,7 @@ class UpstreamPool:
                     async with aclosing(chunks):
                         async for chunk in chunks:
                             if not begun:
-                                upstream.server.succeed()
+                                upstream.succeed()
                             begun = True
                             yield chunk
                     return
@@ -237,7 +211,7 @@ class UpstreamPool:
         from asyncio import gather
 
         every = (*self.upstreams, *self.others)
-        well = [one.backend for one in every if not one.server.is_out]
+        well = [one.backend for one in every if not one.problem]
         listed = await gather(*(backend.models(timeout) for backend in well))
         return tuple(dict.fromkeys(name for names in listed for name in names))
 
@@ -270,9 +244,9 @@ class UpstreamPool:
             with anyio.move_on_after(QUICK) as scope:
                 await self._settle(upstream)
             if scope.cancelled_caught:
-                upstream.server.fail(f"{upstream.address} did not answer in time")
+                upstream.fail(f"{upstream.address} did not answer in time")
         except MlxToolsError as error:
-            upstream.member.fail(error.message)
+            upstream.fail(error.message)
         finally:
             upstream.checking = None
             done.set()
@@ -283,14 +257,13 @@ class UpstreamPool:
         backend = upstream.backend
         health = await backend.health(QUICK)
         if not health.ok:
-            upstream.server.fail(health.detail)
+            upstream.fail(health.detail)
             return
-        upstream.server.succeed()
         if self.model is not None and not await serves(backend, self.model, health):
             raise BackendRefused(f"{upstream.address} does not serve {clean(self.model, 100)}")
         backend.model = self.model
         await look_at(backend, forbid=self._forbid)
-        upstream.member.succeed()
+        upstream.succeed()
 
 
 def all_out(upstreams: Sequence[Upstream]) -> BackendUnreachable:
@@ -318,13 +291,11 @@ async def choose_pool(
     *,
     api_key: str | None,
     spread: bool,
-    breakers: dict[str, Breaker] | None,
 ) -> Chosen:
     """The pool of the servers at ``urls`` that serve ``model``: without one, the model of the first
     that answers.
 
-    Those that do not answer belong to it, and are asked once they do, if they serve it. With
-    ``breakers``, by address, what other pools of this process found out is known to this one.
+    Those that do not answer belong to it, and are asked once they do, if they serve it.
 
     Raises:
         BackendUnreachable: none answers.
@@ -332,7 +303,6 @@ async def choose_pool(
     """
     from asyncio import gather
 
-    breakers = {} if breakers is None else breakers
     every = []
     for url in urls:
         if parse_address(url).interface:
@@ -340,17 +310,12 @@ async def choose_pool(
                 f"{url} is no completions server", hint="name it alone, or none but such servers"
             )
         # The pool itself asks again: another server first.
-        backend = CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))
-        server = breakers.setdefault(str(backend.address), Breaker())
-        every.append(Upstream(backend, server, Breaker(server.clock)))
+        every.append(Upstream(CompletionsBackend(url, api_key=api_key, retry=Retry(times=0))))
     healths = await gather(*(one.backend.health() for one in every))
     well = {one.address: health for one, health in zip(every, healths, strict=True) if health.ok}
     for one, health in zip(every, healths, strict=True):
-        if health.ok:
-            one.server.succeed()
-        else:
-            one.server.fail(health.detail)
-            one.member.fail(health.detail)
+        if not health.ok:
+            one.fail(health.detail)
     answering = [one for one in every if one.address in well]
     if not answering:
         raise all_out(every)

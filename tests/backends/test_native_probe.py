@@ -150,11 +150,11 @@ def test_without_prompts_only_the_native_path_is_left(tmp_path: Path) -> None:
 
 
 def test_several_servers_are_native_only_where_all_of_them_are(tmp_path: Path) -> None:
-    from mlx_tools.backends.pool import Breaker, Upstream, UpstreamPool
+    from mlx_tools.backends.pool import Upstream, UpstreamPool
 
     store = VerdictStore(tmp_path)
     urls = ("http://127.0.0.1:1", "http://127.0.0.1:2")
-    pool = UpstreamPool([Upstream(CompletionsBackend(u), Breaker(), Breaker()) for u in urls])
+    pool = UpstreamPool([Upstream(CompletionsBackend(u)) for u in urls])
     store.put_native(PASSED)
     assert route(store, backend=pool).path == "prompted"
     store.put_native(replace(PASSED, server=urls[1], obeys=False))

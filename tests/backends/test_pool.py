@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends import Breaker, CompletionRequest, Health, UpstreamPool, choose_backend
+from mlx_tools.backends import CompletionRequest, Health, UpstreamPool, choose_backend
 from mlx_tools.backends.interface import Chunk
 from mlx_tools.backends.pool import FAILURES, LONGEST_PAUSE, PAUSE, Upstream
 from mlx_tools.backends.transport import Address, Dropped, NotHere, Retry, ServerFailed
@@ -78,7 +78,7 @@ class Server:
 
 def pool_of(*names: str, spread: bool = False) -> tuple[UpstreamPool, list[Server], Clock]:
     clock, servers = Clock(), [Server(name) for name in names]
-    upstreams = [Upstream(cast(Any, one), Breaker(clock), Breaker(clock)) for one in servers]
+    upstreams = [Upstream(cast(Any, one), clock) for one in servers]
     retry = Retry(clock=clock, sleep=clock.sleep, jitter=lambda: 0.5)
     return UpstreamPool(upstreams, model="m", spread=spread, retry=retry), servers, clock
 
@@ -141,30 +141,30 @@ def test_all_that_are_gone_are_named() -> None:
 
 def test_a_server_that_is_gone_is_looked_at_after_a_pause_that_grows() -> None:
     clock = Clock()
-    breaker, pauses = Breaker(clock), []
+    breaker, pauses = Upstream(cast(Any, Server("a")), clock), []
     for _ in range(10):
         for _ in range(20):  # as many requests were under way
             breaker.fail("gone")
-        assert breaker.is_out and not breaker.is_due
+        assert breaker.problem and not breaker.is_due
         before = clock.now
         while not breaker.is_due:
             clock.now += PAUSE
         pauses.append(clock.now - before)
     assert pauses[:4] == [1, 2, 4, 8] and pauses[-1] == LONGEST_PAUSE
     breaker.succeed()
-    assert not breaker.is_out
+    assert not breaker.problem
 
 
 def test_a_server_that_fails_now_and_then_stays_in() -> None:
-    breaker = Breaker(Clock())
+    breaker = Upstream(cast(Any, Server("a")), Clock())
     for _ in range(20):
         for _ in range(FAILURES - 1):
             breaker.fail("failed", at_once=False)
-        assert not breaker.is_out
+        assert not breaker.problem
         breaker.succeed()
     for _ in range(FAILURES):
         breaker.fail("failed", at_once=False)
-    assert breaker.is_out
+    assert breaker.problem
 
 
 def test_one_that_comes_back_is_used_again_and_costs_no_request_before() -> None:
@@ -303,25 +303,10 @@ def test_no_server_of_mlx_lm_is_made_to_load_what_another_runs() -> None:
         assert [one.address for one in chosen.backend.upstreams] == [a.url]
 
 
-def test_what_one_pool_found_out_another_knows_and_a_stranger_is_not_let_in() -> None:
-    breakers: dict[str, Breaker] = {}
-    with (
-        serving(says("A"), health=OK, models=listing("m", "n")) as a,
-        serving(says("B"), health=OK, models=listing("m")) as b,
-    ):
-        first = choose(a.url, b.url, model="m", breakers=breakers).backend
-        second = choose(a.url, b.url, model="n", breakers=breakers).backend
-        a.stop()
-        assert asyncio.run(said(first)) == "B"
-        assert second.upstreams[0].is_out
-        with pytest.raises(BackendUnreachable):
-            asyncio.run(said(second))
-        assert [one.address for one in second.upstreams] == [a.url] and not b.bodies[1:]
-
-
 def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model() -> None:
     up: list[str] = []
     clock = Clock()
+    clock.now = 1e9  # behind all that the servers' own clock says
 
     def health(request: Connection) -> None:
         (OK if up else answers(503, {"status": "loading"}))(request)
@@ -333,7 +318,8 @@ def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model() -> None:
         serving(says("A"), health=health, models=models) as a,
         serving(says("B"), health=OK, models=listing("m")) as b,
     ):
-        pool = choose(a.url, b.url, breakers={a.url: Breaker(clock)}).backend
+        pool = choose(a.url, b.url).backend
+        pool.upstreams[0].clock = clock
         for listed, who in (((), "B"), (("other",), "B"), (("other", "x/m"), "A")):
             up[:] = listed
             clock.now += LONGEST_PAUSE
