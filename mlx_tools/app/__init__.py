@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 
 if TYPE_CHECKING:
-    from mlx_tools.app.autostart import Autostart, starters
+    from mlx_tools.app.autostart import Autostart
     from mlx_tools.app.checks import (
         Check,
         check_all,

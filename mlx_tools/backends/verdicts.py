@@ -14,17 +14,18 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, cast, get_args
+from typing import Any, Final, Literal, TypeVar, cast, get_args
 
-from msgspec import to_builtins
+import msgspec
+from msgspec import Struct, field, to_builtins
 
 from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.paths import private_dir, read_data, state_dir, write_whole
 from mlx_tools.process import clean
+
+T = TypeVar("T")
 
 StyleChoice = Literal["auto", "jsonl", "markdown-json", "xml", "native"]
 StrategyChoice = Literal["auto", "free", "guided", "grammar"]
@@ -33,8 +34,6 @@ STRATEGIES: Final[tuple[StrategyChoice, ...]] = get_args(StrategyChoice)
 STYLES: Final[tuple[StyleChoice, ...]] = get_args(StyleChoice)
 DEFAULT_STYLE: Final[Style] = "jsonl"
 """The style where nothing was measured."""
-
-FORMAT: Final = 1
 
 MAX_BYTES: Final = 1 << 20
 """No verdict is this long: a file that is longer is not read."""
@@ -49,8 +48,7 @@ class NoVerdict(ValueError):
     """A text is no verdict of this format; says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class StyleVerdict:
+class StyleVerdict(Struct, frozen=True):
     """What follows for one style.
 
     ``strategy`` is the one to begin with: ``auto`` where nothing is known to be better.
@@ -63,8 +61,7 @@ class StyleVerdict:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """What was measured of one model, and what follows.
 
     ``model`` is what identifies it (`model_identity`), ``style`` the one to use, ``styles`` what
@@ -74,7 +71,7 @@ class Verdict:
     each style and strategy. ``command`` measures it again, where it comes with mlx-tools.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"strict": True}
+    format: Literal[1] = 1
     model: str
     style: Style
     styles: Mapping[Style, StyleVerdict]
@@ -95,14 +92,13 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as JSON types: what `parse_verdict` reads."""
-        value = {"format": FORMAT, "strategy": self.strategy, **to_builtins(self)}
+        value = {"format": self.format, "strategy": self.strategy, **to_builtins(self)}
         if not self.command:
             del value["command"]
         return value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeVerdict:
+class NativeVerdict(Struct, frozen=True, kw_only=True):
     """Whether a server's own function calling works with a model (`mlx_tools.backends.capabilities`
     asks): ``passed``, and why or why not.
 
@@ -110,7 +106,7 @@ class NativeVerdict:
     the address, or what stands for servers of our own.
     """
 
-    __pydantic_config__: ClassVar[Any] = {"strict": True}
+    format: Literal[1] = 1
     server: str
     model: str
     passed: bool
@@ -122,7 +118,7 @@ class NativeVerdict:
 
 def parse_verdict(text: bytes, model: str) -> Verdict:
     """The verdict on ``model`` in a file. Raises `NoVerdict` for anything else."""
-    verdict: Verdict = _parsed(text, Verdict)
+    verdict = _parsed(text, Verdict)
     if verdict.style not in verdict.styles:
         raise NoVerdict(f"styles: {verdict.style} is missing")
     if verdict.model != model:
@@ -130,38 +126,19 @@ def parse_verdict(text: bytes, model: str) -> Verdict:
     return verdict
 
 
-def _parsed(text: bytes, kind: type) -> Any:
-    from pydantic import ValidationError
-
+def _parsed(text: bytes, kind: type[T]) -> T:
     if len(text) > MAX_BYTES:
         raise NoVerdict("it is too long")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise NoVerdict("it is no JSON") from None
-    if not isinstance(value, dict):
-        raise NoVerdict("it is no JSON object")
-    if (found := value.get("format")) != FORMAT or isinstance(found, bool):
-        raise NoVerdict(f"it is of format {found!r}, not {FORMAT}")
-    try:
-        return _reader(kind).validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise NoVerdict(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-
-
-@cache
-def _reader(kind: type) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(kind)
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise NoVerdict(str(error)) from None
 
 
 # --- what it decides --------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundVerdict:
+class FoundVerdict(Struct, frozen=True, kw_only=True):
     """What is known of a model: its verdict, or None.
 
     ``model`` is what identifies the model, None where nothing does. ``source`` is ``stored`` or
@@ -175,8 +152,7 @@ class FoundVerdict:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """The style and strategy of a run. ``why`` is what the header keeps of it: what a verdict
     decided, and which; empty where none did."""
 
@@ -214,8 +190,7 @@ def decide(
 # --- where it is kept -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictStore:
+class VerdictStore(Struct, frozen=True):
     """A folder of verdicts, by default ``verdicts`` in the state folder."""
 
     folder: Path = field(default_factory=lambda: state_dir() / "verdicts")
@@ -267,7 +242,7 @@ class VerdictStore:
     def put_native(self, verdict: NativeVerdict) -> Path:
         """Keeps a verdict in place of the earlier one. Raises as `put` does."""
         path = self._native_path(verdict.server, verdict.model)
-        return self._write(path, {"format": FORMAT, **to_builtins(verdict)})
+        return self._write(path, to_builtins(verdict))
 
     def _native_path(self, server: str, model: str) -> Path:
         path = self.path(f"{model} {server}")
@@ -276,10 +251,9 @@ class VerdictStore:
     def _native_in(self, path: Path) -> NativeVerdict | None:
         try:
             with path.open("rb") as file:
-                found: NativeVerdict = _parsed(file.read(MAX_BYTES + 1), NativeVerdict)
+                return _parsed(file.read(MAX_BYTES + 1), NativeVerdict)
         except (OSError, NoVerdict):
             return None  # it is measured again
-        return found
 
     def _write(self, path: Path, value: Mapping[str, Any]) -> Path:
         private_dir(self.folder)

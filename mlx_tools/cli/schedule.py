@@ -22,7 +22,6 @@ from mlx_tools.app import (
     lasting,
     registry_of,
     roots_of,
-    starters,
 )
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.completion import job_ids
@@ -191,7 +190,7 @@ async def run_due() -> None:
 def install(yes: options.Yes = False) -> int:
     """Have the jobs run in time: shows what starts them, asks, and writes it."""
     command = [*program(), "schedule", "run"]
-    autostart = _autostarts()[0]
+    autostart = _autostart()
     for place, text in autostart.texts(command).items():
         complain(str(place), kind="writes")
         print_text(text)
@@ -209,12 +208,11 @@ def install(yes: options.Yes = False) -> int:
 @app.command()
 def uninstall() -> int:
     """Have no jobs run any more by what was installed; the jobs stay."""
-    every = _autostarts()
-    return tell_left(next((one for one in every if one.installed), every[0]).uninstall())
+    return tell_left(_autostart().uninstall())
 
 
-def _autostarts() -> list[Autostart]:
-    return [Autostart(name="schedule", every=_EVERY, starter=one) for one in starters()]
+def _autostart() -> Autostart:
+    return Autostart(name="schedule", every=_EVERY)
 
 
 def _trouble(error: ScheduleError) -> None:
@@ -222,7 +220,7 @@ def _trouble(error: ScheduleError) -> None:
 
 
 def _note(line: str) -> None:
-    """A note that a person at a terminal may need, and the log of a cron job does not."""
+    """A note that a person at a terminal may need, and a log does not."""
     if sys.stderr.isatty():
         note(line)
 

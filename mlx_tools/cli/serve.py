@@ -98,11 +98,9 @@ def uninstall() -> int:
 
 
 def _autostart() -> Autostart:
-    from mlx_tools.app import Autostart, starters
+    from mlx_tools.app import Autostart
 
-    # cron keeps nothing running
-    keeps = next(starter for starter in starters() if starter != "cron")
-    return Autostart(name="serve", starter=keeps)
+    return Autostart(name="serve")
 
 
 def tell_left(left: list[str]) -> int:

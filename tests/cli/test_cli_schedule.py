@@ -375,21 +375,19 @@ def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, start: Any
 def test_what_starts_jobs_is_shown_asked_about_and_taken_away(
     run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    programs, table = home / "bin", home / "crontab"
-    programs.mkdir()
-    kept = f"if [ $1 = - ]; then /bin/cat > {table}; else /bin/cat {table}; fi"
-    for name, does in (("systemctl", "exit 1"), ("crontab", kept)):
-        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
-        (programs / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs))
-    table.write_text("0 5 * * * backup\n")
+    for name in ("systemctl", "launchctl"):
+        program = home / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(home / "bin"))
     asked = run("schedule", "install")
     assert asked.code == 2 and "--yes writes it" in asked.err
-    assert "*/5 * * * * " in asked.out and " schedule run >>" in asked.out
-    assert "MLX_TOOLS_STATE_DIR" in asked.err
-    assert table.read_text() == "0 5 * * * backup\n"
+    assert "schedule" in asked.out and "MLX_TOOLS_STATE_DIR" in asked.err
+    assert not list(home.rglob("org.mlx-tools.schedule.*"))
     assert run("schedule", "install", "--yes").code == 0
-    assert table.read_text() == "0 5 * * * backup\n" + asked.out.splitlines()[0] + "\n"
+    written = [one.read_text() for one in home.rglob("org.mlx-tools.schedule.*")]
+    assert written and all(text in asked.out for text in written)
     assert run("schedule", "uninstall").code == 0
-    assert table.read_text() == "0 5 * * * backup\n"
+    assert not list(home.rglob("org.mlx-tools.schedule.*"))
     assert "nothing is installed" in run("schedule", "uninstall").err
