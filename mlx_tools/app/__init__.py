@@ -18,17 +18,14 @@ if TYPE_CHECKING:
         written_tokens,
     )
     from mlx_tools.app.config import Configuration, as_toml, with_value
-    from mlx_tools.app.direct_calls import NO_MODEL, call_recorded
     from mlx_tools.app.guard import LOCAL_NAMES, WAITING, Door, Guard, Refusal, is_loopback, listen
-    from mlx_tools.app.jobs import (
-        approval_templates,
-        job_store,
-        jobs_of,
-        lasting,
-        recorded,
-        roots_of,
+    from mlx_tools.app.kept_session import (
+        NO_MODEL,
+        KeptSession,
+        as_options,
+        call_recorded,
+        header_of,
     )
-    from mlx_tools.app.kept_session import KeptSession, as_options, header_of
     from mlx_tools.app.proposal import Proposal, Proposer
     from mlx_tools.app.settings import Group, SettingRow, signing_key
     from mlx_tools.app.statistics import Share, mcnemar
@@ -44,13 +41,19 @@ if TYPE_CHECKING:
     )
     from mlx_tools.app.wiring import (
         RunOptions,
+        approval_templates,
         choose,
         controller_of,
         found,
         identity_of,
+        job_store,
+        jobs_of,
+        lasting,
         opened,
+        recorded,
         refuse_where_off,
         registry_of,
+        roots_of,
         route_of,
         run_settings,
         session_store,

@@ -1,28 +1,48 @@
 """A session that is kept, gone on with as its header says: with its backend, model, style and
-roots, so that nothing has to be said twice. What is configured today holds besides."""
+roots, so that nothing has to be said twice. What is configured today holds besides.
+
+And a tool called without a model, in a session of its own that says so.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.app.direct_calls import NO_MODEL
-from mlx_tools.app.jobs import approval_templates, jobs_of, recorded, session_store
-from mlx_tools.app.wiring import Note, RunOptions, choose, registry_of
+from mlx_tools.app.config import Configuration
+from mlx_tools.app.wiring import (
+    Note,
+    RunOptions,
+    approval_templates,
+    choose,
+    jobs_of,
+    recorded,
+    registry_of,
+    roots_of,
+    session_store,
+)
 from mlx_tools.backends import Backend, Chunk, CompletionRequest
 from mlx_tools.controller import (
     Approver,
     Controller,
     Conversation,
+    DirectCall,
     NobodyThere,
+    call_tool,
     check_begun_here,
 )
 from mlx_tools.errors import BackendError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Registry
+from mlx_tools.store import SessionFiles
+from mlx_tools.tools import OnProgress, Registry
 from mlx_tools.transcript import Header, Record
+
+NO_MODEL: Final = "none"
+"""The backend's kind in the header of a call without a model."""
 
 
 class _Nobody:
@@ -112,3 +132,53 @@ def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
     }
     named = {key: value for key, value in said.items() if isinstance(value, str)}
     return {"tools.roots": list(header.roots), **recorded(header), **named}
+
+
+# --- a call without a model ----------------------------------------------------------------------
+
+
+async def call_recorded(
+    configuration: Configuration,
+    registry: Registry,
+    name: str,
+    arguments: Mapping[str, Any],
+    *,
+    how: str,
+    approver: Approver | None = None,
+    on_progress: OnProgress | None = None,
+) -> tuple[DirectCall, SessionFiles]:
+    """Call a tool under the policy and the limits of a configuration; see
+    `mlx_tools.controller.call_tool`. ``how`` is what the header says of how it came about. Raises
+    `StorageError` where nothing can be written down."""
+    store, policy = session_store(configuration), configuration.policy()
+    files = store.create()
+    try:
+        files.transcript.append(
+            Header(
+                session=files.session,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                backend={"kind": NO_MODEL, "how": how},
+                roots=configuration.settings.tools.roots,
+                policy=policy.to_json(),
+                policy_hash=policy.digest(),
+                limits=configuration.limits().to_json(),
+            )
+        )
+        done = await call_tool(
+            registry,
+            policy,
+            name,
+            arguments,
+            limits=configuration.limits(),
+            approver=approver,
+            record=files.transcript.append,
+            session=files.session,
+            secret=store.secret,
+            undo=files.undo,
+            on_progress=on_progress,
+            templates=approval_templates(store),
+            roots=roots_of(configuration),
+        )
+    finally:
+        files.transcript.close()
+    return done, files
