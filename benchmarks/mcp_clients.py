@@ -103,8 +103,9 @@ def main() -> None:
     programs = given.programs or made("node") / "node_modules" / ".bin"
     with Model(local) as server, tempfile.TemporaryDirectory() as folder:
         environ = [f"XDG_{kind}_HOME={folder}" for kind in ("CONFIG", "STATE", "DATA")]
+        environ.append("MLX_TOOLS_MODEL_CHAT_FORMAT=chatml")
         command = ("env", *environ, sys.executable, "-P", "-m", "mlx_tools", "mcp", "serve")
-        command += ("--url", server.url, "--chat-format", "chatml")
+        command += ("--url", server.url)
         stdio = StdioServerParameters(
             command=command[0], args=list(command[1:]), env=dict(os.environ)
         )

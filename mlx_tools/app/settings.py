@@ -371,8 +371,6 @@ class Model(Section):
     response_mode: Literal["answer-first", "rag-first"] = setting(
         "any",
         "Whether the model answers what it knows, or looks things up first",
-        option="--response-mode MODE",
-        group="mode",
         run="response_mode",
     )
     strategy: Literal["auto", "free", "guided", "grammar"] = setting(

@@ -37,7 +37,6 @@ COMMANDS: Mapping[str, str] = {
 
 _OPTIONS: Mapping[str, str] = {
     "--version": "Print the version.",
-    "--debug": "Show the traceback of an internal error.",
     "--install-completion": "Install completion for the current shell.",
     "--show-completion": "Print the completion script of the current shell.",
     "--help": "Print this, or with a command before it that command's options.",

@@ -15,7 +15,7 @@ from mlx_tools.app import approval_templates, registry_of, roots_of
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import ShownLine, as_name, in_words, on_one_line, show_all
 from mlx_tools.cli.inputs import confirmed, parse_json
-from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
+from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, counted, note, print_json, print_text
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
@@ -35,7 +35,7 @@ def list_templates(as_lines: AsJsonLines = False) -> None:
     found = file.templates(datetime.now(UTC))
     for one in found:
         if as_lines:
-            print_json(_as_json(one))
+            print_json({k: value for k, value in to_builtins(one).items() if k != "seal"})
         else:
             print_text("\n".join(_lines(one)))
     if not found:
@@ -66,7 +66,6 @@ def add(
         bool, option("--nested", "In runs that tools start within a call, too.")
     ] = False,
     yes: Yes = False,
-    as_json: AsJson = False,
     *,
     options_given: options.Options,
 ) -> int:
@@ -96,10 +95,7 @@ def add(
     if not confirmed("Add this standing yes?", yes, undone="nothing was added"):
         return EXIT_STOPPED
     made = approval_templates(kept_sessions()).add(template)
-    if as_json:
-        print_json(_as_json(made))
-    else:
-        print_text("\n".join(_lines(made)))
+    print_text("\n".join(_lines(made)))
     return EXIT_OK
 
 
@@ -140,10 +136,6 @@ def _arguments(given: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any
             hint=f"{missing[0]}=* stands for any value",
         )
     return found
-
-
-def _as_json(template: ApprovalTemplate) -> dict[str, Any]:
-    return {key: value for key, value in to_builtins(template).items() if key != "seal"}
 
 
 def _lines(template: ApprovalTemplate) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Final, TextIO
 
 from mlx_tools.app import Configuration
@@ -45,7 +46,6 @@ _KEYS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """What a key does, in words, and the rest of a word that begins with it, for a narrow screen."""
 
-AskUser = Callable[[Sequence[ApprovalRequest]], Sequence[ApprovalAnswer]]
 Look = Callable[[ApprovalRequest, Mapping[str, Any]], ApprovalRequest]
 """Gives the request with other arguments. Raises `UsageError` where it cannot have them."""
 
@@ -58,121 +58,100 @@ def approver_of(configuration: Configuration, user: Approver) -> Approver:
     return AlwaysApprove() if wish == "always" else NobodyThere()
 
 
-def asker(approve: str, look: Look | None = None) -> AskUser:
-    """Who is asked, and about what, by the setting ``policy.approve``; see `ask_user`."""
-    ask = partial(ask_user, look=look)
-    return partial(_ask_about_the_rest, ask) if approve == "always" else ask
-
-
-def _ask_about_the_rest(
-    ask: AskUser, requests: Sequence[ApprovalRequest]
-) -> Sequence[ApprovalAnswer]:
-    """Approve what a standing consent covers, and ask the user about the rest."""
-    left = [request for request in requests if not _plain(request)]
-    asked = iter(ask(left) if left else ())
-    always = ApprovalAnswer(True, "--approve always")
-    return [always if _plain(request) else next(asked) for request in requests]
-
-
 def _plain(request: ApprovalRequest) -> bool:
     """Return whether a consent that was not given for this call alone may cover it."""
     return not (request.suspect or request.in_doubt)
 
 
-def ask_user(
-    requests: Sequence[ApprovalRequest],
-    *,
-    keyboard: TextIO | None = None,
-    screen: TextIO | None = None,
-    look: Look | None = None,
-) -> Sequence[ApprovalAnswer]:
-    """Ask about one call after the other. Where the input ends, nothing more is decided.
-
-    ``look`` is given where the calls are a model's, in a session that goes on: they can be edited,
-    a consent can hold for longer than a call, and the model is told why not.
-    """
-    return Questions(requests, keyboard or sys.stdin, screen or sys.stderr, look).ask()
-
-
 class Questions:
-    """Asks about calls of one turn, one after the other: a key answers."""
+    """Asks the user about calls, one after the other: a key answers. An approver.
+
+    ``always``: what a standing consent covers is approved unasked (``policy.approve``). ``look`` is
+    given where the calls are a model's, in a session that goes on: they can be edited, a consent
+    can hold for longer than a call, and the model is told why not.
+    """
 
     def __init__(
         self,
-        requests: Sequence[ApprovalRequest],
-        keyboard: TextIO,
-        screen: TextIO,
         look: Look | None = None,
+        *,
+        always: bool = False,
+        keyboard: TextIO | None = None,
+        screen: TextIO | None = None,
     ) -> None:
-        self._requests = requests
         self._look = look
-        self._keyboard = keyboard
-        self._screen = screen
-        self._consents: list[ApprovalRequest] = []
+        self._always = always
+        self._keyboard = keyboard or sys.stdin
+        self._screen = screen or sys.stderr
 
-    def ask(self) -> Sequence[ApprovalAnswer]:
-        """One answer a call, in order. Once nothing is decided about one, nothing is about the
-        others. Raises KeyboardInterrupt for Ctrl-C."""
-        answers: list[ApprovalAnswer] = []
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """As `ask` does, where no other work goes on meanwhile."""
+        return self.ask(requests)
+
+    def ask(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        """One answer a call, in order. Once nothing is decided about one, as at the end of the
+        input, nothing is about the others. Raises KeyboardInterrupt for Ctrl-C."""
+        unasked = [request for request in requests if self._always and _plain(request)]
+        answers = self._answers([request for request in requests if request not in unasked])
+        always = ApprovalAnswer(True, "--approve always")
+        return [always if request in unasked else next(answers) for request in requests]
+
+    def _answers(self, requests: Sequence[ApprovalRequest]) -> Iterator[ApprovalAnswer]:
+        consents: list[ApprovalRequest] = []
+        many = len(requests)
         try:
-            for number, request in enumerate(self._requests):
-                answers.append(self._decide(request, number))
-                if answers[-1].approved is None:
+            for number, request in enumerate(requests, start=1):
+                if any(_covers(consent, request) for consent in consents):
+                    self._say(f"{as_name(request.name)}: approved for the session")
+                    yield ApprovalAnswer(True, APPROVED, for_session=True)
+                    continue
+                place = f"{number} of {many}" if many > 1 else ""
+                answer, decided = self._decide(request, place)
+                if answer.approved is None:
                     break
+                if answer.for_session:
+                    consents.append(decided)
+                yield answer
         except KeyboardInterrupt:
             self._say("")  # what comes next begins a line
             raise
         except OSError:  # the terminal is gone: nobody is there to decide
             pass
-        left = len(self._requests) - len(answers)
-        return [*answers, *[ApprovalAnswer(None)] * left]
+        yield from repeat(ApprovalAnswer(None))
 
-    def _decide(self, asked: ApprovalRequest, number: int) -> ApprovalAnswer:
-        """Return what the user decides about one call."""
-        if any(_covers(consent, asked) for consent in self._consents):
-            self._say(f"{as_name(asked.name)}: approved for the session")
-            return ApprovalAnswer(True, APPROVED, for_session=True)
+    def _decide(self, asked: ApprovalRequest, place: str) -> tuple[ApprovalAnswer, ApprovalRequest]:
+        """Return what the user decides about one call, and that call as it was edited."""
         request, draft = asked, ""
-        many = len(self._requests)
-        place = f"{number + 1} of {many}" if many > 1 else ""
         while True:
             edited = request is not asked
-            brief = partial(self._show_brief, request, place=place, edited=edited)
-            keys = self._keys(asked)
-            key = self._key(keys, in_doubt=asked.in_doubt, show=brief)
+            key = self._key(asked, partial(self._show_brief, request, place=place, edited=edited))
             match key:
                 case "y" | "s":
-                    if key == "s":
-                        self._consents.append(request)
-                    arguments, digest = (
-                        (request.arguments, request.digest) if edited else (None, "")
-                    )
-                    return ApprovalAnswer(True, APPROVED, arguments, key == "s", digest)
+                    other = (request.arguments, request.digest) if edited else (None, "")
+                    return ApprovalAnswer(True, APPROVED, other[0], key == "s", other[1]), request
                 case "p":
-                    return ApprovalAnswer(None)
+                    return ApprovalAnswer(None), request
                 case "n":
                     reason = self._reason()
                     if reason is not None:
-                        return ApprovalAnswer(False, reason or REFUSED)
+                        return ApprovalAnswer(False, reason or REFUSED), request
                 case "e":
                     request, draft = self._edit(asked, request, draft)
                 case "d":
-                    by_model = self._look is not None
-                    self._page(
-                        partial(in_full, request, place=place, edited=edited, by_model=by_model)
-                    )
+                    full = partial(in_full, request, place=place, edited=edited)
+                    self._page(partial(full, by_model=self._look is not None))
 
-    def _keys(self, request: ApprovalRequest) -> str:
-        """The keys that answer here. No standing consent is offered for what it cannot cover, and
-        what may have done its work with these arguments gets no others."""
+    def _key(self, request: ApprovalRequest, show: Callable[[], None] | None) -> str:
+        """The key that is pressed, of those that are offered; ``p`` at the end of the input.
+
+        No standing consent is offered for what it cannot cover, and what may have done its work
+        with these arguments gets no others.
+        """
         edit = "e" if self._look and not request.in_doubt else ""
         session = "s" if self._look and _plain(request) else ""
-        return f"yn{edit}{session}dp"
-
-    def _key(self, keys: str, *, in_doubt: bool, show: Callable[[], None] | None) -> str:
-        """The key that is pressed, of those that are offered; ``p`` at the end of the input."""
+        keys = f"yn{edit}{session}dp"
         while True:
-            line = _offer(keys, in_doubt, size_of(self._screen).columns)
+            line = _offer(keys, request.in_doubt, size_of(self._screen).columns)
             key = read_key(self._keyboard, self._screen, partial(self._prompt, f"{line} "), show)
             key = "p" if key is None else key.lower()
             if len(key) == 1 and key in keys:
@@ -272,9 +251,8 @@ def _edited(text: str, keyboard: TextIO, screen: TextIO) -> str:
     on a file that only the user can read. Without one, the text stands on a line that can be
     changed; a dumb terminal shows it before. Raises `EditFailed`.
     """
-    command = editor_of(os.environ)
-    if command:
-        return in_editor(command, text, "arguments.json", keyboard, screen)
+    if editor_of(os.environ):
+        return in_editor(text, "arguments.json", keyboard, screen)
     from mlx_tools.cli.line_editor import edit_line
 
     text = " ".join(line.strip() for line in text.split("\n"))

@@ -27,10 +27,7 @@ from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, print_json
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.cli.view import LiveView, tell
-from mlx_tools.controller import (
-    check_output_schema,
-    cleaner,
-)
+from mlx_tools.controller import check_output_schema, cleaner
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import json_line, replace
 from mlx_tools.store import RootName
@@ -108,7 +105,9 @@ def ask(
         )
     if trace is not None and trace.problem is not None:
         complain(trace.problem, kind="warning")
-    tell(outcome, as_json=as_json, include_outputs=include_outputs, plain=plain)
+    if as_json:
+        print_json(outcome.to_json(include_outputs=include_outputs))
+    tell(outcome, plain=plain)
     return outcome.exit_code
 
 

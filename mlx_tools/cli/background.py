@@ -21,12 +21,13 @@ from contextlib import (
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec import Struct
 
 from mlx_tools.app import RunOptions, opened
 from mlx_tools.backends import Backend
-from mlx_tools.cli.approve import approver_of, asker
+from mlx_tools.cli.approve import Questions, approver_of
 from mlx_tools.cli.inputs import handled
 from mlx_tools.cli.output import begin_line, complain, note
 from mlx_tools.cli.root import Interrupted
@@ -116,14 +117,13 @@ class Turns:
     def __init__(self, portal: BlockingPortal, run: RunOptions) -> None:
         self.portal = portal
         self.approver = approver_of(run.configuration, self)
-        self._ask_user = asker(run.configuration.settings.policy.approve, self._look)
+        always = run.configuration.settings.policy.approve == "always"
+        self._questions = Questions(self._look, always=always)
         self.type_ahead: TypeAhead | None = None
         self._queue: queue.SimpleQueue[Event | _Question | None] = queue.SimpleQueue()
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """Asks the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
-        import anyio
-
         question = _Question(requests)
         decided = anyio.Event()
         question.answers.add_done_callback(lambda _: self.portal.start_task_soon(decided.set))
@@ -140,7 +140,7 @@ class Turns:
         return self.type_ahead.lent() if self.type_ahead else nullcontext()
 
     def follow(
-        self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView | None = None
+        self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView
     ) -> Iterator[Event]:
         """Return what happens in a run, whose events ``stream`` gives; the last is `Finished`.
 
@@ -149,46 +149,36 @@ class Turns:
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
         """
-        with nullcontext() if view is None else handled(signal.SIGCONT, view.displaced):
-            yield from self._follow(stream, view)
-
-    def _follow(
-        self, stream: Callable[[], AsyncGenerator[Event]], view: LiveView | None
-    ) -> Iterator[Event]:
         future = self.portal.start_task_soon(self._run, stream)
         ended = False
         try:
-            while (item := self._next(view)) is not None:
-                if isinstance(item, _Question):
-                    if view is not None:
+            with handled(signal.SIGCONT, view.displaced):
+                while (item := self._next(view)) is not None:
+                    if isinstance(item, _Question):
                         view.asks()
-                    with self.keyboard():
-                        answers = self._ask_user(item.requests)
-                    item.answers.set_result(answers)
-                else:
-                    yield item
+                        with self.keyboard():
+                            answers = self._questions.ask(item.requests)
+                        item.answers.set_result(answers)
+                    else:
+                        yield item
             ended = True
             future.result()
         except BaseException:
             future.cancel()
-            if not ended:
-                self._wait_for_end()
+            # A cancelled future does not say that the run has written down that it was told to
+            # stop. Another Ctrl-C, or a tool that does not let go, ends the wait for that.
+            with suppress(queue.Empty):
+                while not ended and self._queue.get(timeout=_PATIENCE) is not None:
+                    continue
             raise
 
-    def _next(self, view: LiveView | None) -> Event | _Question | None:
+    def _next(self, view: LiveView) -> Event | _Question | None:
         """What comes next; until then ``view`` shows that time passes."""
-        while view is not None and view.moves:
+        while view.moves:
             with suppress(queue.Empty):
                 return self._queue.get(timeout=_TICK)
             view.tick()
         return self._queue.get()
-
-    def _wait_for_end(self) -> None:
-        """Until a run that was told to stop has written that down; a cancelled future says nothing
-        of that. Another Ctrl-C, or a tool that does not let go, ends the wait."""
-        with suppress(queue.Empty):
-            while self._queue.get(timeout=_PATIENCE) is not None:
-                continue
 
     async def _run(self, stream: Callable[[], AsyncGenerator[Event]]) -> None:
         try:

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 import typer
 
 from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
-from mlx_tools.cli.inputs import EditFailed, agreed, at_terminal, editor_of, in_editor
+from mlx_tools.cli.inputs import EditFailed, at_terminal, confirmed, in_editor
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
-from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.errors import EXIT_OK, EXIT_USAGE, ConfigError, UsageError
 from mlx_tools.messages import json_line
 from mlx_tools.paths import private_dir, read_text, write_whole
 
@@ -108,32 +108,29 @@ def path() -> None:
 
 
 @app.command()
-def edit() -> None:
+def edit() -> int:
     """Change your file in your editor; it is checked before it counts."""
     if not at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
     before = text = _users_text()
-    try:
-        command = editor_of(os.environ)
-        if not command:
-            raise EditFailed("there is no editor (set EDITOR)")
-        while True:
+    again = True
+    while again:
+        try:
             shown = text.removesuffix("\n")
-            text = in_editor(command, shown, config.USER_FILE, sys.stdin, sys.stderr) + "\n"
+            text = in_editor(shown, config.USER_FILE, sys.stdin, sys.stderr) + "\n"
             if text in (before, f"{before}\n"):
                 note("nothing was changed")
-                return
-            try:
+            else:
                 _write(text)
                 print_text(str(config.user_path()))
-                return
-            except config.ConfigErrors as error:
-                for problem in error.problems:
-                    complain(problem)
-                if not agreed("Edit it again? Else your file stays as it was.", "", ""):
-                    raise UsageError("nothing was changed") from None
-    except EditFailed as error:
-        raise UsageError(f"nothing was changed: {error}") from None
+            return EXIT_OK
+        except config.ConfigErrors as error:
+            for problem in error.problems:
+                complain(problem)
+            again = confirmed("Edit it again? Else your file stays as it was.")
+        except EditFailed as error:
+            raise UsageError(f"nothing was changed: {error}") from None
+    return EXIT_USAGE
 
 
 def _users_text() -> str:

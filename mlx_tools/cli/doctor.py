@@ -48,7 +48,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
-from mlx_tools.cli.output import counting, note, print_json, print_prose, print_text
+from mlx_tools.cli.output import counting, note, print_json, print_prose, print_text, table
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
 from mlx_tools.evaluate import (
     STRATEGIES,
@@ -303,11 +303,7 @@ def _table(probed: Probed) -> str:
     """The figures for a person, and what follows."""
     head = ("style", "strategy", "right", "valid", "time", "tokens")
     rows = [head, *(_row(cell) for cell in probed.measured.cells)]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
-    lines = [
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = [line.rstrip() for line in table(rows)]
     lines.append("in brackets: the 95 % interval (Wilson)")
     if (verdict := probed.verdict) is not None:
         reason = verdict.styles[verdict.style].reason

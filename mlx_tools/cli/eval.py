@@ -63,7 +63,7 @@ Out = Annotated[
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, "model.prompt_style")
+@options.with_settings("backend.url", "model.name")
 def bfcl(
     category: Annotated[
         str, option("--category A,B", f"all, or some of {', '.join(CATEGORIES)}.")
@@ -124,7 +124,7 @@ def bfcl(
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, "model.prompt_style")
+@options.with_settings("backend.url", "model.name")
 def tasks(
     category: Annotated[
         str | None, option("--category A,B", "Only tasks of these categories.")

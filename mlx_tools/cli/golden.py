@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
@@ -77,7 +76,7 @@ Paths = Annotated[
 
 
 @app.command()
-@options.with_settings(*options.BACKEND, "model.chat_format", "model.temperature", "model.seed")
+@options.with_settings("backend.url")
 def run(
     paths: Paths = None,
     live: Annotated[bool, option("--live", "Ask the questions of a model.")] = False,
@@ -88,7 +87,6 @@ def run(
     ] = "",
     strategy: Annotated[str, option("--strategy A,B", "Strategies, side by side.")] = "",
     report: Annotated[Path | None, option("--report FILE", "Write a report as HTML.")] = None,
-    verbose: Annotated[bool, option("--verbose,-v", "Show what passed too.")] = False,
     as_json: options.AsJsonLines = False,
     *,
     options_given: options.Options,
@@ -101,7 +99,7 @@ def run(
     def tell(check: GoldenCheck) -> None:
         if as_json:
             print_json(check.to_json())
-        elif verbose or not check.passed:
+        elif not check.passed:
             _show(_told(check))
 
     if live:
@@ -161,10 +159,6 @@ async def _check_live(
 def accept(
     paths: Paths = None,
     yes: options.Yes = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", "Show what would change, and write nothing.")
-    ] = False,
-    as_json: options.AsJsonLines = False,
 ) -> int:
     """Bring transcripts up to date: shows what changes, asks, and writes.
 
@@ -185,11 +179,6 @@ def accept(
             continue
         found.append((now, path))
         version = golden.header.version
-        if as_json:
-            told = [difference.to_json() for difference in differing]
-            names = {"name": golden.name, "path": str(path)}
-            print_json(names | {"from_version": version, "differences": told})
-            continue
         _show([("bold", str(path))])
         if version != FORMAT_VERSION:
             _show([("", f"  format {version} becomes {FORMAT_VERSION}")])
@@ -198,14 +187,12 @@ def accept(
         _show(_differences(differing))
     if not found:
         note("nothing to accept")
-    elif dry_run:
-        complain(f"{len(found)} would be written", kind="dry run")
     elif inputs.confirmed(
         f"Write {len(found)} of them?",
         yes,
         undone="nothing was written",
         alone=f"{len(found)} would be written, and ",
-        hint="--yes writes them, --dry-run shows them",
+        hint="--yes writes them",
     ):
         for now, path in found:
             write_golden(now, path)
@@ -231,10 +218,7 @@ def report(
 
 
 @app.command()
-@options.with_settings(
-    *(*options.BACKEND, "model.prompt_style", "model.chat_format", "model.strategy"),
-    *("policy.allow", "tools.roots", "policy.approve"),
-)
+@options.with_settings("backend.url", "model.name", "policy.allow", "tools.roots", "policy.approve")
 def record(
     name: Annotated[str, argument("NAME", "What the transcript is called.")],
     questions: Annotated[
@@ -252,13 +236,11 @@ def record(
             "What a live check wants: an object a question, or a list; @FILE reads it.",
         ),
     ] = "",
-    force: Annotated[bool, option("--force", "Write over one of this name.")] = False,
-    as_json: options.AsJson = False,
     *,
     options_given: options.Options,
 ) -> int:
     """Ask questions, or take a past session, and keep the run."""
-    target, wanted = _target(into, name, force), _expected(expect)
+    target, wanted = _target(into, name), _expected(expect)
     if bool(questions) == bool(session):
         raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
     run = options.run_options(options_given)
@@ -270,14 +252,14 @@ def record(
         for line in difference_lines(error.differences):
             print(shown(line), file=sys.stderr)
         raise
-    _tell(golden, target, as_json=as_json)
+    _tell(golden, target)
     return EXIT_OK
 
 
 def keep_session(configuration: Configuration, session: str, name: str) -> Path:
     """Keep a session of the user as a golden transcript, where `record` keeps one, and return its
     path. Raises `MlxToolsError`."""
-    target = _target(FOLDER, name, force=False).absolute()
+    target = _target(FOLDER, name).absolute()
     _kept(session_store(configuration).find(session), target, configuration, name=name)
     return target
 
@@ -309,14 +291,14 @@ def _kept(
     return golden
 
 
-def _target(into: Path, name: str, force: bool) -> Path:
+def _target(into: Path, name: str) -> Path:
     """The file. Raises `UsageError` for a name that leads elsewhere, or is taken."""
     parts = name.removesuffix(".jsonl").split("/")
     if not name.isprintable() or any(not p or p.startswith((".", "~")) for p in parts):
         raise UsageError(f"{name!r} cannot name a transcript", hint="use letters, digits, - and _")
     path = into.joinpath(*parts[:-1], f"{parts[-1]}.jsonl")
-    if path.exists() and not force:
-        raise UsageError(f"{path} is there already", hint="another name, or --force")
+    if path.exists():
+        raise UsageError(f"{path} is there already", hint="give another name, or delete it")
     return path
 
 
@@ -324,14 +306,9 @@ def _expected(text: str) -> Sequence[Any]:
     """Return what a live check wants, as it was typed. Raises `UsageError`."""
     if not text:
         return ()
-    try:
-        value = json.loads(Path(text[1:]).read_text("utf-8") if text.startswith("@") else text)
-    except OSError as error:
-        raise UsageError(f"--expect: {text[1:]}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise UsageError(
-            "--expect: this is no JSON", hint='such as {"answer": {"contains": "391"}}'
-        ) from None
+    if text.startswith("@"):
+        text = inputs.read_text(Path(text[1:]))
+    value = inputs.parse_json(text, "--expect", 'such as {"answer": {"contains": "391"}}')
     return value if isinstance(value, list) else [value]
 
 
@@ -354,12 +331,8 @@ def _files(header: Header) -> ModelFiles | None:
     return None if folder is None else read_model_files(folder, header.chat_format.get("name"))
 
 
-def _tell(golden: Golden, target: Path, *, as_json: bool) -> None:
-    outcomes = [dict(outcome) for outcome in golden.golden.outcomes]
-    if as_json:
-        print_json({"name": golden.name, "path": str(target), "outcomes": outcomes})
-        return
-    for outcome in outcomes:
+def _tell(golden: Golden, target: Path) -> None:
+    for outcome in golden.golden.outcomes:
         calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
         said = outcome.get("answer") or outcome.get("reason") or ""
         complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])

@@ -95,8 +95,9 @@ def stdin_is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
-def parse_json(text: str, name: str) -> Any:
-    """The JSON value in a text. Raises `UsageError` naming ``name``, line and column.
+def parse_json(text: str, name: str, hint: str | None = None) -> Any:
+    """The JSON value in a text. Raises `UsageError` naming ``name``, line and column, with a
+    ``hint`` of what is right.
 
     As strict as with a model's text: a key that stands twice in one object, ``NaN`` and a number
     that overflows mean nothing for certain.
@@ -104,21 +105,17 @@ def parse_json(text: str, name: str) -> Any:
     try:
         return json.loads(text, **HOOKS)
     except json.JSONDecodeError as error:
-        raise UsageError(
-            f"{name}: not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
-        ) from None
+        fault = f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
     except Unreadable as error:
-        raise UsageError(f"{name}: {error}") from None
+        fault = str(error)
     except RecursionError:
-        raise UsageError(f"{name}: not JSON: nested too deep") from None
+        fault = "not JSON: nested too deep"
+    raise UsageError(f"{name}: {fault}", hint=hint)
 
 
 def parse_object(text: str, name: str, hint: str | None = None) -> dict[str, Any]:
-    """The JSON object in a text. Raises `UsageError`, with a ``hint`` of what is right."""
-    try:
-        value = parse_json(text, name)
-    except UsageError as error:
-        raise UsageError(error.message, hint=hint) from None
+    """The JSON object in a text; otherwise as `parse_json`."""
+    value = parse_json(text, name, hint)
     if not isinstance(value, dict):
         raise UsageError(f"{name}: expected an object", hint=hint)
     return value
@@ -281,35 +278,32 @@ def handled(number: int, handler: Callable[..., None]) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def agreed(question: str, alone: str, hint: str) -> bool:
-    """Return whether the user at the terminal says yes: with the key y. Any other is no.
-
-    What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
-    can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.
-    """
-    if not at_terminal():
-        raise UsageError(f"{alone}nobody is here to be asked", hint=hint)
-    asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
-    ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
-    key = read_key(sys.stdin, sys.stderr, ask)
-    print(key or "", file=sys.stderr)
-    return (key or "").lower() == "y"
-
-
 def confirmed(
     question: str,
-    yes: bool,
+    yes: bool = False,
     *,
     undone: str = "nothing was changed",
     alone: str = "",
     hint: str = "say so with --yes",
 ) -> bool:
-    """Return whether it is to be done: that was said with ``--yes``, or is at the terminal; else a
-    note says what was left ``undone``. Raises `UsageError` as `agreed` does."""
-    if yes or agreed(question, alone, hint):
+    """Return whether it is to be done: that was said with ``--yes``, or the user at the terminal
+    presses y. After any other key a note says what was left ``undone``.
+
+    What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
+    can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.
+    """
+    if yes:
         return True
-    note(undone)
-    return False
+    if not at_terminal():
+        raise UsageError(f"{alone}nobody is here to be asked", hint=hint)
+    asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
+    ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
+    key = read_key(sys.stdin, sys.stderr, ask) or ""
+    print(key, file=sys.stderr)
+    if key.lower() != "y":
+        note(undone)
+        return False
+    return True
 
 
 # --- the user's editor ----------------------------------------------------------------------------
@@ -336,11 +330,14 @@ def editor_of(environ: Mapping[str, str]) -> list[str]:
     return [found] if found else []
 
 
-def in_editor(command: list[str], text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
+def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
     """``text`` as the user leaves it, in a file of this name that only the user can read.
 
     The editor is started without a shell. Raises `EditFailed`.
     """
+    command = editor_of(os.environ)
+    if not command:
+        raise EditFailed("there is no editor (set EDITOR)")
     try:
         folder = Path(tempfile.mkdtemp(prefix="mlx-tools-"))  # for the user alone
     except OSError as error:

@@ -136,18 +136,15 @@ def remove(
 @app.command()
 def forget(
     path: Annotated[Path, argument("PATH", "A file, or a folder with all below it.")],
-    corpus: Annotated[
-        str | None, option("--corpus NAME", "The corpus; without it all of them.")
-    ] = None,
     yes: Yes = False,
 ) -> int:
     """Remove a file from the knowledge base; the file itself stays where it is."""
     base = KnowledgeBase()
-    found = base.forget(path, corpus, dry_run=True)
+    found = base.forget(path, dry_run=True)
     what = found[0] if len(found) == 1 else f"{counted(len(found), 'file')} below {path}"
     if not _agreed(what, yes):
         return EXIT_STOPPED
-    removed = base.forget(path, corpus)
+    removed = base.forget(path)
     print_text(f"{counted(len(removed), 'file')} removed from the knowledge base")
     return EXIT_OK
 

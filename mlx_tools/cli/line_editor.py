@@ -36,7 +36,7 @@ from prompt_toolkit.output.color_depth import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
-from mlx_tools.cli.inputs import EditFailed, editor_of, in_editor, read_line
+from mlx_tools.cli.inputs import EditFailed, in_editor, read_line
 from mlx_tools.cli.output import PROSE, complain, ours, shown, steerable
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
@@ -212,10 +212,7 @@ def _keys(keyboard: Vt100Input, screen: TextIO) -> KeyBindings:
 def _change(buffer: Buffer, keyboard: TextIO, screen: TextIO) -> None:
     """Have the user's editor change the text."""
     try:
-        command = editor_of(os.environ)
-        if not command:
-            raise EditFailed("there is no editor (set EDITOR)")
-        text = in_editor(command, _sound(buffer.text), "question.md", keyboard, screen)
+        text = in_editor(_sound(buffer.text), "question.md", keyboard, screen)
     except EditFailed as error:
         complain(f"{error}; nothing was changed", kind="editor")
     else:

@@ -17,12 +17,12 @@ import io
 import re
 from collections.abc import Callable, Iterable
 from functools import cache, cached_property
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
 from mlx_tools.cli.call_text import size_of
-from mlx_tools.cli.output import PROSE, cells, colourful, folded, painted, shown
+from mlx_tools.cli.output import PROSE, cells, folded, painted, shown
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
@@ -59,31 +59,7 @@ _STYLES: Final = {
 }
 
 
-class AnswerScreen:
-    """Where an answer is shown while it is written."""
-
-    def prepare(self) -> None:
-        """Import what draws, while the model is waited for."""
-
-    def write(self, text: str) -> None:
-        """Take in more of it."""
-
-    def tick(self) -> None:
-        """Show what waits to be shown."""
-
-    def displaced(self) -> None:
-        """Others have written to the terminal: what stands above is not what was shown last."""
-
-    def finish(self) -> None:
-        """Show all of it, and begin a line: what is written next is another text."""
-
-
-def answer_screen(out: TextIO, clock: Callable[[], float] = monotonic) -> AnswerScreen:
-    """The answer's place on a terminal; plain words where it has no colours."""
-    return MarkdownScreen(out, clock) if colourful(out) else PlainScreen(out)
-
-
-class PlainScreen(AnswerScreen):
+class PlainScreen:
     """Words, each as soon as it is whole, in rows that fit."""
 
     def __init__(self, out: TextIO, colour: str = "") -> None:
@@ -94,13 +70,16 @@ class PlainScreen(AnswerScreen):
         self._word = ""  # one that goes on
 
     def write(self, text: str) -> None:
+        """Take in more of the text."""
         *parts, self._word = re.split(r"([ \t]+|\n)", self._word + shown(text, keep=PROSE))
         self._put(parts)
 
     def displaced(self) -> None:
+        """Others have written to the terminal: what stands above is not what was shown last."""
         self._used = 0
 
     def finish(self) -> None:
+        """Show all of it, and begin a line: what is written next is another text."""
         word, self._word = self._word, ""
         self._put([word, "\n"] if word or self._used else [])
 
@@ -124,8 +103,8 @@ class PlainScreen(AnswerScreen):
             self._out.flush()
 
 
-class MarkdownScreen(AnswerScreen):
-    """Markdown on a terminal that obeys. ``clock`` counts seconds."""
+class MarkdownScreen:
+    """Markdown on a terminal that obeys; used as a `PlainScreen`. ``clock`` counts seconds."""
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._out = out
@@ -138,6 +117,7 @@ class MarkdownScreen(AnswerScreen):
         self._waits = False
 
     def prepare(self) -> None:
+        """Import what draws, while the model is waited for."""
         _ = self._parser, _renderer()
 
     def write(self, text: str) -> None:
@@ -146,6 +126,7 @@ class MarkdownScreen(AnswerScreen):
         self.tick()
 
     def tick(self) -> None:
+        """Show what waits to be shown."""
         if self._waits and self._clock() >= self._due:
             self._draw(self._text.rfind("\n") + 1)
 
@@ -211,14 +192,9 @@ class MarkdownScreen(AnswerScreen):
         rows = [*done, *live]
         same = 0
         # A row that may have been clipped is to be whole now.
-        fitted = all(row.isascii() and len(row) <= columns for row in done)
-        if columns == self._columns and fitted:
-            same = sum(
-                1
-                for _ in takewhile(
-                    lambda pair: pair[0] == pair[1], zip(self._live, rows, strict=False)
-                )
-            )
+        if columns == self._columns and all(r.isascii() and len(r) <= columns for r in done):
+            while same < min(len(self._live), len(rows)) and self._live[same] == rows[same]:
+                same += 1
         up = len(self._live) - same
         text = f"\x1b[{up}A" if up else ""
         for number, row in enumerate(rows[same:], same):
@@ -240,12 +216,9 @@ class MarkdownScreen(AnswerScreen):
         longest = max((len(token.content) for token in tokens if token.type == "inline"), default=0)
         crowded = heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4)
         rows = [] if crowded or longest > _LONGEST else self._laid_out(block, columns, most)
-        while rows and not rows[0]:
-            del rows[0]
-        while rows and not rows[-1]:
-            del rows[-1]
-        lines = block.rstrip().split("\n")
-        return rows or [row for line in lines for row in folded(line, columns).split("\n")]
+        drawn = "\n".join(rows).strip("\n")
+        source = "\n".join(folded(line, columns) for line in block.rstrip().split("\n"))
+        return (drawn or source).split("\n")
 
     def _laid_out(self, block: str, columns: int, most: int | None) -> list[str]:
         from rich.segment import Segment

@@ -108,7 +108,6 @@ def import_servers(
         Path | None,
         argument("FILE", "JSON with mcpServers; without it the files of other programs."),
     ] = None,
-    reads: Reads = None,
     yes: Yes = False,
 ) -> int:
     """Add the servers that a file names, or those of Claude Desktop, VS Code and Cursor."""
@@ -124,7 +123,7 @@ def import_servers(
                 note(f"{name} is here already")
                 continue
             try:
-                added += _agree(name, place, reads or (), yes)
+                added += _agree(name, place, (), yes)
             except (UsageError, ToolError) as error:
                 complain(f"{name}: {error}")
                 continue
@@ -195,7 +194,7 @@ def remove(name: ServerName, yes: Yes = False) -> int:
 
 
 @app.command()
-@options.with_settings(*(*options.SERVED, "gateway.api_key", "gateway.hosts", "gateway.origins"))
+@options.with_settings(*options.SERVED, "gateway.api_key")
 def serve(
     transport: Annotated[
         str,

@@ -37,7 +37,7 @@ ASK = (*OWN, *WRITING, *_group("mode"), *POLICY, *RUN)
 
 TOOLS = ("policy.allow", "policy.preset", "tools.roots")
 """The settings that say which tools there are, and which may be called."""
-SERVED = ("profile", *BACKEND, "model.chat_format", *TOOLS, "policy.approve")
+SERVED = ("profile", *BACKEND, *TOOLS, "policy.approve")
 """The settings that are said of a program that serves others; it reads the rest elsewhere."""
 
 _PANELS: Mapping[Group, str] = {

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple, TextIO
 
@@ -124,6 +124,17 @@ def print_row(head: str, text: str) -> None:
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
         print_text(beside(shown(head), shown(text), columns_of(ours())))
+
+
+def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
+    """Rows in columns, to the left; ``numbers``: all but the first to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [
+            text.rjust(width) if numbers else text.ljust(width)
+            for text, width in zip(others, widths[1:], strict=True)
+        ]
+        yield "  ".join([first.ljust(widths[0]), *cells])
 
 
 def columns_of(stream: Any) -> int | None:

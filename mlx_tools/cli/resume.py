@@ -13,7 +13,7 @@ from mlx_tools.app import KeptSession, RunOptions, as_options, config, header_of
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
-from mlx_tools.cli.output import note
+from mlx_tools.cli.output import note, print_json
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, tell
 from mlx_tools.controller import ApprovalAnswer, Approvals
@@ -143,7 +143,9 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
         lambda conversation: conversation.stream_resumed(approvals),
         LiveView.here(answer=not as_json),
     )
-    tell(outcome, as_json=as_json, include_outputs=False, plain=not as_json)
+    if as_json:
+        print_json(outcome.to_json())
+    tell(outcome, plain=not as_json)
     return outcome.exit_code
 
 

@@ -18,17 +18,26 @@ import sys
 import termios
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Final, cast
+from typing import Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, output
-from mlx_tools.cli.output import beside, columns_of, complain, folded, ours, print_text
+from mlx_tools.cli.output import (
+    LINES,
+    beside,
+    columns_of,
+    complain,
+    folded,
+    ours,
+    print_text,
+    shown,
+)
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
     EXIT_OK,
@@ -43,7 +52,6 @@ from mlx_tools.errors import (
 )
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
-
 
 _FILES = {
     "undo": "sessions",
@@ -86,12 +94,8 @@ app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_en
 
 
 @app.callback(help="Reliable tool use for local models that only complete text.")
-def _root(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an internal error.")
-    ] = False,
-) -> None:
-    """Options of the program as a whole."""
+def _root() -> None:
+    """The program as a whole has no options but those that typer gives it."""
 
 
 def run(arguments: Sequence[str], *, within: bool = False) -> int:
@@ -105,18 +109,15 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
         gc.set_threshold(50_000, 20, 20)
         # httpx's own command line, for which it would load rich: as where its extra is missing
         sys.modules.setdefault("httpx._main", cast("ModuleType", None))
-    said = list(arguments)
-    while said[:1] == ["--debug"]:
-        del said[0]
     program = functools.partial(
         get_command(app).main,
-        args=said,
+        args=list(arguments),
         prog_name="mlx-tools",
         complete_var=COMPLETION_VARIABLE,
         standalone_mode=False,
     )
     try:
-        return guarded(program, debug=len(said) < len(arguments))
+        return guarded(program)
     finally:
         if within:
             output.give_output_back()
@@ -202,11 +203,10 @@ def interrupted(error: KeyboardInterrupt) -> int:
     return EXIT_INTERRUPTED
 
 
-def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
+def guarded(command: Callable[[], Any]) -> int:
     """Run ``command`` and return the exit code: what it returns, or what its failure means.
 
-    A user's mistake is one line, without a traceback. An internal error's traceback goes to a file
-    that only the user can read, or with ``debug`` to standard error.
+    A user's mistake is one line, without a traceback.
     """
     try:
         code = command()
@@ -218,16 +218,14 @@ def guarded(command: Callable[[], Any], *, debug: bool = False) -> int:
         return error.exit_code
     except KeyboardInterrupt as error:
         return interrupted(error)
-    except BrokenPipeError as error:
+    except OSError as error:  # a full disk, say: no bug of ours
         return refused(error)
     except Exception as error:
         message = getattr(error, "format_message", None)
         if callable(message):  # the option parser's own: wrong usage
             complain(_usage(str(message()), error))
             return EXIT_USAGE
-        if isinstance(error, OSError) and not debug:  # a full disk, say: no bug of ours
-            return refused(error)
-        return internal_error(error, debug=debug)
+        return internal_error(error)
 
 
 def refused(error: OSError) -> int:
@@ -255,44 +253,36 @@ def _is_gone(file: int) -> bool:
 
 
 def _usage(message: str, error: Exception) -> str:
-    line = re.sub(r"\s+", " ", message).strip().rstrip(".")
+    """The option parser's words in one line, with what could stand where something is missing: the
+    commands of a group, or an option's values."""
+    line = " ".join(message.split()).rstrip(".")
     line = line[:1].lower() + line[1:]
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "mlx-tools")
-    wanted = _wanted(error, context) if line.startswith("missing ") else ""
-    params = getattr(getattr(context, "command", None), "params", ())
-    if line.startswith("no such option") and any(one.nargs == -1 for one in params):
+    command: Any = getattr(context, "command", None)
+    parameter = getattr(error, "param", None)
+    values = getattr(parameter, "metavar", None) or ""
+    wanted = ""
+    if line.startswith("missing "):
+        if parameter is None and hasattr(command, "list_commands"):
+            wanted = f": one of {', '.join(command.list_commands(context))}"
+        elif "|" in values:
+            wanted = f": one of {values.replace('|', ', ')}"
+    elif line.startswith("no such option") and any(one.nargs == -1 for one in command.params):
         wanted = "; words that begin with - stand behind --"
     return f"{line}{wanted} (see: {path} --help)"
 
 
-def _wanted(error: Exception, context: Any) -> str:
-    """Return what could stand where something is missing: the commands of a group, or an option's
-    values."""
-    command: Any = getattr(context, "command", None)
-    parameter = getattr(error, "param", None)
-    if parameter is None and hasattr(command, "list_commands"):
-        return f": one of {', '.join(command.list_commands(context))}"
-    values = getattr(parameter, "metavar", None) or ""
-    return f": one of {values.replace('|', ', ')}" if "|" in values else ""
-
-
-def internal_error(error: Exception, *, debug: bool = False) -> int:
-    """Tell of a fault of this program and keep its traceback; returns the exit code."""
+def internal_error(error: Exception) -> int:
+    """Tell of a fault of this program and keep its traceback in a file that only the user can read;
+    returns the exit code."""
     text = "".join(traceback.format_exception(error))
-    if debug:
-        print(text, file=sys.stderr, end="")
-    summary = f"internal error: {type(error).__name__}: {error}"
     try:
-        path = _keep(text)
+        kept = f"its traceback is in {_keep(text)}"
     except Exception:  # no place to write must not hide the error itself
-        path = None
-    if debug:
-        complain(summary)
-    elif path:
-        complain(f"{summary} (this is a bug; its traceback is in {path})")
-    else:
-        complain(f"{summary} (this is a bug; mlx-tools --debug … shows its traceback)")
+        print(shown(text, keep=LINES), file=sys.stderr, end="")
+        kept = "its traceback stands above"
+    complain(f"internal error: {type(error).__name__}: {error} (this is a bug; {kept})")
     return EXIT_STOPPED
 
 
@@ -331,54 +321,57 @@ def give_help(command: Any, context: Any) -> None:
     """Have a command, and all below it, print its help from here."""
     for one in (command, *getattr(command, "commands", {}).values()):
         brief = one.get_help_option(context)
-        brief.help, brief.callback = "Show this.", _printer(everything=False)
+        brief.help, brief.callback = "Show this.", functools.partial(_print_help, False)
         whole = copy.copy(brief)
         whole.name, whole.opts = "help_all", ["--help-all"]
-        whole.help, whole.callback = "Show all options.", _printer(everything=True)
+        whole.help, whole.callback = "Show all options.", functools.partial(_print_help, True)
         one.params.append(whole)
 
 
-def _printer(*, everything: bool) -> Any:
-    def printed(context: Any, _: Any, wanted: bool) -> None:
-        if wanted and not context.resilient_parsing:
-            columns = columns_of(ours()) or _COLUMNS
-            print_text(help_of(context, columns, everything=everything))
-            context.exit()
-
-    return printed
+def _print_help(everything: bool, context: Any, _: Any, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        columns = columns_of(ours()) or _COLUMNS
+        print_text(help_of(context, columns, everything=everything))
+        context.exit()
 
 
 def help_of(context: Any, columns: int = _COLUMNS, *, everything: bool) -> str:
     """The help of a context's command, as wide as that. All of it where it fits on a screen."""
-    options = [one for one in context.command.get_params(context) if not _is_argument(one)]
-    text = _text(context, options, columns, brief=False)
+    parameters = context.command.get_params(context)
+    options = [one for one in parameters if one.param_type_name == "option"]
+    panels: dict[str, Rows] = {"Options": []}
+    for one in options:
+        record = one.get_help_record(context)
+        row = (_head(one), _on_a_line(record[1] if record else ""))
+        panels.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(row)
+    text = _text(context, panels, columns)
     if everything or text.count("\n") < ROWS:
         return text
     named = {name: one for one in options for name in one.opts}
-    shown = [named[name] for name in (*MOST_USED, "--help-all", "--help") if name in named]
-    return _text(context, shown, columns, brief=True)
+    used = [named[name] for name in (*MOST_USED, "--help-all", "--help") if name in named]
+    brief = [(_head(one), _in_brief(one.help, columns - _HEAD - 4)) for one in used]
+    return _text(context, {"Options": brief}, columns)
 
 
-def _text(context: Any, options: Iterable[Any], columns: int, *, brief: bool) -> str:
+Rows = list[tuple[str, str]]
+"""What stands in columns of its own, and a text beside it."""
+
+
+def _text(context: Any, panels: Mapping[str, Rows], columns: int) -> str:
     command = context.command
-    arguments = [one for one in command.get_params(context) if _is_argument(one)]
+    arguments = [one for one in command.params if one.param_type_name == "argument"]
     said = [one.metavar if one.required else f"[{one.metavar}]" for one in arguments]
     below = getattr(command, "commands", {})
     usage = ["[OPTIONS]", *said, *(["COMMAND …"] if below else ())]
     parts = [
         [folded(f"Usage: {context.command_path} {' '.join(usage)}", columns, "  ")],
-        [folded(" ".join((command.help or "").split()), columns)],
+        [folded(_on_a_line(command.help), columns)],
     ]
     if arguments:
-        parts.append([*_rows([(one.metavar, one.help or "") for one in arguments], columns)])
+        parts.append(_rows([(one.metavar, one.help or "") for one in arguments], columns))
     if below:
-        rows = [(name, " ".join((one.help or "").split())) for name, one in below.items()]
+        rows = [(name, _on_a_line(one.help)) for name, one in below.items()]
         parts.append(["Commands:", *_rows(rows, columns)])
-    panels: dict[str, list[tuple[str, str]]] = {"Options": []}
-    for one in options:
-        panel = None if brief else getattr(one, "rich_help_panel", None)
-        text = _in_brief(one.help, columns - _HEAD - 4) if brief else _whole(one, context)
-        panels.setdefault(panel or "Options", []).append((_head(one), text))
     parts += [[f"{name}:", *_rows(rows, columns)] for name, rows in panels.items()]
     return "\n\n".join("\n".join(part) for part in parts)
 
@@ -387,10 +380,13 @@ _HEAD: Final = 24
 """Columns for an option's names; longer ones stand out."""
 
 
-def _rows(said: list[tuple[str, str]], columns: int) -> Iterator[str]:
+def _rows(said: Rows, columns: int) -> list[str]:
     width = min(max(len(head) for head, _ in said), _HEAD)
-    for head, text in said:
-        yield beside(f"  {head:<{width}} ", text, columns)
+    return [beside(f"  {head:<{width}} ", text, columns) for head, text in said]
+
+
+def _on_a_line(text: str | None) -> str:
+    return " ".join((text or "").split())
 
 
 def _head(option: Any) -> str:
@@ -400,20 +396,11 @@ def _head(option: Any) -> str:
     return names if option.is_flag else f"{names} {option.metavar or ''}".rstrip()
 
 
-def _whole(option: Any, context: Any) -> str:
-    record = option.get_help_record(context)
-    return " ".join((record[1] if record else "").split())
-
-
 def _in_brief(text: str | None, room: int) -> str:
     """The first clause of an option's help; with the values that it lists, where there is room."""
-    text = " ".join((text or "").split())
+    text = _on_a_line(text)
     first = re.split(r"[;:(]|\.(?:\s|$)", text, maxsplit=1)[0].strip()
     listed = re.search(r"\(([^()]+)\)$", text)
     values = re.sub(r", | or ", "|", listed[1].split(";")[0]) if listed else ""
     more = f"{first} ({values})" if values and " " not in values else first
     return f"{more if len(more) < room else first}."
-
-
-def _is_argument(parameter: Any) -> bool:
-    return bool(parameter.param_type_name == "argument")

@@ -30,7 +30,7 @@ worker_app = typer.Typer(add_completion=False)
 @app.callback(invoke_without_command=True)
 @options.with_settings(
     *(*options.GATEWAY, *options.SERVED),
-    *("policy.local_only", "policy.dry_run", "limits.max_iterations"),
+    *("model.chat_format", "policy.local_only", "policy.dry_run"),
 )
 def serve(context: typer.Context, *, options_given: options.Options) -> int:
     """Serve the interfaces that clients and agents speak, until stopped."""
@@ -53,7 +53,7 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
 
 
 @worker_app.command()
-@options.with_settings("profile", "backend.url", "model.name", *options.TOOLS)
+@options.with_settings("profile", "backend.url")
 def worker(*, options_given: options.Options) -> int:
     """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
 

@@ -131,9 +131,6 @@ def resume(
     return resume_session(session, said, as_json=as_json)
 
 
-_NOT_ENDED: Final = "those that have not ended: paused, interrupted, in doubt, damaged."
-
-
 @app.command()
 def delete(
     sessions: Annotated[
@@ -144,7 +141,12 @@ def delete(
             autocompletion=session_ids,
         ),
     ],
-    paused: Annotated[bool, option("--paused", f"Also {_NOT_ENDED}")] = False,
+    paused: Annotated[
+        bool,
+        option(
+            "--paused", "Also those that have not ended: paused, interrupted, in doubt, damaged."
+        ),
+    ] = False,
     yes: Yes = False,
 ) -> int:
     """Remove these sessions, with all that they keep."""
@@ -159,7 +161,7 @@ def delete(
                 f"{listed.session} has not ended: {ending_of(listed.standing)}",
                 hint="--paused removes it all the same",
             )
-    return _remove(store, chosen, whatever=paused, yes=yes, hint="--yes removes them")
+    return _remove(store, chosen, whatever=paused, yes=yes)
 
 
 @app.command()
@@ -168,58 +170,41 @@ def prune(
         float | None, option("--older-than DAYS", "Only those not written to for DAYS days.", min=0)
     ] = None,
     keep: Annotated[int, option("--keep N", "Leave the newest N sessions.", min=0)] = 0,
-    paused: Annotated[bool, option("--paused", f"Also {_NOT_ENDED}")] = False,
-    dry_run: Annotated[
-        bool, option("--dry-run", "Say what would be removed, and remove nothing.")
-    ] = False,
     yes: Yes = False,
 ) -> int:
     """Remove sessions that have ended."""
     store = kept_sessions()
     limit = None if older_than is None else time.time() - older_than * _DAY
-    chosen = [  # one that a process is at never goes
+    chosen = [
         listed
         for listed in map(store.listed, store.by_use()[keep:])
-        if (listed.standing.ended or (paused and listed.standing.state != "running"))
-        and (limit is None or listed.updated < limit)
+        if listed.standing.ended and (limit is None or listed.updated < limit)
     ]
-    if dry_run:
-        _tell(chosen, "would remove")
-        return EXIT_OK
-    hint = "--yes removes them, --dry-run lists them"
-    return _remove(store, chosen, whatever=paused, yes=yes, hint=hint)
+    return _remove(store, chosen, whatever=False, yes=yes)
 
 
 def _remove(
-    store: SessionStore, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool, hint: str
+    store: SessionStore, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool
 ) -> int:
     """Remove these, where that is agreed to."""
-    if chosen:
-        for listed in chosen if inputs.at_terminal() and not yes else ():
+    if chosen and not yes:
+        for listed in chosen:
             print(row(listed, _now(), columns_of(sys.stderr)), file=sys.stderr)
-        alone = f"{_sum(chosen)} would be removed, and "
-        undone = "nothing was removed"
-        if not inputs.confirmed(
-            f"Remove {_sum(chosen)}?", yes, undone=undone, alone=alone, hint=hint
-        ):
+        told = {"undone": "nothing was removed", "alone": f"{_sum(chosen)} would be removed, and "}
+        hint = "--yes removes them"
+        if not inputs.confirmed(f"Remove {_sum(chosen)}?", yes, hint=hint, **told):
             return EXIT_OK
     store.sweep()
     removed = []
     for listed in chosen:
         if store.remove(listed.session, whatever=whatever):
             removed.append(listed)
+            known = listed.standing
+            print_text(f"removed {listed.session}  {known.state}  {gist(known)}".rstrip())
         else:
             note(f"{listed.session} is in use, and stays")
-    _tell(removed, "removed")
+    complain(f"removed {_sum(removed)}", kind="done")
     return EXIT_OK
-
-
-def _tell(sessions: Iterable[ListedSession], word: str) -> None:
-    told = list(sessions)
-    for listed in told:
-        known = listed.standing
-        print_text(f"{word} {listed.session}  {known.state}  {gist(known)}".rstrip())
-    complain(f"{word} {_sum(told)}", kind="done" if word == "removed" else "dry run")
 
 
 def _sum(sessions: Sequence[ListedSession]) -> str:

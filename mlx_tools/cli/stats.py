@@ -12,7 +12,7 @@ import typer
 
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import AsJson, option
-from mlx_tools.cli.output import counted, counting, note, print_json, print_text
+from mlx_tools.cli.output import counted, counting, note, print_json, print_text, table
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import SessionStore
@@ -138,17 +138,15 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
         told = (f"{said.replace('_', ' ')} {_share(n, total.questions)}" for said, n in ended)
         yield f"ended: {', '.join(told)}"
     heads = ("model", "questions", "answered", "turns", "tokens in", "cached", "out")
-    yield from _columns(
-        (*heads, "unread", "repairs", "mends", "time"),
-        [_of_model(name, one) for name, one in models.items()],
-    )
-    yield from _columns(
-        ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time"),
-        [
-            _of_tool(name, total)
-            for name in sorted(total.tools, key=lambda one: (-total.tools[one].picked, one))
-        ],
-    )
+    if models:
+        rows = [_of_model(name, one) for name, one in models.items()]
+        yield ""
+        yield from table([(*heads, "unread", "repairs", "mends", "time"), *rows], numbers=True)
+    if total.tools:
+        heads = ("tool", "calls", "ok", "failed", "refused", "repaired", "mean time")
+        names = sorted(total.tools, key=lambda one: (-total.tools[one].picked, one))
+        yield ""
+        yield from table([heads, *(_of_tool(name, total) for name in names)], numbers=True)
 
 
 def _of_model(name: str, one: Counters) -> Sequence[str]:
@@ -169,15 +167,3 @@ def _of_tool(name: str, total: Counters) -> Sequence[str]:
 
 def _share(part: int, whole: int) -> str:
     return f"{part} ({100 * part / whole:.0f} %)" if whole else str(part)
-
-
-def _columns(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """A table as lines: names to the left, numbers to the right; nothing where it has no row."""
-    if not rows:
-        return
-    table = [heads, *rows]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    yield ""
-    for name, *numbers in table:
-        right = (text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True))
-        yield "  ".join([name.ljust(widths[0]), *right])

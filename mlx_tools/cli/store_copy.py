@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mlx_tools.cli.options import AsJson, argument
-from mlx_tools.cli.output import amount, counted, note, print_json, print_text, progress_bar
+from mlx_tools.cli.options import argument
+from mlx_tools.cli.output import amount, counted, note, print_text, progress_bar
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway import RUNS
 from mlx_tools.store import Copied, PostgresStore, SessionStore, TranscriptStore, copy_store
@@ -28,7 +28,6 @@ def _store() -> None:
 def copy(
     source: Annotated[str, argument("FROM", f"Where it is kept: {_PLACE}")],
     target: Annotated[str, argument("TO", f"Where it goes, empty or nothing else: {_PLACE}")],
-    as_json: AsJson = False,
 ) -> None:
     """Copy all sessions, with all that they keep, the schedule and the gateway's runs.
 
@@ -39,9 +38,6 @@ def copy(
         raise UsageError("FROM and TO are the same")
     with progress_bar("copying") as report:
         copied = copy_store(kept, new, (SCHEDULE, RUNS), report)
-    if as_json:
-        print_json({"from": kept.place, "to": new.place} | copied.to_json())
-        return
     print_text(f"copied {_said(copied)} to {new.place}")
     if copied.left_out:
         note(f"left out, as they hold no transcript: {', '.join(copied.left_out)}")

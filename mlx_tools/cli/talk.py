@@ -198,7 +198,8 @@ class Talk:
             if (done := await conversation.compact()) is not None:
                 yield done
 
-        told = [e for e in self.turns.follow(happens) if isinstance(e, Compacted)]
+        unseen = LiveView(steps=None, answer=None)
+        told = [e for e in self.turns.follow(happens, unseen) if isinstance(e, Compacted)]
         for event in told:
             self._status.see(event)
         return compacted(told[0]) if told else "nothing was said yet"

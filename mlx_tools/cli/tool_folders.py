@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Final
 
 import typer
@@ -70,20 +69,16 @@ def lacking(name: str, registry: Registry, policy: Policy) -> str | None:
     return f"{lacks}; {ALLOW.format(name=name)}" if lacks and helps else lacks
 
 
-def new(
-    name: Named,
-    folder: Annotated[Path, option("--folder DIR", "Where its folder is made.")] = Path(),
-) -> None:
+def new(name: Named) -> None:
     """Write a new tool to begin with: a folder that works, with a test. It is used where it is,
     as it is at each call, until it is added."""
     _refuse_taken(name, _tools().all_specs())
-    made = write_template(folder, name)
+    made = write_template(Path(), name)
     ToolCollection().make(name, made)
     print_text(str(made))
-    near = quote(str(folder / name))
     call = f"""mlx-tools tools call {name} '{{"text": "a b"}}' --tools {name}"""
-    note(f"try it: pytest {near}; or: {call}")
-    note(f"what you change counts at the next call; when it is done: mlx-tools tools add {near}")
+    note(f"try it: pytest {name}; or: {call}")
+    note(f"what you change counts at the next call; when it is done: mlx-tools tools add {name}")
 
 
 def add(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import anyio
@@ -14,7 +13,7 @@ from msgspec import to_builtins
 
 from mlx_tools.app import call_recorded, refuse_where_off, registry_of
 from mlx_tools.cli import inputs, options
-from mlx_tools.cli.approve import approver_of, asker
+from mlx_tools.cli.approve import Questions, approver_of
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import (
     complain,
@@ -25,11 +24,12 @@ from mlx_tools.cli.output import (
     print_row,
     print_text,
     shown,
+    table,
     write_bytes,
 )
 from mlx_tools.cli.tool_folders import ALLOW, lacking, register, tell_printed
 from mlx_tools.cli.view import far, show_change
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, DirectCall
+from mlx_tools.controller import DirectCall
 from mlx_tools.errors import (
     EXIT_OK,
     EXIT_PAUSED,
@@ -73,11 +73,9 @@ def list_tools(
         for row in rows:
             print_json(row)
         return
-    heads = [(row["name"], _origin(row), _standing(row)) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*heads, strict=True)]
+    heads = table([(row["name"], _origin(row), _standing(row)) for row in rows])
     for row, head in zip(rows, heads, strict=True):
-        columns = (f"{text:<{width}}" for text, width in zip(head, widths, strict=True))
-        print_row(f"{'  '.join(columns)} ", _gist(row))
+        print_row(f"{head} ", _gist(row))
 
 
 @app.command()
@@ -106,7 +104,6 @@ def show(
 
 
 @app.command()
-@options.with_settings("tools.roots")
 def search(
     words: Annotated[list[str], argument("TEXT…", "What the tool should do; - reads it.")],
     limit: Annotated[int, option("--limit N", "How many tools at most.", min=1)] = DEFAULT_LIMIT,
@@ -114,11 +111,9 @@ def search(
         bool, option("--all", "All tools, also those that may not be called.")
     ] = False,
     as_json: options.AsJsonLines = False,
-    *,
-    options_given: options.Options,
 ) -> None:
     """Find the tools that match a request, the best match first."""
-    loaded = options.load(options_given)
+    loaded = options.load({})
     query, registry = inputs.as_question(" ".join(words)), registry_of(loaded)
     found = find_tools(registry, loaded.policy(), query, limit, everything=everything)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
@@ -148,6 +143,7 @@ def call(
     registry = registry_of(loaded)
     _known(registry, name)
     value = _arguments(arguments)
+    always = loaded.settings.policy.approve == "always"
 
     async def run() -> tuple[DirectCall, SessionFiles]:
         try:
@@ -157,7 +153,7 @@ def call(
                 name,
                 value,
                 how="tools call",
-                approver=approver_of(loaded, _Asker(loaded.settings.policy.approve)),
+                approver=approver_of(loaded, Questions(always=always)),
                 on_progress=_tell_progress if sys.stderr.isatty() else None,
             )
         finally:
@@ -173,14 +169,11 @@ def call(
 
 
 @app.command(name="export")
-@options.with_settings("policy.allow", "tools.roots")
+@options.with_settings("policy.allow")
 def export_tools(
     format: Annotated[  # noqa: A002
         str, typer.Option("--format", metavar="|".join(FORMATS), help="The form.")
     ],
-    everything: Annotated[
-        bool, option("--all", "All tools, also those that may not be called.")
-    ] = False,
     *,
     options_given: options.Options,
 ) -> None:
@@ -188,23 +181,11 @@ def export_tools(
     loaded = options.load(options_given)
     registry = registry_of(loaded)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
-    specs = [
-        spec for name, spec in registry.all_specs().items() if everything or rows[name]["permitted"]
-    ]
+    specs = [spec for name, spec in registry.all_specs().items() if rows[name]["permitted"]]
     write_bytes(export(specs, format).encode())
 
 
 register(app)
-
-
-class _Asker:
-    """Asks the user: no other work goes on meanwhile, so this thread does it."""
-
-    def __init__(self, approve: str) -> None:
-        self._ask = asker(approve)
-
-    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        return self._ask(requests)
 
 
 def _tell_progress(progress: Progress) -> None:

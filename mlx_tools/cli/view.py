@@ -6,15 +6,16 @@ Steps go to standard error, the answer to standard output as it forms.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final, Self, TextIO
 
 from mlx_tools.cli.call_text import ShownLine, as_name, diff, exact, show, size_of, wrapped
-from mlx_tools.cli.markdown import AnswerScreen, PlainScreen, answer_screen
+from mlx_tools.cli.markdown import MarkdownScreen, PlainScreen
 from mlx_tools.cli.output import (
     PROSE,
     cells,
+    colourful,
     columns_of,
     complain,
     counted,
@@ -23,14 +24,13 @@ from mlx_tools.cli.output import (
     note,
     ours,
     painted,
-    print_json,
     print_text,
     shown,
     steerable,
 )
 from mlx_tools.messages import json_line
 from mlx_tools.policy import TEMPLATE
-from mlx_tools.transcript import Answered, GivenSource, Outcome, Paused, Stopped, events
+from mlx_tools.transcript import Answered, Outcome, Paused, Stopped, events
 
 _WIDTH: Final = 160
 _FEW: Final = 40
@@ -58,7 +58,10 @@ class LiveView:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._steps = steps
-        self._answer: AnswerScreen | None = None if answer is None else answer_screen(answer, clock)
+        self._answer: MarkdownScreen | PlainScreen | None = None
+        if answer is not None:
+            fine = colourful(answer)
+            self._answer = MarkdownScreen(answer, clock) if fine else PlainScreen(answer)
         self._every_step = every_step
         self._makes_room = makes_room
         self._clock = clock
@@ -102,7 +105,7 @@ class LiveView:
                 self._end_answer()
                 self._streamed = ""
                 self._wait("", "· the model …")
-                if self._answer is not None:
+                if isinstance(self._answer, MarkdownScreen):
                     self._answer.prepare()
             case events.ToolStarted():
                 self._wait(event.call, f"  {event.name} runs …")
@@ -154,10 +157,10 @@ class LiveView:
 
     def tick(self) -> None:
         """Show that time passes."""
-        if self._speaks and self._answer is not None:
-            self._answer.tick()
-        else:
+        if not self._speaks:
             self._show_awaited()
+        elif isinstance(self._answer, MarkdownScreen):
+            self._answer.tick()
 
     def displaced(self, *_: object) -> None:
         """Others have written to the terminal, as after Ctrl-Z: what they wrote is to stay."""
@@ -368,34 +371,23 @@ def _ending(outcome: Outcome) -> str | None:
     return None
 
 
-def tell(
-    outcome: Outcome,
-    *,
-    as_json: bool = False,
-    include_outputs: bool = False,
-    plain: bool = True,
-    where: bool = True,
-) -> None:
-    """Print the outcome to standard output, and to a person what there is besides an answer;
-    ``where``: and the transcript of a run that stopped."""
-    if as_json:
-        print_json(outcome.to_json(include_outputs=include_outputs))
-    elif plain and isinstance(outcome, Answered) and not ours().isatty():
-        print_text(outcome.answer)
+def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
+    """Tell a person what there is besides an answer: why there is none, or not all of it.
+
+    ``plain``: the answer, too, where it was not shown live, and at a terminal the sources that it
+    cites. ``where``: and the transcript of a run that stopped.
+    """
     if plain and isinstance(outcome, Answered):
-        list_sources(outcome.sources)
+        if not ours().isatty():
+            print_text(outcome.answer)
+        for source in outcome.sources if sys.stderr.isatty() else ():
+            complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
     said = _ending(outcome)
     if said is not None:
         cut_off = isinstance(outcome, Answered) and outcome.truncated
         kept = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
         kept = kept if where and isinstance(outcome, Stopped) else ""
         complain(f"{said}{kept}", kind="truncated" if cut_off else outcome.status)
-
-
-def list_sources(sources: Iterable[GivenSource]) -> None:
-    """Tell a person at a terminal which sources an answer cites."""
-    for source in sources if sys.stderr.isatty() else ():
-        complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
 
 
 def compacted(event: events.Compacted) -> str:

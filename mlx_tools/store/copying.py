@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import to_builtins
-
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.store.session_store import SessionStore
 from mlx_tools.store.sqlite import FileFormat
@@ -33,10 +31,6 @@ class Copied:
     used: int = 0
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what ``store copy --json`` prints of it."""
-        return to_builtins(self)  # type: ignore[no-any-return]
 
 
 def copy_store(

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.approve import Look, _ask_about_the_rest, ask_user, asker
+from mlx_tools.cli.approve import Look, Questions
 from mlx_tools.cli.call_text import exact, in_brief, in_full, on_one_line, wrapped
 from mlx_tools.cli.inputs import editor_of, read_key
 from mlx_tools.cli.output import cells
@@ -79,13 +79,15 @@ class Desk:
         *requests: ApprovalRequest,
         typed: Sequence[tuple[str, str | Callable[[], None]]],
         look: Look | None = looked,
+        always: bool = False,
     ) -> list[ApprovalAnswer]:
         """The answers, where this is typed: each text once its pattern has been shown anew."""
         before = termios.tcgetattr(self.keyboard)
         typist = threading.Thread(target=self._type, args=(typed,), daemon=True)
         typist.start()
         try:
-            answers = ask_user(requests, keyboard=self.keyboard, screen=self.screen, look=look)
+            asking = Questions(look, keyboard=self.keyboard, screen=self.screen, always=always)
+            answers = asking.ask(requests)
         finally:
             assert termios.tcgetattr(self.keyboard) == before
             self.screen.write("\0")  # so that the typist sees the end
@@ -230,7 +232,7 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
 
     typist = threading.Thread(target=one._type, args=([(ASKED, hang_up)],), daemon=True)
     typist.start()
-    answers = ask_user([request()] * 2, keyboard=one.keyboard, screen=one.screen)
+    answers = Questions(keyboard=one.keyboard, screen=one.screen).ask([request()] * 2)
     typist.join()
     assert [answer.approved for answer in answers] == [None, None]
 
@@ -278,17 +280,11 @@ def test_a_consent_for_the_session_covers_the_calls_beside_it_but_none_with_more
     assert [a.for_session for a in answers] == [True, True, False, False, False]
 
 
-def test_a_standing_consent_covers_neither_what_is_suspect_nor_what_is_in_doubt() -> None:
+def test_a_standing_consent_covers_neither_what_is_suspect_nor_what_is_in_doubt(desk: Any) -> None:
     asked = [request(), request(suspect=True), request({}, in_doubt=True), request()]
-    seen: list[ApprovalRequest] = []
-
-    def nobody(requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        seen.extend(requests)
-        return [ApprovalAnswer(None) for _ in requests]
-
-    answers = _ask_about_the_rest(nobody, asked)
-    assert [a.approved for a in answers] == [True, None, None, True] and seen == asked[1:3]
-    assert [a.approved for a in asker("always")([request()])] == [True]
+    answers = desk().asks(*asked, typed=[(ASKED, "n"), ("Why", "\r"), (ASKED, "p")], always=True)
+    assert [a.approved for a in answers] == [True, False, None, True]
+    assert [a.approved for a in Questions(always=True).ask([request()])] == [True]
 
 
 # --- editing ------------------------------------------------------------------------------------
@@ -703,10 +699,10 @@ def test_a_long_call_is_shown_a_screen_at_a_time_as_wide_as_the_screen_is_then(d
 PROGRAM = """
 import json, os, sys, termios
 from mlx_tools.controller import ApprovalRequest
-from mlx_tools.cli.approve import ask_user
+from mlx_tools.cli.approve import Questions
 request = ApprovalRequest(call="c1", name="t", arguments={}, reason="r", suspect=False, digest="d")
 try:
-    print("ANSWER", ask_user([request])[0].approved)
+    print("ANSWER", Questions().ask([request])[0].approved)
 except KeyboardInterrupt:
     print("INTERRUPTED")
 print("ECHO", bool(termios.tcgetattr(0)[3] & termios.ECHO))

@@ -55,7 +55,7 @@ def test_the_summary_as_json_says_what_was_asked_and_of_whom(run: Any, wheel: st
     assert "You are terse." in server.prompts[1] and "Hi\n\nthere" in server.prompts[1]
 
 
-def test_a_run_that_broke_off_goes_on_from_its_file(run: Any, wheel: str) -> None:
+def test_a_run_that_broke_off_goes_on_from_its_file(run: Any, wheel: str, environ: Any) -> None:
     right = call("shapes.area", **RIGHT)
     options = ("--category", "simple_python", "--strategy", "free", "--out", "results.jsonl")
     broken = Completion("gone", finish_reason=None)
@@ -65,7 +65,8 @@ def test_a_run_that_broke_off_goes_on_from_its_file(run: Any, wheel: str) -> Non
     result, server = bfcl(run, wheel, *options, "--limit", "4", "--json", script=(right, right))
     assert result.code == 0, result.err
     assert result.json["rows"][0]["items"] == 4 and len(server.bodies) == 2
-    result, server = bfcl(run, wheel, *options, "--limit", "4", "--style", "xml")
+    environ(MODEL_PROMPT_STYLE="xml")
+    result, server = bfcl(run, wheel, *options, "--limit", "4")
     assert result.code == 2 and server.bodies == []
     assert 'other settings: style was "jsonl", is "xml"' in result.error
 

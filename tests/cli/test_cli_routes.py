@@ -95,8 +95,8 @@ def test_a_native_run_is_kept_and_replayed_without_a_model(run: Any, home: Path)
         script = [Completion("x"), *script]  # first: does it complete text too?
         script[-1] = Completion("It is 42.")
         with ScriptedServer(*script, chat=True) as server:
-            options = ("--url", server.url, "--backend", "native")
-            result = run("golden", "record", name, "6 times 7?", *options)
+            told = ("golden", "record", name, "6 times 7?", "--url", server.url)
+            result = run(*told, BACKEND_KIND="native")
         assert result.code == 0, result.err
     result = run("golden", "run", "golden_transcripts")
     assert result.code == 0, result.out + result.err

@@ -195,8 +195,9 @@ def test_a_search_says_what_it_hides_and_why(run: Any) -> None:
     assert result.out.startswith("not permitted ") and result.err == ""
 
 
-def test_a_search_has_a_limit_and_a_query(run: Any) -> None:
-    everything = ("tools", "search", "a text file, a date, an expression", "--root", ".")
+def test_a_search_has_a_limit_and_a_query(run: Any, environ: Any) -> None:
+    environ(TOOLS_ROOTS=".")
+    everything = ("tools", "search", "a text file, a date, an expression")
     assert len(run(*everything, "--json").lines) == 3
     result = run(*everything, "--json", "--limit", "1")
     assert len(result.lines) == 1 and "2 more match" in result.err
@@ -211,4 +212,4 @@ def test_an_export_is_json_and_holds_the_permitted_tools(run: Any, form: str) ->
     assert result.code == 0 and "calculator" in result.out and "file_access" not in result.out
     json.loads(result.out)
     assert run("tools", "export", "--format", "gbnf").out.startswith("root ::=")
-    assert "file_access" in run("tools", "export", "--format", form, "--all").out
+    assert "web_search" in run("tools", "export", "--format", form, "--tools", "*").out

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.cli.output import amount, begin_line, shown
-from mlx_tools.cli.view import LiveView, StatusLine, compacted, list_sources, tell
+from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.messages import ErrorInfo, Usage, json_line
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Answered, Context
@@ -61,10 +61,10 @@ def test_cited_sources_are_told_at_a_terminal_with_nothing_it_would_obey(
         def isatty(self) -> bool:
             return True
 
-    cited = [GivenSource(2, "Tea\x1b[2J", "docs/tea.md")]
+    cited = (GivenSource(2, "Tea\x1b[2J", "docs/tea.md"),)
     for screen, told in ((Terminal(), "[2] Tea\\x1b[2J (docs/tea.md)"), (io.StringIO(), "")):
         monkeypatch.setattr("sys.stderr", screen)
-        list_sources(cited)
+        tell(Answered(session="s", answer="", sources=cited))
         assert screen.getvalue() == (f"mlx-tools: source: {told}\n" if told else "")
 
 
@@ -265,7 +265,7 @@ def test_the_status_line_says_what_is_known_and_nothing_else() -> None:
 
 def test_an_answer_that_was_cut_off_is_said_to_be_truncated(capsys: Any) -> None:
     cut_off = Answered(session="s", answer="It", truncated=True)
-    tell(cut_off, as_json=False, include_outputs=False, plain=False)
+    tell(cut_off, plain=False)
     assert capsys.readouterr().err.startswith("mlx-tools: truncated: the answer was cut off")
 
 
