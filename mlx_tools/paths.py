@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 from mlx_tools.errors import ConfigError, UsageError
 
@@ -66,18 +66,23 @@ def knowledge_base_file() -> Path:
     return data_dir() / "knowledge-base.sqlite3"
 
 
-def read_private(path: Path, most: int) -> bytes:
-    """The first ``most`` bytes of a file that its owner alone may write to. Raises OSError, and
-    PermissionError for one that is not this user's own, that others may write to, or no file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    info = os.fstat(descriptor)
+def open_private(path: Path) -> BinaryIO:
+    """A file that its owner alone may write to, for reading. Raises OSError, and PermissionError
+    for one that is not this user's own, that others may write to, or no file."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    info = os.fstat(file)
     wrong = "it is no regular file" if not stat.S_ISREG(info.st_mode) else ""
     if info.st_uid != os.geteuid() or info.st_mode & 0o022:
         wrong = wrong or "it cannot be trusted: others may write to it"
     if wrong:
-        os.close(descriptor)
+        os.close(file)
         raise PermissionError(errno.EPERM, wrong)
-    with os.fdopen(descriptor, "rb") as file:
+    return os.fdopen(file, "rb")
+
+
+def read_private(path: Path, most: int) -> bytes:
+    """The first ``most`` bytes of such a file. Raises what `open_private` raises."""
+    with open_private(path) as file:
         return file.read(most)
 
 
@@ -174,7 +179,11 @@ def command_to_install(extra: str, found: Distribution, prefix: Path, python: st
     Another ``pip`` than the environment's own would install it where nothing finds it: pipx and uv
     keep one for each program, and say so by a file in it.
     """
-    source = _json(found.read_text("direct_url.json"))
+    import json
+
+    source: dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        source = dict(json.loads(found.read_text("direct_url.json") or "{}"))
     url = str(source.get("url") or "")
     if vcs := source.get("vcs_info"):
         url = f"{vcs.get('vcs')}+{url}@{vcs.get('requested_revision') or vcs.get('commit_id')}"
@@ -201,20 +210,12 @@ def _receipt(path: Path, extra: str) -> tuple[list[str], list[str]]:
     """The extras that uv is to install, those it did and this one, and the packages beside."""
     import tomllib
 
-    try:
-        asked = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["requirements"]
-        own = [name for one in asked if one["name"] == APP for name in one.get("extras", ())]
-        beside = [str(one["name"]) for one in asked if one["name"] != APP]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        own, beside = [], []
+    own: list[str] = []
+    beside: list[str] = []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        for one in tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["requirements"]:
+            if one["name"] == APP:
+                own += one.get("extras", ())
+            else:
+                beside.append(str(one["name"]))
     return list(dict.fromkeys([*own, extra])), beside
-
-
-def _json(text: str | None) -> dict[str, Any]:
-    import json
-
-    try:
-        value = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}

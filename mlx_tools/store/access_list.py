@@ -15,13 +15,14 @@ from typing import Final
 
 from mlx_tools.errors import StorageError, told_as
 from mlx_tools.messages import ToolSpec
-from mlx_tools.paths import drafted
+from mlx_tools.paths import drafted, open_private
 from mlx_tools.policy import Decision
 from mlx_tools.store.transcript import write_all
 
 ACCESS_FILE: Final = "access.json"
 _ACCESS_VERSION: Final = 1
-MAX_ACCESS_BYTES: Final = 4_000_000
+_MOST_WATCHED: Final = 4_000_000
+"""Bytes of a configuration file that are looked at."""
 
 
 @dataclass(eq=False)
@@ -65,8 +66,15 @@ class Access:
     def _refusal(self, spec: ToolSpec) -> str:
         if self._tools is None:
             return "there is no access list: no run has begun, or it has ended"
-        if fault := self._fault():
-            return fault
+        try:
+            if self._read() != self._written:
+                return "the access list is not the one that this run wrote"
+        except FileNotFoundError:
+            return "the access list of this run is gone"
+        except BlockingIOError:
+            return "the access list of this run is locked"
+        except OSError as error:
+            return f"the access list of this run cannot be read: {error.strerror}"
         if spec.name not in self._tools:
             return f"{spec.name} was no tool of this run when it began"
         if self._tools[spec.name] != spec.digest():
@@ -75,20 +83,6 @@ class Access:
             if _fingerprint(place) != was:
                 return f"the configuration has changed since the run began: {place}"
         return ""
-
-    def _fault(self) -> str:
-        """Why what is kept is not to be trusted, empty where it is as it was written."""
-        try:
-            intact = self._read() == self._written
-        except FileNotFoundError:
-            return "the access list of this run is gone"
-        except BlockingIOError:
-            return "the access list of this run is locked"
-        except PermissionError as error:
-            return f"the access list of this run cannot be trusted: {error.strerror}"
-        except OSError as error:
-            return f"the access list of this run cannot be read: {error.strerror}"
-        return "" if intact else "the access list is not the one that this run wrote"
 
     def end(self) -> None:
         """End the run: nothing may be called any more."""
@@ -101,8 +95,8 @@ class Access:
         """Keep the list. Raises `StorageError` where it cannot be."""
 
     def _read(self) -> bytes:
-        """What is kept now. Raises OSError where it cannot be had, PermissionError where it cannot
-        be trusted, BlockingIOError where it is locked."""
+        """What is kept now. Raises OSError where it cannot be had or trusted, BlockingIOError where
+        it is locked."""
         return self._written
 
     def _remove(self) -> None:
@@ -125,7 +119,9 @@ class AccessFile(Access):
             draft.replace(self.path)
 
     def _read(self) -> bytes:
-        return _content(self.path, owned=True)
+        with open_private(self.path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return file.read(len(self._written) + 1)
 
     def _remove(self) -> None:
         with contextlib.suppress(OSError):
@@ -138,38 +134,16 @@ def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def _fingerprint(place: str | os.PathLike[str]) -> str:
-    try:
-        data = _content(place)
+    try:  # a pipe is not waited for
+        with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return "unreadable"
+            data = file.read(_MOST_WATCHED)
     except FileNotFoundError:
         return "absent"
     except OSError:
         return "unreadable"
-    return hashlib.sha256(data).hexdigest() if len(data) < MAX_ACCESS_BYTES else "too large"
-
-
-def _content(path: str | os.PathLike[str], *, owned: bool = False) -> bytes:
-    """The content of a regular file, as far as `MAX_ACCESS_BYTES`; nothing is waited for.
-
-    Raises OSError; of one that must be ours alone (``owned``) PermissionError where others own it
-    or may write to it, BlockingIOError where it is locked.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (os.O_NOFOLLOW if owned else 0)
-    file = os.open(path, flags)
-    try:
-        info = os.fstat(file)
-        if not stat.S_ISREG(info.st_mode):
-            raise OSError(0, "it is no regular file")
-        if owned:
-            if info.st_uid != os.geteuid():
-                raise PermissionError(0, "somebody else owns it")
-            if info.st_mode & 0o022:
-                raise PermissionError(0, "others may write to it")
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if info.st_size > MAX_ACCESS_BYTES:
-                raise OSError(0, "it is too large")
-        return os.read(file, MAX_ACCESS_BYTES)
-    finally:
-        os.close(file)
+    return hashlib.sha256(data).hexdigest() if len(data) < _MOST_WATCHED else "too large"
 
 
 @dataclass(eq=False)

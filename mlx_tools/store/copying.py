@@ -47,7 +47,7 @@ def copy_store(
     anything else, `TranscriptError` where a session is in use or cannot be read, after all others
     were copied, `MlxToolsError` where a store cannot be used.
     """
-    if not (source.ids() or any(any(_rows_of(source.tables(one), one).values()) for one in forms)):
+    if not (source.ids() or any(_holds(source.tables(one), one) for one in forms)):
         raise UsageError(f"{source.place} holds no sessions", hint="see that its name is right")
     with target.taking_in():
         there = _compare(source, target, forms)
@@ -57,7 +57,9 @@ def copy_store(
         for done, session in enumerate(due):
             report(done, len(due))
             try:
-                _copy_session(source, target, session, copied)
+                with source.held(session):
+                    copied.bytes += target.take_in(session, source.parts(session))
+                copied.sessions += 1
             except StorageError:
                 raise
             except TranscriptError as error:
@@ -80,20 +82,6 @@ def copy_store(
     return copied
 
 
-def _copy_session(source: SessionStore, target: SessionStore, session: str, copied: Copied) -> None:
-    with source.held(session):
-        size = 0
-
-        def counted() -> Iterator[Any]:
-            nonlocal size
-            for part in source.parts(session):
-                size += len(part.data)
-                yield part
-
-        target.take_in(session, counted())
-    copied.sessions, copied.bytes = copied.sessions + 1, copied.bytes + size
-
-
 def _compare(
     source: SessionStore, target: SessionStore, forms: Sequence[FileFormat]
 ) -> frozenset[str]:
@@ -110,8 +98,8 @@ def _compare(
         if _digest(source, session) != _digest(target, session):
             raise _differs(target, f"the session {session}, which is another in {source.place}")
     for form in forms:
-        rows = _rows_of(target.tables(form), form)
-        if any(rows.values()) and rows != _rows_of(source.tables(form), form):
+        ours_in, theirs_in = source.tables(form), target.tables(form)
+        if _holds(theirs_in, form) and _digests(theirs_in, form) != _digests(ours_in, form):
             raise _differs(target, f"a {form.name} that is another in {source.place}")
     return frozenset(there)
 
@@ -129,10 +117,16 @@ def _digest(store: SessionStore, session: str) -> bytes:
 # --- tables ---------------------------------------------------------------------------------------
 
 
-def _rows_of(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
-    """The digests of all rows, by table."""
+def _holds(tables: Tables, form: FileFormat) -> bool:
+    """Whether there is any row in tables of a format."""
     if not tables.made:
-        return {}
+        return False
+    with tables.transaction() as db:
+        return any(next(_rows(db, table), None) is not None for table in form.tables)
+
+
+def _digests(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
+    """The digests of all rows, by table."""
 
     def digest(row: Any) -> bytes:  # by column: their order differs where some were added later
         said = sorted(zip(row.keys(), map(storable, row), strict=True))
@@ -144,20 +138,22 @@ def _rows_of(tables: Tables, form: FileFormat) -> dict[str, set[bytes]]:
 
 def _rows(db: Statements, table: str) -> Iterator[Any]:
     """The rows of a table, by its first column, which is its key."""
-    query = f"SELECT * FROM {table} ORDER BY 1 LIMIT ? OFFSET ?"  # noqa: S608 (a name of ours)
-    at = 0
-    while rows := db.execute(query, (_AT_ONCE, at)).fetchall():
+    query = "SELECT * FROM {} ORDER BY 1 LIMIT {}"
+    rows = db.execute(query.format(table, _AT_ONCE)).fetchall()
+    while rows:
         yield from rows
-        at += len(rows)
+        last = rows[-1]
+        behind = f"{table} WHERE {last.keys()[0]} > ?"
+        rows = db.execute(query.format(behind, _AT_ONCE), (last[0],)).fetchall()
 
 
 def _copy_tables(source: Tables, target: SessionStore, form: FileFormat) -> dict[str, int]:
     """Copy all rows, or none; how many each table has. Where there are any, they are these."""
     counts = dict.fromkeys(form.tables, 0)
-    if not any(_rows_of(source, form).values()):
+    if not _holds(source, form):
         return counts
     tables = target.tables(form)
-    there = any(_rows_of(tables, form).values())
+    there = _holds(tables, form)
     with source.transaction() as read, tables.transaction(write=True) as db:
         for table in form.tables:
             columns: list[str] = []

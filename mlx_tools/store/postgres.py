@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import psycopg
 
     Connection = psycopg.Connection[Any]
+    Cursor = psycopg.Cursor[Any]
 
 OLDEST: Final = 13
 """The oldest PostgreSQL that is used."""
@@ -177,6 +178,11 @@ class PostgresDatabase:
                 yield connection
             finally:
                 self.give(connection)
+
+    def execute(self, query: str, values: Sequence[object] = (), *, binary: bool = False) -> Cursor:
+        """What one statement gives, run by itself."""
+        with self.connection() as connection:
+            return connection.execute(query, values, binary=binary)
 
     def close(self) -> None:
         """Close the connections that nobody uses."""

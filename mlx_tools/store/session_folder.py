@@ -22,10 +22,8 @@ from mlx_tools.store.artifacts import (
     KEEP_SECONDS,
     MAX_BYTES,
     UNDO_FOLDER,
-    ArtifactStore,
     KeptFiles,
     Sweeper,
-    UndoStore,
 )
 from mlx_tools.store.session_store import (
     KeptPart,
@@ -38,7 +36,7 @@ from mlx_tools.store.session_store import (
     new_session_id,
 )
 from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, load, parse
-from mlx_tools.transcript import Header, Record
+from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
     from mlx_tools.store.sqlite import FileFormat
@@ -78,14 +76,13 @@ class TranscriptStore(SessionStore):
             os.fsync(file.fileno())
 
     def create(self) -> SessionFiles:
-        session = new_session_id()
         self._sweeper.sweep()
-        folder = self.folder / session
+        folder = self.folder / new_session_id()
         hint = "check the folder's permissions and free space"
         with told_as(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
             folder.mkdir(mode=0o700)
-        return self._files(session, folder, TranscriptFile(folder / NAME))
+        return self._files(folder, TranscriptFile(folder / NAME))
 
     def _make(self) -> None:
         for folder in (self.folder.parent, self.folder):
@@ -93,13 +90,13 @@ class TranscriptStore(SessionStore):
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._path_of_one(session)
-        return self._opened(path, TranscriptFile(path, create=False))
+        return self._files(path.parent, TranscriptFile(path, create=False))
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         path = self._path_of_one(session)
         transcript = Transcript(load(path))
         transcript.path = path
-        return self._opened(path, transcript)
+        return self._files(path.parent, transcript)
 
     def _path_of_one(self, session: str | os.PathLike[str]) -> Path:
         path = self.path_of(session)
@@ -109,29 +106,20 @@ class TranscriptStore(SessionStore):
             )
         return path
 
-    def _opened(self, path: Path, transcript: Transcript) -> SessionFiles:
-        header = transcript[0] if transcript else None
-        name = header.session if isinstance(header, Header) else path.parent.name
-        return self._files(name, path.parent, transcript)
+    def _kept(
+        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+    ) -> KeptFiles:
+        return KeptFiles(self.folder / where / kind, keep=keep, max_bytes=max_bytes)
 
-    def _files(self, session: str, folder: Path, transcript: Transcript) -> SessionFiles:
-        return SessionFiles(
-            session,
-            transcript,
-            self.artifacts(folder),
-            AccessFile(self.watched, path=folder / ACCESS_FILE),
-            UsedFile(self.folder / "used"),
-            UndoStore(KeptFiles(folder / UNDO_FOLDER, keep=self.keep)),
-        )
+    def _access(self, where: str | os.PathLike[str]) -> AccessFile:
+        return AccessFile(self.watched, path=self.folder / where / ACCESS_FILE)
 
-    def artifacts(self, folder: Path) -> ArtifactStore:
-        """The place for outputs of the session in ``folder`` are kept. What is put there sweeps all
-        sessions too, now and then: artifacts expire also where a program runs for days."""
-        return ArtifactStore(
-            KeptFiles(folder / ARTIFACTS, keep=self.keep, max_bytes=self.max_bytes),
-            keep_all=self.keep_all,
-            sweep=self._sweeper.sweep_if_due,
-        )
+    @property
+    def _used(self) -> UsedFile:
+        return UsedFile(self.folder / "used")
+
+    def _sweep_if_due(self) -> None:
+        self._sweeper.sweep_if_due()
 
     def path_of(self, session: str | os.PathLike[str]) -> Path:
         """The path of a transcript, be it there or not. An id never leads out of the store;
@@ -177,21 +165,20 @@ class TranscriptStore(SessionStore):
         return sorted(found, reverse=True)
 
     def by_use(self) -> list[str]:
-        return sorted(self.ids(), key=lambda i: (_last_write(self.path(i)), i), reverse=True)
+        return sorted(self.ids(), key=lambda i: (self.updated(i), i), reverse=True)
 
     def path(self, session: str) -> Path:
         return self.folder / session / NAME
 
     def size(self, session: str) -> int:
         with contextlib.suppress(OSError):
-            return self.path(session).stat(follow_symlinks=False).st_size
+            return self.path(session).lstat().st_size
         return -1
 
     def updated(self, session: str) -> float:
-        return _last_write(self.path(session)) / 1e9
-
-    def undo(self, session: str, *, keep: float) -> UndoStore:
-        return UndoStore(KeptFiles(self.folder / session / UNDO_FOLDER, keep=keep))
+        with contextlib.suppress(OSError):
+            return self.path(session).lstat().st_mtime
+        return 0
 
     def tables(self, form: FileFormat) -> Tables:
         from mlx_tools.store.tables import SqliteTables
@@ -269,13 +256,13 @@ class TranscriptStore(SessionStore):
         with self._copied():
             path = self.folder / "secret"
             secret = path.read_bytes() if path.exists() else None
-            return StoreKeys(secret, UsedFile(self.folder / "used").all())
+            return StoreKeys(secret, self._used.all())
 
     def take_keys(self, keys: StoreKeys) -> None:
         if keys.secret is not None:
             self._secret(keys.secret)
         if keys.used:
-            UsedFile(self.folder / "used").take_all(keys.used)
+            self._used.take_all(keys.used)
 
     def parts(self, session: str) -> Iterator[KeptPart]:
         folder = self.folder / session
@@ -289,11 +276,12 @@ class TranscriptStore(SessionStore):
                 with contextlib.suppress(FileNotFoundError):  # it has expired
                     yield KeptPart(f"{kind}/{path.name}", written, path.read_bytes())
 
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> None:
-        draft = self.folder / f"{_TAKEN_IN}{session}"
+    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+        draft, size = self.folder / f"{_TAKEN_IN}{session}", 0
         with self._copied():
             try:
                 for part in parts:
+                    size += len(part.data)
                     path = draft / check_part(session, part).name
                     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     with drafted(path, part.data) as file:
@@ -302,6 +290,7 @@ class TranscriptStore(SessionStore):
                 draft.rename(self.folder / session)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
+        return size
 
     def _copied(self) -> contextlib.AbstractContextManager[None]:
         hint = "check its permissions and free space, and start again: it goes on"
@@ -320,13 +309,6 @@ class TranscriptStore(SessionStore):
             yield file
         finally:
             os.close(file)
-
-
-def _last_write(transcript: Path) -> int:
-    """The time when a session was last written to, 0 where that cannot be had."""
-    with contextlib.suppress(OSError):
-        return transcript.stat(follow_symlinks=False).st_mtime_ns
-    return 0
 
 
 def _locked(file: int, kind: int) -> bool:

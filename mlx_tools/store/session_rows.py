@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
-from mlx_tools.store.artifacts import (
-    ARTIFACTS,
-    KEEP_SECONDS,
-    MAX_BYTES,
-    UNDO_FOLDER,
-    ArtifactStore,
-    Kept,
-    UndoStore,
-)
+from mlx_tools.store.artifacts import Kept
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
 from mlx_tools.store.session_store import (
     KeptPart,
@@ -39,7 +31,7 @@ from mlx_tools.store.session_store import (
     new_session_id,
 )
 from mlx_tools.store.transcript import NAME, Transcript, encode, parse
-from mlx_tools.transcript import Header, Record
+from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
     from mlx_tools.store.postgres import Connection
@@ -74,12 +66,15 @@ class PostgresStore(SessionStore):
 
     @property
     def secret(self) -> bytes:
-        with self._database.connection() as db:
-            query = "SELECT value FROM secrets WHERE name = 'approvals'"
-            if (row := db.execute(query).fetchone()) is None:
-                db.execute(_KEEP_KEY, (secrets.token_bytes(32),))
-                row = db.execute(query).fetchone()
-            return bytes(row[0]) if row else b""
+        if (made := self._made_secret()) is None:
+            self._database.execute(_KEEP_KEY, (secrets.token_bytes(32),))
+            made = self._made_secret()
+        return made or b""
+
+    def _made_secret(self) -> bytes | None:
+        query = "SELECT value FROM secrets WHERE name = 'approvals'"
+        row = self._database.execute(query).fetchone()
+        return bytes(row[0]) if row else None
 
     def create(self) -> SessionFiles:
         session = new_session_id()
@@ -105,19 +100,17 @@ class PostgresStore(SessionStore):
             raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
         return text
 
-    def _files(self, session: str, transcript: Transcript) -> SessionFiles:
-        header = transcript[0] if transcript else None
-        artifacts = KeptRows(
-            self._database, session, ARTIFACTS, keep=self.keep, max_bytes=self.max_bytes
-        )
-        return SessionFiles(
-            header.session if isinstance(header, Header) else session,
-            transcript,
-            ArtifactStore(artifacts, keep_all=self.keep_all),
-            AccessRow(self.watched, database=self._database, session=session),
-            UsedRows(self._database),
-            self.undo(session, keep=self.keep),
-        )
+    def _kept(
+        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+    ) -> KeptRows:
+        return KeptRows(self._database, os.fspath(where), kind, keep, max_bytes)
+
+    def _access(self, where: str | os.PathLike[str]) -> AccessRow:
+        return AccessRow(self.watched, database=self._database, session=os.fspath(where))
+
+    @property
+    def _used(self) -> UsedRows:
+        return UsedRows(self._database)
 
     # --- looking ---
 
@@ -129,8 +122,7 @@ class PostgresStore(SessionStore):
 
     def _ids(self, order: str) -> list[str]:
         query = f"SELECT id FROM sessions ORDER BY {order}"  # noqa: S608 (constants)
-        with self._database.connection() as db:
-            return [session for (session,) in db.execute(query).fetchall()]
+        return [session for (session,) in self._database.execute(query).fetchall()]
 
     def size(self, session: str) -> int:
         return int(self._row(session)[0])
@@ -139,12 +131,8 @@ class PostgresStore(SessionStore):
         return float(self._row(session)[1])
 
     def _row(self, session: str) -> tuple[Any, ...]:
-        with self._database.connection() as db:
-            query = "SELECT size, updated FROM sessions WHERE id = %s"
-            return db.execute(query, (session,)).fetchone() or (-1, 0.0)
-
-    def undo(self, session: str, *, keep: float) -> UndoStore:
-        return UndoStore(KeptRows(self._database, session, UNDO_FOLDER, keep=keep))
+        query = "SELECT size, updated FROM sessions WHERE id = %s"
+        return self._database.execute(query, (session,)).fetchone() or (-1, 0.0)
 
     def tables(self, form: FileFormat) -> Tables:
         return PostgresTables(self._database, form)
@@ -157,9 +145,8 @@ class PostgresStore(SessionStore):
             return found
 
     def taken(self, session: str) -> int:
-        with self._database.connection() as db:
-            query = "SELECT coalesce(sum(octet_length(data)), 0) FROM kept WHERE session = %s"
-            (kept,) = db.execute(query, (session,)).fetchone() or (0,)
+        query = "SELECT coalesce(sum(octet_length(data)), 0) FROM kept WHERE session = %s"
+        (kept,) = self._database.execute(query, (session,)).fetchone() or (0,)
         return max(self.size(session), 0) + int(kept)
 
     # --- the sessions themselves ---
@@ -196,10 +183,8 @@ class PostgresStore(SessionStore):
             yield
 
     def keys(self) -> StoreKeys:
-        with self._database.connection() as db:
-            row = db.execute("SELECT value FROM secrets WHERE name = 'approvals'").fetchone()
-            used = db.execute("SELECT digest FROM used ORDER BY ctid").fetchall()
-        return StoreKeys(bytes(row[0]) if row else None, [digest for (digest,) in used])
+        used = self._database.execute("SELECT digest FROM used ORDER BY ctid").fetchall()
+        return StoreKeys(self._made_secret(), [digest for (digest,) in used])
 
     def take_keys(self, keys: StoreKeys) -> None:
         with self._database.connection() as db, db.transaction():
@@ -222,11 +207,14 @@ class PostgresStore(SessionStore):
                 for (data,) in db.execute(query, (session, kind, key), binary=True).fetchall():
                     yield KeptPart(f"{kind}/{key}", at, data)
 
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> None:
+    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+        size = 0
         with self._database.connection() as db, db.transaction():
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
             for part in parts:
+                size += len(part.data)
                 _keep_part(db, session, check_part(session, part))
+        return size
 
     @contextlib.contextmanager
     def _locked(self, session: str) -> Iterator[Connection]:
@@ -367,9 +355,8 @@ class KeptRows(Kept):
     database: PostgresDatabase
     session: str
     kind: str
-    _: KW_ONLY
-    keep: float = KEEP_SECONDS
-    max_bytes: int = MAX_BYTES
+    keep: float
+    max_bytes: int
 
     def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
         own = (self.session, self.kind)
@@ -404,14 +391,14 @@ class KeptRows(Kept):
         return None
 
     def names(self) -> list[str]:
-        with self.database.connection() as db:
-            query = "SELECT key FROM kept WHERE session = %s AND kind = %s"
-            return [key for (key,) in db.execute(query, (self.session, self.kind)).fetchall()]
+        query = "SELECT key FROM kept WHERE session = %s AND kind = %s"
+        found = self.database.execute(query, (self.session, self.kind))
+        return [key for (key,) in found.fetchall()]
 
     def forget(self, key: str) -> None:
-        with contextlib.suppress(StorageError), self.database.connection() as db:
-            query = "DELETE FROM kept WHERE session = %s AND kind = %s AND key = %s"
-            db.execute(query, (self.session, self.kind, key))
+        query = "DELETE FROM kept WHERE session = %s AND kind = %s AND key = %s"
+        with contextlib.suppress(StorageError):
+            self.database.execute(query, (self.session, self.kind, key))
 
 
 @dataclass(eq=False)
@@ -423,18 +410,16 @@ class AccessRow(Access):
     session: str
 
     def _write(self) -> None:
-        with self.database.connection() as db:
-            db.execute(
-                "INSERT INTO access_lists VALUES (%s, %b)"
-                " ON CONFLICT (session) DO UPDATE SET list = excluded.list",
-                (self.session, self._written),
-            )
+        self.database.execute(
+            "INSERT INTO access_lists VALUES (%s, %b)"
+            " ON CONFLICT (session) DO UPDATE SET list = excluded.list",
+            (self.session, self._written),
+        )
 
     def _read(self) -> bytes:
         try:
-            with self.database.connection() as db:
-                query = "SELECT list FROM access_lists WHERE session = %s"
-                row = db.execute(query, (self.session,)).fetchone()
+            query = "SELECT list FROM access_lists WHERE session = %s"
+            row = self.database.execute(query, (self.session,)).fetchone()
         except StorageError as error:
             raise OSError(0, error.message) from None
         if row is None:
@@ -442,8 +427,8 @@ class AccessRow(Access):
         return bytes(row[0])
 
     def _remove(self) -> None:
-        with contextlib.suppress(StorageError), self.database.connection() as db:
-            db.execute("DELETE FROM access_lists WHERE session = %s", (self.session,))
+        with contextlib.suppress(StorageError):
+            self.database.execute("DELETE FROM access_lists WHERE session = %s", (self.session,))
 
 
 @dataclass(eq=False)
@@ -453,5 +438,4 @@ class UsedRows(Used):
     database: PostgresDatabase
 
     def take(self, digest: str) -> bool:
-        with self.database.connection() as db:
-            return db.execute(_USE, (digest,)).rowcount == 1
+        return self.database.execute(_USE, (digest,)).rowcount == 1

@@ -25,12 +25,13 @@ from mlx_tools.store.artifacts import (
     MAX_BYTES,
     UNDO_FOLDER,
     ArtifactStore,
+    Kept,
     KeptInMemory,
     UndoStore,
 )
 from mlx_tools.store.session_list import LAST, ListedSession, Standing, standing_of
 from mlx_tools.store.transcript import NAME, Transcript
-from mlx_tools.transcript import Record
+from mlx_tools.transcript import Header, Record
 
 if TYPE_CHECKING:
     from mlx_tools.store.sqlite import FileFormat
@@ -216,17 +217,48 @@ class SessionStore(ABC):
             raise
         except TranscriptError as error:
             standing = Standing(state="damaged", reason=str(error))
+        path = self.path(session)
         return ListedSession(
-            session=session,
-            path=self.path(session),
-            standing=standing,
-            updated=updated,
-            size=size,
+            session=session, path=path, standing=standing, updated=updated, size=size
+        )
+
+    # --- what a session keeps beside its transcript, ``where`` it is: by its id, or its folder ---
+
+    def artifacts(self, where: str | os.PathLike[str]) -> ArtifactStore:
+        """The place where outputs of a session are kept."""
+        kept = self._kept(where, ARTIFACTS, self.keep, self.max_bytes)
+        return ArtifactStore(kept, keep_all=self.keep_all, sweep=self._sweep_if_due)
+
+    def undo(self, where: str | os.PathLike[str], *, keep: float) -> UndoStore:
+        """What the calls of a session replaced, as far as it is younger than ``keep`` seconds."""
+        return UndoStore(self._kept(where, UNDO_FOLDER, keep, MAX_BYTES))
+
+    def _files(self, where: str | os.PathLike[str], transcript: Transcript) -> SessionFiles:
+        header = transcript[0] if transcript else None
+        return SessionFiles(
+            header.session if isinstance(header, Header) else os.path.basename(where),  # noqa: PTH119
+            transcript,
+            self.artifacts(where),
+            self._access(where),
+            self._used,
+            self.undo(where, keep=self.keep),
         )
 
     @abstractmethod
-    def undo(self, session: str, *, keep: float) -> UndoStore:
-        """What the calls of a session replaced, as far as it is younger than ``keep`` seconds."""
+    def _kept(
+        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+    ) -> Kept: ...
+
+    @abstractmethod
+    def _access(self, where: str | os.PathLike[str]) -> Access: ...
+
+    @property
+    @abstractmethod
+    def _used(self) -> Used: ...
+
+    def _sweep_if_due(self) -> None:  # noqa: B027 - not every store has to look for what expired
+        """Remove what has expired in other sessions, now and then: also where a program runs for
+        days."""
 
     # --- the sessions themselves ---
 
@@ -290,9 +322,9 @@ class SessionStore(ABC):
         whoever opens it. Raises `TranscriptError` where there is none, or it cannot be read."""
 
     @abstractmethod
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> None:
-        """Keep a session of another store, whole or not at all. Raises `StorageError` where it
-        cannot be, or one of this id is here."""
+    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+        """Keep a session of another store, whole or not at all; return of how many bytes. Raises
+        `StorageError` where it cannot be, or one of this id is here."""
 
 
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
@@ -357,5 +389,4 @@ class MemoryStore:
         return self._files(os.fspath(session), kept)
 
     def _files(self, session: str, transcript: Transcript) -> SessionFiles:
-        artifacts = ArtifactStore(KeptInMemory(session, self._held))
-        return SessionFiles(session, transcript, artifacts)
+        return SessionFiles(session, transcript, ArtifactStore(KeptInMemory(session, self._held)))

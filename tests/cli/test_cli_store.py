@@ -303,7 +303,7 @@ def test_a_full_disk_ends_a_copy_in_one_line_and_it_goes_on(home: Path) -> None:
     class Full(TranscriptStore):
         left = 5
 
-        def take_in(self, session: str, parts: Any) -> None:
+        def take_in(self, session: str, parts: Any) -> int:
             def some() -> Any:
                 for part in parts:
                     Full.left -= 1
@@ -311,7 +311,7 @@ def test_a_full_disk_ends_a_copy_in_one_line_and_it_goes_on(home: Path) -> None:
                         raise OSError(28, "No space left on device")
                     yield part
 
-            super().take_in(session, some())
+            return super().take_in(session, some())
 
     target = Full(home / "b" / "sessions")
     with pytest.raises(Exception, match="No space left") as full:
