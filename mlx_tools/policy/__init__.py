@@ -41,5 +41,6 @@ from mlx_tools.policy.rules import (
     first_match,
     is_glob,
     matches,
+    parts_reached,
     restriction,
 )

@@ -21,10 +21,9 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.rules import is_glob
+from mlx_tools.policy.rules import DEEP, is_glob, parts_reached
 
 ANY: Final = "*"
-_DEEP: Final = "**"
 _UP: Final = ("", ".", "..")
 _SLACK: Final = timedelta(minutes=5)
 """How far a clock may have been set back before it is no longer believed."""
@@ -139,24 +138,9 @@ def _whole(pattern: str, text: str) -> bool:
     plain = unquote(text)  # whoever reads a URL may go up by it
     if not plain.isprintable() or "\\" in plain or ".." in plain.split("/"):
         return False
-    return _led(pattern.split("/"), text.split("/"))
+    parts = [*pattern.split("/"), *([ANY] if pattern.endswith(DEEP) else [])]
+    return len(parts) in parts_reached(text.split("/"), parts, _part)
 
 
-def _led(pattern: list[str], parts: list[str]) -> bool:
-    if pattern[-1] == _DEEP:
-        pattern = [*pattern, ANY]
-    reached = {0}  # the places in the pattern at which the next part may stand
-    for part in parts:
-        after = set()
-        for place in reached:
-            while place < len(pattern) and pattern[place] == _DEEP:
-                after.add(place)
-                place += 1
-            if place < len(pattern) and _part(pattern[place], part):
-                after.add(place + 1)
-        reached = after
-    return len(pattern) in reached
-
-
-def _part(pattern: str, part: str) -> bool:
+def _part(part: str, pattern: str) -> bool:
     return fnmatchcase(part, pattern) if is_glob(pattern) and part not in _UP else part == pattern

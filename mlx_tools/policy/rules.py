@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -97,6 +97,35 @@ def _means(pattern: str, name: str) -> bool:
     if not is_glob(pattern):
         return own_name(pattern) == own_name(name)
     return any(fnmatchcase(one, pattern) for one in {name, *names_of(name)})
+
+
+DEEP: Final = "**"
+"""In a pattern of a path: any folders, none included."""
+
+
+def parts_reached(
+    parts: Iterable[str], pattern: Sequence[str], fits: Callable[[str, str], bool] = fnmatchcase
+) -> set[int]:
+    """How much of a path's pattern, name by name, these names may have used up: each way to read
+    `DEEP` at once, so that no pattern takes more than linear time. ``fits`` says whether a name is
+    what a part of the pattern says."""
+
+    def opened(places: Iterable[int]) -> set[int]:
+        found = set(places)
+        for place in range(len(pattern)):
+            if place in found and pattern[place] == DEEP:
+                found.add(place + 1)
+        return found
+
+    places = opened({0})
+    for name in parts:
+        left = (place for place in places if place < len(pattern))
+        places = opened(
+            place if pattern[place] == DEEP else place + 1
+            for place in left
+            if pattern[place] == DEEP or fits(name, pattern[place])
+        )
+    return places
 
 
 def _same(pattern: str, text: str) -> bool:

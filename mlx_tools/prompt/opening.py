@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from mlx_tools.errors import ConfigError
-from mlx_tools.messages import ToolObservation, ToolSpec
+from mlx_tools.messages import ToolObservation, ToolSpec, replace
 from mlx_tools.prompt.catalog import build_catalog, count_tokens, signature
 from mlx_tools.prompt.chat_format import ToolFormat
 from mlx_tools.prompt.finder import Finder
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
-from mlx_tools.prompt.words import PromptWords, fill, parts
+from mlx_tools.prompt.words import Example, PromptWords, parts
 from mlx_tools.protocol import (
     ResultTool,
     Style,
@@ -284,16 +284,6 @@ MAX_CALLS: Final = 6
 """So many more stop at the call."""
 
 
-class _ShownCall(NamedTuple):
-    """A question, the call that it asks for, and how it ends."""
-
-    question: str
-    name: str
-    arguments: dict[str, Any]
-    observation: str = ""
-    answer: str = ""
-
-
 def build_examples(
     words: PromptWords, tools: Sequence[ToolSpec], style: Style, result: ToolSpec | None = None
 ) -> tuple[Message, ...]:
@@ -316,26 +306,26 @@ def build_examples(
     def said(role: str, content: str) -> None:
         turns.append({"role": role, "content": content})
 
-    def direct(pairs: Sequence[tuple[str, str]]) -> None:
-        for question, answer in pairs if result is None else ():
-            said("user", question)
-            said("assistant", write_answer(answer, style))
-        for call in results if pairs else ():
-            asked(call)
-
-    def asked(call: _ShownCall) -> None:
+    def asked(call: Example) -> None:
         said("user", call.question)
         said("assistant", write_call(call.name, call.arguments, style=style))
 
-    def whole(call: _ShownCall) -> None:
+    def direct(examples: Sequence[Example]) -> None:
+        for one in examples if result is None else ():
+            said("user", one.question)
+            said("assistant", write_answer(one.answer, style))
+        for call in results if examples else ():
+            asked(call)
+
+    def whole(call: Example) -> None:
         asked(call)
-        observed = ToolObservation(call.name, call.observation)
-        if result is None:
-            said("observation", write_observation(observed, style))
-            said("assistant", write_answer(call.answer, style))
-        for one in results:
-            said("observation", write_observation(observed, style))
-            said("assistant", write_call(one.name, one.arguments, style=style))
+        answers = [write_call(one.name, one.arguments, style=style) for one in results]
+        for answer in answers if result else [write_answer(call.answer, style)]:
+            said(
+                "observation",
+                write_observation(ToolObservation(call.name, call.observation), style),
+            )
+            said("assistant", answer)
 
     own = words.examples
     shown = list(islice(_by_worth(words, tools), MAX_TOOLS))
@@ -345,9 +335,9 @@ def build_examples(
             asked(calls[0])
         direct(own.direct[:1])
         known = {tool.name for tool in tools}
-        for name, example in own.foreign:
-            if name not in known:
-                asked(_ShownCall(example.question, name, dict(example.arguments)))
+        for example in own.foreign:
+            if example.name not in known:
+                asked(example)
         return tuple(turns)
     for calls in shown[:MAX_WHOLE]:
         whole(calls.pop(0))
@@ -362,7 +352,7 @@ def build_examples(
     return tuple(turns)
 
 
-def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[_ShownCall]]:
+def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[Example]]:
     """The calls that can be shown, a list for each tool, the most telling tool first.
 
     The first of each list is one that goes on to its answer.
@@ -378,41 +368,34 @@ def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[_S
             yield generic
 
 
-def _natural(words: PromptWords, tool: ToolSpec) -> list[_ShownCall]:
-    said = words.examples
-    fitting = [
-        example
-        for example in said.tools.get(tool.name, ())
-        if fits(dict(example.arguments), tool.parameters)
-    ]
+def _natural(words: PromptWords, tool: ToolSpec) -> list[Example]:
+    own = words.examples.tools.get(tool.name, ())
+    fitting = [example for example in own if fits(example.arguments, tool.parameters)]
     return [
-        _ShownCall(
-            example.question,
-            tool.name,
-            dict(example.arguments),
-            said.observation if example.observation is None else example.observation,
-            example.answer or fill(said.answer, {"name": tool.name}),
+        replace(
+            example,
+            name=tool.name,
+            observation=example.observation or words.texts["generic.observation"],
+            answer=example.answer or words.text("generic.answer", name=tool.name),
         )
         for example in sorted(fitting, key=lambda example: example.observation is None)
     ]
 
 
-def _generic(words: PromptWords, tool: ToolSpec) -> list[_ShownCall]:
-    said = words.examples
-    arguments = sample_arguments(tool.parameters, said.samples)
+def _generic(words: PromptWords, tool: ToolSpec) -> list[Example]:
+    arguments = sample_arguments(tool.parameters, words.examples.samples)
     if arguments is None:
         return []
-    spelled = {
-        name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        for name, value in arguments.items()
-    }
-    listed = (fill(said.argument, {"name": n, "value": value}) for n, value in spelled.items())
+    listed = (words.text("generic.argument", name=n, value=v) for n, v in arguments.items())
     values = {"name": tool.name, "arguments": ", ".join(listed)}
-    questions = said.questions if arguments else (said.question_without_arguments,)
-    answer = fill(said.answer, values)
+    whole = {
+        "observation": words.texts["generic.observation"],
+        "answer": words.text("generic.answer", name=tool.name),
+    }
+    kinds = ("question", "again") if arguments else ("question_without_arguments",)
     return [
-        _ShownCall(fill(question, values), tool.name, arguments, said.observation, answer)
-        for question in questions
+        Example(words.text(f"generic.{kind}", **values), tool.name, arguments, **whole)
+        for kind in kinds
     ]
 
 

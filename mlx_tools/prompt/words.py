@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, get_args
 
+import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import ConfigError, ErrorCode
@@ -72,31 +74,34 @@ _RESULT_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """The same of ``result.toml``."""
 
+_GENERIC_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("generic.question", "generic.again"), ("arguments", "name")),
+    "generic.question_without_arguments": ("name",),
+    "generic.argument": ("name", "value"),
+    "generic.observation": (),
+}
+"""The same of ``examples.toml``, for a tool without examples of its own."""
 
-class Example(Struct, frozen=True):
-    """A natural example of one tool: used where its arguments fit the tool's schema.
 
-    With an ``observation`` it is shown to its end, and ``answer`` is that end.
-    """
+class Example(Struct, frozen=True, forbid_unknown_fields=True):
+    """A question and its answer, or the call that it asks for: that is shown where its arguments
+    fit the tool's schema, and with an ``observation`` to its end, the ``answer``."""
 
     question: str
-    arguments: Mapping[str, Any]
+    name: str = ""
+    arguments: dict[str, Any] = {}
     observation: str | None = None
     answer: str = ""
 
 
 class ExampleWords(Struct, frozen=True):
-    """The words of the examples; see ``prompts/examples.toml``."""
+    """The examples of ``prompts/examples.toml``: questions that need no tool, calls by tool, calls
+    of tools that nobody has, and what arguments are filled with."""
 
-    direct: tuple[tuple[str, str], ...]
-    questions: tuple[str, ...]
-    question_without_arguments: str
-    argument: str
-    observation: str
-    answer: str
-    samples: Mapping[str, str]
-    tools: Mapping[str, tuple[Example, ...]]
-    foreign: tuple[tuple[str, Example], ...] = ()
+    direct: tuple[Example, ...]
+    tools: dict[str, tuple[Example, ...]]
+    foreign: tuple[Example, ...]
+    samples: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,104 +182,88 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
     def whole(file: str) -> str:
         return _checked(file, texts[file].strip())
 
-    messages = _Table.parse(MESSAGES, texts)
-    errors = messages.table("errors")
-    errors.refuse_others(CODES)
-    result = _Table.parse(RESULT, texts)
-    result.refuse_others([*_RESULT_TEXTS])
-    corrections = {}
-    for key in ("corrections", "native_corrections"):
-        table = messages.table(key)
-        table.refuse_others(CODES)
-        corrections[key] = {code: table.text(code) for code in table.values}
+    messages, result, examples = (_table(file, texts) for file in (MESSAGES, RESULT, EXAMPLES))
+    known = {f"{kind}.{code}" for kind in _BY_CODE for code in CODES}
+    _refuse_others(MESSAGES, [key for key in messages if key.partition(".")[0] in _BY_CODE], known)
+    _refuse_others(RESULT, result, _RESULT_TEXTS)
+    by_code = {}
+    for kind, optional in _BY_CODE.items():
+        codes = [one for one in CODES if kind == "errors" or f"{kind}.{one}" in messages]
+        said = _texts(MESSAGES, messages, {f"{kind}.{one}": () for one in codes}, optional)
+        by_code[kind] = dict(zip(codes, said.values(), strict=True))
+    told = _texts(RESULT, result, _RESULT_TEXTS)
     return PromptWords(
         persona=whole(PERSONA),
         response_modes={mode: whole(file) for mode, file in _MODES.items()},
         protocols={style: whole(file) for style, file in _PROTOCOLS.items()},
-        texts={key: messages.text(key, placeholders) for key, placeholders in _TEXTS.items()}
-        | {f"result.{key}": result.text(key, named) for key, named in _RESULT_TEXTS.items()},
-        errors={code: errors.text(code, optional=("name", "reason")) for code in CODES},
-        examples=_examples(_Table.parse(EXAMPLES, texts)),
-        **corrections,
+        texts=_texts(MESSAGES, messages, _TEXTS)
+        | _texts(EXAMPLES, examples, _GENERIC_TEXTS)
+        | _texts(EXAMPLES, examples, {"generic.answer": ()}, ("name",))
+        | {f"result.{key}": text for key, text in told.items()},
+        examples=_examples(texts[EXAMPLES]),
+        **by_code,
     )
 
 
-def _examples(table: _Table) -> ExampleWords:
-    samples, tools = table.table("samples"), table.table("tools")
-    return ExampleWords(
-        direct=tuple((one.text("question"), one.text("answer")) for one in table.array("direct")),
-        questions=tuple(
-            table.text(f"generic.{key}", ("arguments", "name")) for key in ("question", "again")
-        ),
-        question_without_arguments=table.text("generic.question_without_arguments", ("name",)),
-        argument=table.text("generic.argument", ("name", "value")),
-        observation=table.text("generic.observation"),
-        answer=table.text("generic.answer", optional=("name",)),
-        samples={key: samples.text(key) for key in samples.values},
-        tools={name: tuple(map(_example, tools.array(name))) for name in tools.values},
-        foreign=tuple((one.text("name"), _example(one)) for one in table.array("foreign")),
-    )
+_BY_CODE: Final[Mapping[str, tuple[str, ...]]] = {
+    "errors": ("name", "reason"),
+    "corrections": (),
+    "native_corrections": (),
+}
+"""Tables of ``messages.toml`` whose keys are error codes, each with what its texts may hold."""
 
 
-def _example(table: _Table) -> Example:
-    shown = "observation" in table.values or "answer" in table.values
-    return Example(
-        question=table.text("question"),
-        arguments=table.table("arguments").values,
-        observation=table.text("observation") if shown else None,
-        answer=table.text("answer") if shown else "",
-    )
+def _table(file: str, texts: Mapping[str, str]) -> dict[str, Any]:
+    """What a TOML file holds; what stands in a table by ``table.key``."""
+    import tomllib
+
+    try:
+        tables = tomllib.loads(texts[file])
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"prompts/{file} is not TOML: {error}") from None
+    found = {}
+    for name, value in tables.items():
+        if isinstance(value, dict):
+            found |= {f"{name}.{key}": one for key, one in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
-class _Table(Struct, frozen=True):
-    """A table of a TOML file, which knows where it stands."""
+def _refuse_others(file: str, keys: Iterable[str], known: Collection[str]) -> None:
+    if unknown := sorted(set(keys).difference(known)):
+        raise ConfigError(
+            f"prompts/{file} has the unknown key {unknown[0]}",
+            hint=f"known are {', '.join(sorted(known))}",
+        )
 
-    file: str
-    path: str
-    values: Mapping[str, Any]
 
-    @classmethod
-    def parse(cls, file: str, texts: Mapping[str, str]) -> _Table:
-        import tomllib
+def _texts(
+    file: str,
+    values: Mapping[str, Any],
+    wanted: Mapping[str, tuple[str, ...]],
+    optional: Collection[str] = (),
+) -> dict[str, str]:
+    """The texts under the ``wanted`` keys, each with the placeholders that it must hold."""
+    for key in wanted:
+        if not isinstance(values.get(key), str):
+            fault = "needs a text for" if key in values else "lacks the key"
+            raise ConfigError(f"prompts/{file} {fault} {key}")
+    return {
+        key: _checked(f"{file}, {key}", values[key], required, optional)
+        for key, required in wanted.items()
+    }
 
-        try:
-            return cls(file, "", tomllib.loads(texts[file]))
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"prompts/{file} is not TOML: {error}") from None
 
-    def table(self, key: str) -> _Table:
-        return _Table(self.file, f"{self.path}{key}.", self._get(key, dict, "a table"))
-
-    def array(self, key: str) -> list[_Table]:
-        """The tables of an array, which know their number."""
-        tables = self._get(key, list, "tables ([[...]])")
-        path = f"{self.path}{key}"
-        if not all(isinstance(table, dict) for table in tables):
-            raise ConfigError(f"prompts/{self.file} needs tables ([[...]]) for {path}")
-        return [_Table(self.file, f"{path}[{n}].", one) for n, one in enumerate(tables)]
-
-    def text(self, key: str, required: Collection[str] = (), optional: Collection[str] = ()) -> str:
-        """A text, by its key or ``table.key``, that holds the placeholders ``required``."""
-        above, _, own = key.rpartition(".")
-        if above:
-            return self.table(above).text(own, required, optional)
-        where = f"{self.file}, {self.path}{key}"
-        return _checked(where, self._get(key, str, "a text"), required, optional)
-
-    def refuse_others(self, known: Sequence[str]) -> None:
-        """Raises `ConfigError` where there is another key than these."""
-        if unknown := sorted(set(self.values) - set(known)):
-            raise ConfigError(
-                f"prompts/{self.file} has the unknown key {self.path}{unknown[0]}",
-                hint=f"known are {', '.join(known)}",
-            )
-
-    def _get(self, key: str, kind: type[Any], what: str) -> Any:
-        value = self.values.get(key)
-        if not isinstance(value, kind):
-            fault = "lacks the key" if value is None else f"needs {what} for"
-            raise ConfigError(f"prompts/{self.file} {fault} {self.path}{key}")
-        return value
+def _examples(text: str) -> ExampleWords:
+    try:
+        found = msgspec.toml.decode(text, type=ExampleWords)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"prompts/{EXAMPLES}: {error}") from None
+    for one in (*found.direct, *found.foreign, *chain.from_iterable(found.tools.values())):
+        for said in (one.question, one.observation or "", one.answer):
+            _checked(f"{EXAMPLES}, {one.question}", said)
+    return found
 
 
 def _checked(

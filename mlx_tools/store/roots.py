@@ -22,6 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
+from mlx_tools.policy import parts_reached
 
 MAX_PATH_CHARS: Final = 4096
 
@@ -120,37 +121,15 @@ class PathPatterns:
 
     def fit(self, parts: Sequence[str]) -> bool:
         """True where the path may be seen."""
-        ends = (len(one) in _reached(_comparable(parts), one) for one in self._patterns)
+        names = _comparable(parts)
+        ends = (len(one) in parts_reached(names, one) for one in self._patterns)
         return not self._patterns or any(ends)
 
     def lead_on(self, parts: Sequence[str]) -> bool:
         """True where something below the path may be seen."""
-        more = (
-            min(_reached(_comparable(parts), p), default=len(p)) < len(p) for p in self._patterns
-        )
+        names = _comparable(parts)
+        more = (min(parts_reached(names, p), default=len(p)) < len(p) for p in self._patterns)
         return not self._patterns or any(more)
-
-
-def _reached(parts: Sequence[str], pattern: Sequence[str]) -> set[int]:
-    """How much of the pattern these names may have used up: each way to read ``**`` at once, so
-    that no pattern takes more than linear time."""
-
-    def opened(places: Iterable[int]) -> set[int]:
-        found = set(places)
-        for place in range(len(pattern)):
-            if place in found and pattern[place] == "**":
-                found.add(place + 1)
-        return found
-
-    places = opened({0})
-    for name in parts:
-        left = (place for place in places if place < len(pattern))
-        places = opened(
-            place if pattern[place] == "**" else place + 1
-            for place in left
-            if pattern[place] == "**" or fnmatchcase(name, pattern[place])
-        )
-    return places
 
 
 class Root:

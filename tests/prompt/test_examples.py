@@ -40,7 +40,7 @@ IMPOSSIBLE = {
 }
 
 
-FOREIGN = {name for name, _ in WORDS.examples.foreign} - {"weather"}
+FOREIGN = {one.name for one in WORDS.examples.foreign} - {"weather"}
 """The tools that are shown and nobody has; one bears the name of a tool of these tests."""
 
 

@@ -76,7 +76,7 @@ def test_a_missing_file_is_named(name: str) -> None:
         ("messages.toml", "[turns]", "[trun]", "lacks the key turns"),
         ("messages.toml", "[turns]", "[turns", "messages.toml is not TOML"),
         ("messages.toml", "dry_run =", "dry_run = 7 #", "needs a text for errors.dry_run"),
-        ("examples.toml", "[samples]", "[smaples]", "lacks the key samples"),
+        ("examples.toml", "[samples]", "[smaples]", "examples.toml: .*`samples`"),
         ("examples.toml", "{{arguments}}", "x", "{{arguments}} is missing"),
         ("persona.txt", "You", "You, {{name}},", "persona.txt: .*{{name}} is unknown"),
         ("protocol-xml.txt", "NAME", "{{tool}}", "protocol-xml.txt: .*{{tool}} is unknown"),
