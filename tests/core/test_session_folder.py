@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.errors import TranscriptError, UsageError
+from mlx_tools.controller.outputs import shorten
+from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
+from mlx_tools.store.access_list import UsedFile
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_list import standing_of
 from mlx_tools.store.transcript import TranscriptFile, encode
@@ -28,10 +32,12 @@ from mlx_tools.transcript.records import (
     StoppedRecord,
     UserRecord,
 )
+from tests.core.full_disk import file_size_limit
 from tests.core.records import RECORDS
 from tests.core.sessions import completion, header, open_session, ran, settle
 
 ASKED = UserRecord(content="what?")
+YES = ApprovalRecord(call="c1", approved=True, digest="d")
 
 
 def write(folder: Path, session: str, *records: Record, tail: bytes = b"") -> Path:
@@ -49,9 +55,9 @@ def write(folder: Path, session: str, *records: Record, tail: bytes = b"") -> Pa
 class Run:
     """A session, and the records that it has folded."""
 
-    def __init__(self, **more: Any) -> None:
-        self.session = open_session(**more)
-        self.records: list[Record] = [header(**more)]
+    def __init__(self) -> None:
+        self.session = open_session()
+        self.records: list[Record] = [header()]
 
     def apply(self, *records: Record) -> Run:
         for record in records:
@@ -65,44 +71,41 @@ class Run:
         return self
 
 
+MADE = CallRecord(turn=0, call="c1", name="look", arguments={})
+ALLOWED = DecisionRecord(call="c1", decision="allow", rule="r", reason="")
+SEEN = ObservationRecord(call="c1", name="look", content="")
+STARTED = ExecutionRecord(call="c1", mutates=True)
+
+
 @pytest.mark.parametrize(
-    ("run", "expected"),
+    ("records", "state", "in_doubt"),
     [
-        (Run(), "empty"),
-        (Run().apply(ASKED), "interrupted"),
-        (Run().apply(ASKED, completion(1, call("look"))), "interrupted"),
-        (Run().apply(ASKED).say(call("look", x=1)), "interrupted"),
-        (Run().apply(ASKED).say('{"type":"tool_call"'), "interrupted"),
-        (Run().apply(ASKED).say(answer()), "answered"),
-        (Run().apply(ASKED, StoppedRecord(reason="total_timeout")), "stopped"),
+        (Run().records, "empty", ()),
+        (Run().apply(ASKED).records, "interrupted", ()),
+        (Run().apply(ASKED, completion(1, call("look"))).records, "interrupted", ()),
+        (Run().apply(ASKED).say(call("look", x=1)).records, "interrupted", ()),
+        (Run().apply(ASKED).say('{"type":"tool_call"').records, "interrupted", ()),
+        (Run().apply(ASKED).say(answer()).records, "answered", ()),
+        (Run().apply(ASKED, StoppedRecord(reason="total_timeout")).records, "stopped", ()),
+        # calls without a model
+        ([header(), MADE], "interrupted", ()),
+        ([header(), MADE, replace(ALLOWED, decision="ask")], "stopped", ()),
+        ([header(), MADE, ALLOWED, SEEN], "answered", ()),
+        # one that was started and can change things is in doubt until it is decided
+        ([*Run().apply(ASKED).say(call("write", x=1)).records, STARTED], "interrupted", ("c1",)),
+        ([header(), ASKED, STARTED, StoppedRecord(reason="interrupted")], "stopped", ("c1",)),
+        ([header(), ASKED, STARTED, YES], "interrupted", ()),
+        ([header(), ASKED, STARTED, YES, STARTED], "interrupted", ("c1",)),
+        ([header(), ASKED, STARTED, YES, STARTED, SEEN], "interrupted", ()),
     ],
 )
-def test_the_standing_follows_the_session(run: Run, expected: str) -> None:
-    assert standing_of(run.records).state == expected
-
-
-def test_a_call_that_was_started_and_can_change_things_is_in_doubt_until_it_is_decided() -> None:
-    run = Run().apply(ASKED).say(call("write", x=1))
-    records = run.apply(ExecutionRecord(call="c1", mutates=True)).records
-    assert standing_of(records).in_doubt == ("c1",)
-    stopped = standing_of([*records, StoppedRecord(reason="interrupted")])
-    assert stopped.state == "stopped" and not stopped.ended
-    again = ApprovalRecord(call="c1", approved=True, digest="d")
-    assert standing_of([*records, again]).in_doubt == ()
-    assert standing_of([*records, again, records[-1]]).in_doubt == ("c1",)
-    seen = ObservationRecord(call="c1", name="write", content="")
-    assert standing_of([*records, again, records[-1], seen]).in_doubt == ()
-
-
-def test_a_call_without_a_model_stands_too() -> None:
-    made = CallRecord(turn=0, call="c1", name="look", arguments={})
-    asks = DecisionRecord(call="c1", decision="ask", rule="r", reason="")
-    seen = ObservationRecord(call="c1", name="look", content="")
-    head = header()
-    assert standing_of([head, made]).state == "interrupted"
-    assert standing_of([head, made, asks]).state == "stopped"
-    ended = standing_of([head, made, replace(asks, decision="allow"), seen])
-    assert (ended.state, ended.first_call) == ("answered", "look")
+def test_the_standing_follows_the_session(
+    records: list[Record], state: str, in_doubt: tuple[str, ...]
+) -> None:
+    found = standing_of(records)
+    assert (found.state, found.in_doubt) == (state, in_doubt)
+    assert found.ended == (state in ("answered", "stopped", "empty") and not in_doubt)
+    assert found.first_call == ("look" if MADE in records else found.first_call)
 
 
 @given(st.lists(RECORDS, max_size=8))
@@ -171,13 +174,6 @@ def test_only_real_folders_with_an_ids_name_are_sessions(tmp_path: Path) -> None
     assert TranscriptStore(tmp_path / "missing").ids() == []
 
 
-@pytest.fixture
-def three(tmp_path: Path) -> TranscriptStore:
-    for name in ("20260101-000000-aa", "20260102-000000-ab", "20260102-000000-cd"):
-        write(tmp_path, name, header())
-    return TranscriptStore(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("given_id", "found"),
     [
@@ -185,21 +181,20 @@ def three(tmp_path: Path) -> TranscriptStore:
         ("20260101", "20260101-000000-aa"),
         ("20260102-000000-a", "20260102-000000-ab"),
         ("20260102-000000-cd", "20260102-000000-cd"),
+        *((one, None) for one in ("", ".", "..", "../x", "/etc", "2026", "20260102", "x", "*")),
+        *((one, None) for one in ("\0", "last/..", "a" * 9999)),
     ],
 )
-def test_an_id_may_be_its_beginning_or_last(
-    three: TranscriptStore, given_id: str, found: str
+def test_an_id_may_be_its_beginning_or_last_and_means_one_session(
+    tmp_path: Path, given_id: str, found: str | None
 ) -> None:
-    assert three.find(given_id) == found
-
-
-@pytest.mark.parametrize(
-    "given_id",
-    ["", ".", "..", "../x", "/etc", "2026", "20260102", "x", "*", "\0", "last/..", "a" * 9999],
-)
-def test_an_id_that_means_none_or_several_is_refused(three: TranscriptStore, given_id: str) -> None:
+    for name in ("20260101-000000-aa", "20260102-000000-ab", "20260102-000000-cd"):
+        write(tmp_path, name, header())
+    if found is not None:
+        assert TranscriptStore(tmp_path).find(given_id) == found
+        return
     with pytest.raises(UsageError):
-        three.find(given_id)
+        TranscriptStore(tmp_path).find(given_id)
 
 
 # --- removing -----------------------------------------------------------------------------------
@@ -243,3 +238,65 @@ def test_what_a_removal_left_behind_is_swept(tmp_path: Path) -> None:
     assert folder.ids() == []
     folder.sweep()
     assert list(tmp_path.iterdir()) == []
+
+
+# --- what is written beside -----------------------------------------------------------------------
+
+
+def test_a_session_has_a_folder_of_its_own_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    store = TranscriptStore(tmp_path / "sessions")
+    first, second = store.create(), store.create()
+    assert first.session != second.session
+    assert first.path is not None
+    folder = Path(first.path).parent
+    assert folder.name == first.session
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o700
+    assert first.artifacts is not None
+    key = first.artifacts.put("old")
+    os.utime(first.artifacts.kept.folder / key, (0, 0))  # type: ignore[attr-defined]
+    third = store.create()  # which removes what expired in older ones
+    assert first.artifacts.get(key) is None
+    for files in (first, second, third):
+        files.transcript.close()
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "sessions").write_text("a file stands here")
+    with pytest.raises(TranscriptError, match="no session can be kept"):
+        TranscriptStore(tmp_path / "sessions").create()
+
+
+def test_the_approval_key_is_made_once_even_by_many_at_once(tmp_path: Path) -> None:
+    store = TranscriptStore(tmp_path / "sessions")
+    with ThreadPoolExecutor(8) as pool:
+        keys = set(pool.map(lambda _: TranscriptStore(store.folder).secret, range(32)))
+    assert len(keys) == 1
+    assert len(keys.pop()) == 32
+    assert stat.S_IMODE((store.folder / "secret").stat().st_mode) == 0o600
+    assert [p.name for p in store.folder.iterdir()] == ["secret"]
+
+
+def test_an_approval_on_a_full_disk_or_behind_one_cut_off_is_used_up_once(tmp_path: Path) -> None:
+    used, digest = UsedFile(tmp_path / "used"), "d" * 64
+    assert used.take("other")
+    with file_size_limit(20), pytest.raises(StorageError, match="nothing was run"):
+        used.take(digest)
+    assert (tmp_path / "used").read_text() == "other\n"
+    assert [used.take(digest), used.take(digest)] == [True, False]
+    (tmp_path / "used").write_text("ddd")
+    assert [used.take("e" * 64), used.take("e" * 64)] == [True, False]
+
+
+@given(st.text(min_size=30, max_size=300), st.integers(1, 100))
+def test_a_shortened_text_keeps_its_head_and_tail_and_its_limit(text: str, limit: int) -> None:
+    short = shorten(text, limit, lambda n, start: f"[{n} left out]")
+    assert len(short) <= limit
+    if len(text) <= limit:
+        assert short == text
+    elif "left out]" in short and "left out]" not in text:
+        before, _, tail = short.partition(" left out]")
+        head = before[: before.rindex("[")]  # the text may hold brackets of its own
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert f"[{len(text) - len(head) - len(tail)} left out]" in short

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlx_tools.errors import ErrorCode, UsageError
+from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects, ToolSpec, replace
 from mlx_tools.policy import (
     PRESETS,
@@ -22,7 +22,6 @@ from mlx_tools.policy import (
     exceeded,
     first_match,
     may_stand,
-    restriction,
 )
 
 READ: Effects = frozenset(("read",))
@@ -44,201 +43,148 @@ FORECAST = ToolSpec("forecast", effects=READ, plugin="weather")
 SPECS = (LOOK, CHANGE, FETCH, UNDECLARED, CAREFUL, CALCULATOR, FILES, FORECAST)
 
 Runs = Literal["freely", "with_approval"]
+ALL = Policy(allow=["*"])
+ASKING = Policy(allow=["*"], ask=["*"])
+ANY: Effects = frozenset(ALL_EFFECTS)
+PRESET = Policy(preset="readonly_basic")
 
 
-def verdict(
+def made(
     policy: Policy,
     spec: ToolSpec | None,
     arguments: Mapping[str, Any] | None = None,
     *,
     runs: Runs = "freely",
     echoed: bool = False,
-    disabled_reason: str | None = None,
     **facts: Any,
-) -> tuple[str, ErrorCode | None]:
+) -> Decision:
     name = spec.name if spec is not None else "nothing"
-    decision = decide(
-        policy,
-        spec,
-        name,
-        arguments or {},
-        runs=runs,
-        echoed=echoed,
-        disabled_reason=disabled_reason,
-        facts=Facts(**facts),
-    )
-    assert decision.reason
-    assert decision.rule
-    return decision.decision, decision.code
+    given = Facts(**facts)
+    decision = decide(policy, spec, name, arguments or {}, runs=runs, echoed=echoed, facts=given)
+    assert decision.reason and decision.rule
+    return decision
+
+
+def raising(arguments: Mapping[str, Any]) -> Effects:
+    raise KeyError("operation")
+
+
+def after_read(said: Any) -> Policy:
+    return Policy(allow=["*"], network_after_read=said)
+
+
+UNTOLD = ToolSpec("file_access", effects=raising)
+DENIED, SURE = {"operation": "write"}, {"operation": "read"}
+UNCLEAN: dict[str, Any] = {"runs": "with_approval"}
+CONSENT: dict[str, Any] = {"consented": ANY}
+
+
+@pytest.mark.parametrize(
+    ("policy", "spec", "given", "decision", "said"),
+    [
+        (ALL, None, {}, "deny", "unknown_tool"),
+        (Policy(allow=["plugin:*"]), LOOK, {}, "deny", "not_allowed"),
+        # effects
+        (PRESET, FILES, {"arguments": SURE}, "allow", "preset readonly_basic"),
+        (PRESET, FILES, {"arguments": DENIED}, "deny", "not_allowed"),
+        (Policy(preset="readonly_files"), UNTOLD, {}, "deny", "not_allowed"),
+        (ALL, FETCH, {}, "allow", "allow *"),
+        (ALL, UNDECLARED, {}, "ask", "ask_effects execute, write"),
+        (Policy(allow=["*"], ask_effects=()), UNDECLARED, {}, "allow", "allow *"),
+        (Policy(allow=["*"], ask_effects=()), CHANGE, UNCLEAN, "ask", "unclean"),
+        (Policy(allow=["*"], ask_effects=["network"]), FETCH, {}, "ask", "ask_effects network"),
+        (Policy(allow=["*"], ask_effects=["execute"]), CHANGE, {}, "allow", "allow *"),
+        # the call itself
+        (Policy(allow=["change"]), CHANGE, UNCLEAN, "ask", "requires_confirmation"),
+        (ALL, LOOK, {"echoed": True}, "ask", "echoed"),
+        (ALL, LOOK, {**UNCLEAN, "echoed": True}, "ask", "echoed"),
+        (ALL, CHANGE, {**UNCLEAN, "echoed": True}, "deny", "echoed_call"),
+        # the tool's own wish, and the list of those that ask
+        (ALL, CAREFUL, {}, "ask", "needs_approval"),
+        (Policy(allow=["*"], ask=["lo*"]), LOOK, {}, "ask", "ask lo*"),
+        (Policy(allow=["*"], ask=["careful"]), CAREFUL, {}, "ask", "ask careful"),
+        # a dry run
+        *(
+            (Policy(allow=["*"], dry_run=True), spec, given, "deny", "dry_run")
+            for spec in (CHANGE, UNDECLARED, FETCH)
+            for given in ({}, UNCLEAN)
+        ),
+        # the network after a private read
+        *(
+            (after_read(said), FETCH, {"private_read": True}, said, said)
+            for said in ("allow", "ask", "deny")
+        ),
+        (after_read("deny"), FETCH, {}, "allow", "allow *"),
+        (after_read("deny"), LOOK, {"private_read": True}, "allow", "allow *"),
+        (
+            *(after_read("ask").narrowed_by(after_read("deny")), FETCH, {"private_read": True}),
+            *("deny", "network_after_read"),
+        ),
+        # a standing consent: for what would have been asked, no more effects, nothing suspect
+        (ALL, CAREFUL, {"consented": READ}, "allow", "session_consent"),
+        (ALL, LOOK, {"consented": READ}, "allow", "allow *"),
+        (ASKING, FILES, {"arguments": SURE, "consented": READ}, "allow", "session_consent"),
+        (ASKING, FILES, {"arguments": DENIED, "consented": READ}, "ask", "ask *"),
+        (ASKING, FILES, {"arguments": DENIED, "consented": frozenset()}, "ask", "ask *"),
+        (ASKING, CHANGE, {**CONSENT, **UNCLEAN}, "ask", "unclean"),
+        (after_read("ask"), FETCH, {**CONSENT, "private_read": True}, "ask", "network_after_read"),
+        (ASKING, LOOK, {**CONSENT, "echoed": True}, "ask", "echoed"),
+        (Policy(ask=["look"]), LOOK, CONSENT, "deny", "not_allowed"),
+        (ALL, FETCH, {**CONSENT, "secrets": ("x",)}, "deny", "secret"),
+        (ALL, CHANGE, {**CONSENT, "placeholder": True}, "deny", "placeholder"),
+        (ALL, CHANGE, {**CONSENT, "echoed": True}, "deny", "echoed_call"),
+        (Policy(allow=["*"], ask=["*"], dry_run=True), LOOK, CONSENT, "deny", "dry_run"),
+    ],
+)
+def test_a_call_is_decided_on_by_what_it_may_do_and_what_is_known_of_it(
+    policy: Policy, spec: ToolSpec | None, given: dict[str, Any], decision: str, said: str
+) -> None:
+    found = made(policy, spec, **given)
+    assert found.decision == decision
+    assert said in (found.rule, found.code, decision)
 
 
 def test_the_empty_policy_denies_everything() -> None:
     for spec in SPECS:
         for policy in (Policy(), Policy(ask=["*"]), Policy(dry_run=True)):
-            assert verdict(policy, spec) == ("deny", "not_allowed")
-    assert verdict(Policy(allow=["plugin:*"]), LOOK) == ("deny", "not_allowed")
-    assert verdict(Policy(allow=["*"]), None) == ("deny", "unknown_tool")
-
-
-@pytest.mark.parametrize("allow", ["loo", "Look", "look_", "lookup", "plugin:look", "ook"])
-def test_a_name_means_itself_alone(allow: str) -> None:
-    assert verdict(Policy(allow=[allow]), LOOK) == ("deny", "not_allowed")
+            assert made(policy, spec).code == "not_allowed"
 
 
 @pytest.mark.parametrize(
-    ("pattern", "meant"),
+    ("pattern", "spec", "meant"),
     [
-        ("plugin:weather", True),
-        ("plugin:weather/forecast", True),
-        ("plugin:weather/fore*", True),
-        ("plugin:w*", True),
-        ("plugin:weather/history", False),
-        ("plugin:other", False),
-        ("plugin:other/forecast", False),
-        ("weather", False),
-        ("weather/forecast", None),
+        *((name, LOOK, False) for name in ("loo", "Look", "look_", "lookup", "plugin:look", "ook")),
+        *((name, FORECAST, True) for name in ("plugin:weather", "plugin:w*", "plugin:weather/f*")),
+        ("plugin:weather/forecast", FORECAST, True),
+        *((f"plugin:{name}", FORECAST, False) for name in ("weather/history", "o", "o/forecast")),
+        ("weather", FORECAST, False),
     ],
 )
-def test_a_plugin_is_named_with_its_prefix(pattern: str, meant: bool | None) -> None:
-    if meant is None:
-        with pytest.raises(UsageError, match="cannot name a tool"):
-            Policy(allow=[pattern])
-        return
-    assert verdict(Policy(allow=[pattern]), FORECAST)[0] == ("allow" if meant else "deny")
-    assert verdict(Policy(allow=["*"], deny=[pattern]), FORECAST)[0] == (
-        "deny" if meant else "allow"
-    )
+def test_a_name_means_itself_alone_and_a_plugin_is_named_with_its_prefix(
+    pattern: str, spec: ToolSpec, meant: bool
+) -> None:
+    assert made(Policy(allow=[pattern]), spec).decision == ("allow" if meant else "deny")
+    denying = Policy(allow=["*"], deny=[pattern])
+    assert made(denying, spec).decision == ("deny" if meant else "allow")
 
 
 def test_a_name_denied_is_denied_under_the_name_that_was_called() -> None:
     policy = Policy(allow=["look"], deny=["lookAlias"])
-    decision = decide(policy, LOOK, "lookAlias", {}, runs="freely")
-    assert decision.decision == "deny"
+    assert decide(policy, LOOK, "lookAlias", {}, runs="freely").decision == "deny"
 
 
-def test_a_preset_admits_a_tool_for_its_read_only_calls_alone() -> None:
-    policy = Policy(preset="readonly_basic")
-    assert verdict(policy, FILES, {"operation": "read"}) == ("allow", None)
-    assert verdict(policy, FILES, {"operation": "write"}) == ("deny", "not_allowed")
-
-
-def test_effects_that_cannot_be_told_are_all_effects() -> None:
-    def raises(arguments: Mapping[str, Any]) -> Effects:
-        raise KeyError("operation")
-
-    spec = ToolSpec("file_access", effects=raises)
-    assert verdict(Policy(preset="readonly_files"), spec) == ("deny", "not_allowed")
-
-
-def test_which_effects_ask_is_said_by_the_policy_alone() -> None:
+def test_a_narrower_policy_asks_again_and_what_lets_a_call_through_is_said() -> None:
     silent = Policy(allow=["*"], ask_effects=())
-    made = decide(silent, CHANGE, "change", {}, runs="freely")
-    assert made.decision == "allow" and "to write unasked" in made.reason
-    assert verdict(silent, UNDECLARED) == ("allow", None)
-    assert verdict(silent, CHANGE, runs="with_approval")[0] == "ask"
-    careful = Policy(allow=["*"], ask_effects=["network", "write", "execute"])
-    assert verdict(careful, FETCH)[0] == "ask" and verdict(ALL, FETCH)[0] == "allow"
-    assert verdict(Policy(allow=["*"], ask_effects=["execute"]), CHANGE)[0] == "allow"
-    assert verdict(silent.narrowed_by(Policy(allow=["*"])), CHANGE)[0] == "ask"
-    assert verdict(silent.narrowed_by(restriction(dry_run=False)), CHANGE)[0] == "allow"
-    asking = decide(ALL, UNDECLARED, "undeclared", {}, runs="freely")
-    assert asking.rule == "ask_effects execute, write"
+    assert "to write unasked" in made(silent, CHANGE).reason
+    assert made(silent.narrowed_by(ALL), CHANGE).decision == "ask"
+    assert asks(Policy(allow=["*"], ask=["look"]), LOOK) and not asks(ALL, LOOK)
 
 
 def test_a_standing_yes_answers_for_effects_and_the_tool_and_for_nothing_else() -> None:
     policy = Policy(allow=["*"], ask=["change"])
-    assert may_stand(rule_of(policy, CAREFUL)) and may_stand(rule_of(policy, UNDECLARED))
-    assert not may_stand(rule_of(policy, CHANGE))
-    assert not may_stand(rule_of(policy, LOOK)) and rule_of(policy, LOOK) == "allow *"
-    both = Policy(allow=["*"], ask=["careful"])
-    assert rule_of(both, CAREFUL) == "ask careful"
-    unclean = decide(ALL, CHANGE, "change", {}, runs="with_approval")
-    assert (unclean.decision, may_stand(unclean.rule)) == ("ask", False)
-
-
-def test_a_call_that_was_not_written_cleanly_is_asked_about() -> None:
-    assert verdict(Policy(allow=["change"]), CHANGE, runs="with_approval") == (
-        "ask",
-        "requires_confirmation",
-    )
-
-
-def test_an_echoed_call_is_asked_about_or_refused_where_it_can_change_things() -> None:
-    policy = Policy(allow=["*"])
-    assert verdict(policy, LOOK, runs="with_approval", echoed=True)[0] == "ask"
-    assert verdict(policy, LOOK, echoed=True)[0] == "ask"
-    assert verdict(policy, CHANGE, runs="with_approval", echoed=True) == ("deny", "echoed_call")
-
-
-def test_a_tool_that_needs_approval_and_one_on_the_ask_list_are_asked_about() -> None:
-    assert verdict(Policy(allow=["*"]), CAREFUL)[0] == "ask"
-    assert verdict(Policy(allow=["*"], ask=["lo*"]), LOOK)[0] == "ask"
-    assert asks(Policy(allow=["*"], ask=["look"]), LOOK)
-    assert not asks(Policy(allow=["*"]), LOOK)
-
-
-@pytest.mark.parametrize("spec", [CHANGE, UNDECLARED, FETCH])
-def test_a_dry_run_lets_nothing_run_that_can_change_things_or_use_the_network(
-    spec: ToolSpec,
-) -> None:
-    policy = Policy(allow=["*"], dry_run=True)
-    assert verdict(policy, spec) == ("deny", "dry_run")
-    assert verdict(policy, spec, runs="with_approval") == ("deny", "dry_run")
-
-
-# --- what else is known of a call ---
-
-ALL = Policy(allow=["*"])
-ALL_OF_IT = frozenset(ALL_EFFECTS)
-
-
-def rule_of(policy: Policy, spec: ToolSpec, *, runs: Runs = "freely", **facts: Any) -> str:
-    return decide(policy, spec, spec.name, {}, runs=runs, facts=Facts(**facts)).rule
-
-
-@pytest.mark.parametrize(
-    ("said", "decided"), [("allow", "allow"), ("ask", "ask"), ("deny", "deny")]
-)
-def test_the_network_after_a_private_read_is_as_the_policy_says(said: Any, decided: str) -> None:
-    policy = Policy(allow=["*"], network_after_read=said)
-    assert verdict(policy, FETCH, private_read=True)[0] == decided
-    assert verdict(policy, FETCH, private_read=False)[0] == "allow"
-    assert verdict(policy, LOOK, private_read=True)[0] == "allow"
-    both = policy.narrowed_by(Policy(allow=["*"], network_after_read="ask"))
-    assert verdict(both, FETCH, private_read=True)[0] == ("ask" if said != "deny" else "deny")
-
-
-def test_a_standing_consent_answers_what_would_have_been_asked() -> None:
-    careful = ToolSpec("careful", effects=READ, needs_approval=True)
-    assert rule_of(ALL, careful, consented=READ) == "session_consent"
-    assert verdict(ALL, careful, consented=READ) == ("allow", None)
-    asking = Policy(allow=["*"], ask=["change"])
-    assert verdict(asking, CHANGE, consented=WRITE) == ("allow", None)
-    assert rule_of(asking, LOOK, consented=READ) == "allow *"  # nothing was to be asked
-
-
-def test_a_standing_consent_covers_no_more_effects_than_it_was_given_for() -> None:
-    asking = Policy(allow=["*"], ask=["*"])
-    assert verdict(asking, FILES, {"operation": "read"}, consented=READ)[0] == "allow"
-    assert verdict(asking, FILES, {"operation": "write"}, consented=READ)[0] == "ask"
-    assert verdict(asking, FILES, {"operation": "write"}, consented=frozenset())[0] == "ask"
-
-
-def test_a_standing_consent_covers_no_suspect_call() -> None:
-    asking = Policy(allow=["*"], ask=["*"], network_after_read="ask")
-    assert rule_of(asking, CHANGE, runs="with_approval", consented=ALL_OF_IT) == "unclean"
-    assert rule_of(asking, FETCH, private_read=True, consented=ALL_OF_IT) == "network_after_read"
-    assert verdict(asking, LOOK, echoed=True, consented=ALL_OF_IT)[0] == "ask"
-
-
-def test_a_standing_consent_allows_nothing_that_is_denied() -> None:
-    consent = {"consented": ALL_OF_IT}
-    assert verdict(Policy(ask=["look"]), LOOK, **consent) == ("deny", "not_allowed")
-    assert verdict(ALL, FETCH, secrets=("x",), **consent)[0] == "deny"
-    assert verdict(ALL, CHANGE, placeholder=True, **consent)[0] == "deny"
-    assert verdict(ALL, CHANGE, echoed=True, **consent) == ("deny", "echoed_call")
-    dry = Policy(allow=["*"], ask=["*"], dry_run=True)
-    assert verdict(dry, LOOK, **consent) == ("deny", "dry_run")
+    assert all(may_stand(made(policy, spec).rule) for spec in (CAREFUL, UNDECLARED))
+    assert not any(may_stand(made(policy, spec).rule) for spec in (CHANGE, LOOK))
+    assert not may_stand(made(ALL, CHANGE, runs="with_approval").rule)
 
 
 def test_the_rules_come_in_their_order() -> None:
@@ -258,7 +204,7 @@ def test_the_rules_come_in_their_order() -> None:
         exceeded=Decision("deny", "rate_limit x 1/day", "later", "rate_limited"),
         consented=READ,
     )
-    given_now: dict[str, Any] = {
+    call: dict[str, Any] = {
         "policy": policy,
         "facts": facts,
         "runs": "with_approval",
@@ -277,27 +223,24 @@ def test_the_rules_come_in_their_order() -> None:
         ("dry_run", {"policy": {"dry_run": False}}),
         ("unclean", {"runs": "freely"}),
         ("network_after_read", {"policy": {"network_after_read": "allow"}}),
-        ("ask x", {"facts": {"consented": ALL_OF_IT}}),
+        ("ask x", {"facts": {"consented": ANY}}),
         ("session_consent", {"facts": {"consented": None}}),
         ("ask x", {"policy": {"ask": ()}}),
-        ("needs_approval", {}),
+        ("needs_approval", {"policy": {"allow": ()}}),
+        ("default", {}),
     ]
     spec = ToolSpec("x", needs_approval=True)
     for rule, change in steps:
-        how = {key: value for key, value in given_now.items() if key != "policy"}
-        assert decide(given_now["policy"], spec, "x", {}, **how).rule == rule
+        assert decide(spec=spec, name="x", arguments={}, **call).rule == rule
         for key, value in change.items():
-            held = given_now[key]
-            given_now[key] = replace(held, **value) if isinstance(value, dict) else value
-    how = {key: value for key, value in given_now.items() if key != "policy"}
-    assert decide(given_now["policy"], LOOK, "x", {}, **how).rule == "default"
+            call[key] = replace(call[key], **value) if isinstance(value, dict) else value
 
 
 # --- values ---
 
 
 WRONG: dict[str, tuple[Any, ...]] = {
-    "allow": ("look", None, [1], [""], ["саlculator"], ["look\u200b"], ["plugin:a/b/c"]),
+    "allow": ("look", None, [1], [""], ["саlculator"], ["look\u200b"], ["plugin:a/b/c"], ["a/b"]),
     "deny": (["look look"], ["plugin:"]),
     "ask": (["plugin:a/"],),
     "ask_effects": ("write", ["read"], None, [["write"]]),
