@@ -221,7 +221,7 @@ def _table(file: str, texts: Mapping[str, str]) -> dict[str, Any]:
         tables = tomllib.loads(texts[file])
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"prompts/{file} is not TOML: {error}") from None
-    found = {}
+    found: dict[str, Any] = {}
     for name, value in tables.items():
         if isinstance(value, dict):
             found |= {f"{name}.{key}": one for key, one in value.items()}
