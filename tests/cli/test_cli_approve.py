@@ -577,10 +577,6 @@ def test_a_trick_is_spelled_out(trick: str, where: str) -> None:
     assert not any(row.startswith(("Run t?", "y yes")) for row in ours)
 
 
-def test_a_letter_that_only_looks_like_another_is_seen_in_a_name() -> None:
-    assert r"c\u0430lculator" in told(request(name="cаlculator"))
-
-
 @pytest.mark.parametrize("padding", [" " * 10_000, "\n" * 10_000, "x" * 10_000, "\u3164" * 10_000])
 @pytest.mark.parametrize("where", ["content", "preview"])
 @pytest.mark.parametrize("size", [(200, 50), (80, 24), (40, 24)])
@@ -637,6 +633,11 @@ def test_the_line_of_a_call_holds_the_beginning_of_each_argument() -> None:
     assert row.endswith("a7: 7, and 12 arguments more")
     assert line(80) == ["Run create_file? no arguments"]
     assert line(80, **{"a: 1, b": 2}) == ['Run create_file? "a: 1, b": 2']
+    assert r"c\u0430lculator" in told(request(name="cаlculator"))
+    value: Any = 1
+    for _ in range(90):
+        value = [value]
+    assert len(told(request({"x": value, "y": 1})).split("\n")) < 40  # depth is no padding
 
 
 def test_all_of_a_call_stands_behind_d(desk: Any) -> None:
@@ -647,13 +648,6 @@ def test_all_of_a_call_stands_behind_d(desk: Any) -> None:
     assert DIGEST not in brief
     for part in ("it always needs approval", f"digest {DIGEST}", "2030-01-01", "nobody knows how"):
         assert part in full
-
-
-def test_depth_is_no_padding() -> None:
-    value: Any = 1
-    for _ in range(90):
-        value = [value]
-    assert len(told(request({"x": value, "y": 1})).split("\n")) < 40
 
 
 def test_a_diff_is_coloured_and_escaped(desk: Any) -> None:

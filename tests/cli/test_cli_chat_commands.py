@@ -51,37 +51,30 @@ def talking(*script: Any, **options: Any) -> Iterator[Talk]:
 
 
 @pytest.mark.parametrize(
-    "line", ["/Tools", "/x", "/", "// no", "/etc/passwd is what?", "/tools all"]
+    ("line", "said"),
+    [
+        ("/Tools", "did you mean /tools? a blank before the / asks it"),
+        ("/", "/help lists what is one; a blank before the / asks it"),
+        ("/etc/passwd is what?", "is no command, and was not asked"),
+        ("/tools all", "it takes nothing behind it"),
+        ("/save", "as in /save FILE"),
+    ],
 )
-def test_what_begins_with_a_slash_is_never_asked(say: Say, line: str) -> None:
+def test_what_begins_with_a_slash_is_never_asked(say: Say, line: str, said: str) -> None:
     result, server = say(line)
     assert (result.code, result.out, server.bodies) == (2, "", [])
-    assert result.error.startswith(f"mlx-tools: error: {line.split()[0]}")
+    assert result.error.startswith(f"mlx-tools: error: {line.split()[0]}") and said in result.error
 
 
-def test_the_closest_command_is_named_and_how_to_ask_all_the_same(say: Say) -> None:
-    result, _ = say("/Tools")
-    assert "did you mean /tools? a blank before the / asks it" in result.error
+def test_help_lists_every_command_clear_begins_anew_and_quit_leaves(say: Say) -> None:
+    result, server = say("first?", "/help", "/clear", "second?", "/quit", "third?")
+    assert all(f"{name} " in result.out for name in COMMANDS)
+    assert len(server.bodies) == 2 and "first?" not in server.prompts[1]
 
 
 def test_a_line_with_a_blank_before_its_slash_is_a_question(say: Say) -> None:
     result, server = say(" /etc/passwd is what?")
     assert result.out == "One.\n" and "User: /etc/passwd is what?" in server.prompts[0]
-
-
-def test_a_command_that_needs_something_says_what(say: Say) -> None:
-    result, _ = say("/save")
-    assert result.code == 2 and "/save FILE" in result.error
-
-
-def test_quit_leaves_and_asks_nothing_more(say: Say) -> None:
-    result, server = say("first?", "/quit", "second?")
-    assert result.code == 0 and len(server.bodies) == 1
-
-
-def test_help_lists_every_command(say: Say) -> None:
-    result, _ = say("/help")
-    assert all(f"{name} " in result.out for name in COMMANDS)
 
 
 # --- what may run ---------------------------------------------------------------------------------
@@ -108,14 +101,6 @@ def test_a_tool_is_allowed_and_denied_with_all_that_was_said_before(say: Say) ->
     assert has_tool == [False, True, False]
     assert all("first?" in prompt and "One." in prompt for prompt in server.prompts[1:])
     assert '"name":"clock"' in server.prompts[1] and '"name":"clock"' not in server.prompts[2]
-
-
-def test_what_was_denied_in_a_talk_can_be_allowed_again(home: Path) -> None:
-    with talking() as talk:
-        obey(talk, "/deny clock")
-        assert talk.policy.deny == ("clock",)
-        obey(talk, "/allow clock")
-        assert talk.policy.deny == ()
 
 
 @pytest.mark.parametrize(
@@ -164,6 +149,10 @@ def test_a_list_of_the_users_own_is_widened(configure: Any) -> None:
         obey(talk, "/allow format_xml")
         obey(talk, "/system You are brief.")
         assert talk.policy.allow == ("clock", "format_xml")
+        obey(talk, "/deny clock")
+        assert talk.policy.deny == ("clock",)
+        obey(talk, "/allow clock")
+        assert talk.policy.deny == ()
 
 
 @pytest.mark.parametrize(
@@ -292,11 +281,6 @@ def test_nothing_can_be_asked_again_or_saved_or_copied_before_a_question(say: Sa
 def test_no_session_is_kept_in_which_nothing_was_asked(say: Say, run: Any) -> None:
     say("/allow format_xml", "/deny clock", "first?", "/allow clock", "/clear")
     assert len(run("sessions", "list").out.splitlines()) == 1
-
-
-def test_clear_begins_anew(say: Say) -> None:
-    _, server = say("first?", "/clear", "second?")
-    assert "first?" not in server.prompts[1]
 
 
 def test_a_talk_is_saved_as_markdown_and_never_over_a_file(run: Any) -> None:

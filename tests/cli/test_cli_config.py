@@ -29,6 +29,7 @@ def test_every_setting_is_shown_with_its_value_and_origin(
     shown = run("config", "show").out
     assert "MLX_TOOLS_DRY_RUN" in shown and "mlx-tools.toml" in shown
     assert len(shown.splitlines()) == len(rows)
+    assert "mlx-tools.toml" in run("config", "check").out
 
 
 def test_a_key_is_never_shown(run: Any, environ: Any) -> None:
@@ -38,12 +39,6 @@ def test_a_key_is_never_shown(run: Any, environ: Any) -> None:
         assert "hush" not in result.out + result.err and "(hidden)" in result.out
 
 
-def test_check_names_what_it_read(run: Any, home: Path) -> None:
-    Path("mlx-tools.toml").write_text("[limits]\nmax_tokens = 2\n")
-    result = run("config", "check")
-    assert result.code == 0 and "mlx-tools.toml" in result.out
-
-
 def test_check_lists_every_fault_on_a_line_of_its_own(run: Any, write: Any) -> None:
     text = "x = 1\n[limits]\nmax_iterations = 0\n[policy]\nallow = 'a'\n"
     result = run("config", "check", write("mine.toml", text))
@@ -51,12 +46,9 @@ def test_check_lists_every_fault_on_a_line_of_its_own(run: Any, write: Any) -> N
     lines = result.err.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("mlx-tools: error: mine.toml: ") for line in lines)
-
-
-def test_a_file_can_be_checked_as_a_projects(run: Any, write: Any) -> None:
     text = "[limits]\nmax_iterations = 9\n"
     assert run("config", "check", write("mine.toml", text)).code == 0
-    assert run("config", "check", write("mlx-tools.toml", text)).code == 2
+    assert run("config", "check", write("mlx-tools.toml", text)).code == 2  # as a project's
 
 
 def test_a_fault_in_a_file_stops_every_command(run: Any, write: Any) -> None:
@@ -82,6 +74,7 @@ def test_a_setting_is_written_where_it_stands_and_comments_stay(run: Any, mine: 
     assert config.load().settings.prompt.system == "You are terse."
     assert run("config", "set", "prompt.system", "").out == "prompt.system is not set\n"
     assert config.load().settings.prompt.system is None
+    assert "needs a terminal" in run("config", "edit").error
 
 
 def test_the_first_setting_makes_a_file_that_its_owner_alone_reads(run: Any, home: Path) -> None:
@@ -123,10 +116,6 @@ def test_a_file_that_is_a_link_stays_one(run: Any, mine: Path, home: Path) -> No
     assert mine.is_symlink() and "seed = 4" in kept.read_text()
 
 
-def test_without_a_terminal_no_editor_is_started(run: Any, mine: Path) -> None:
-    assert "needs a terminal" in run("config", "edit").error
-
-
 def test_what_was_edited_counts_once_it_is_sound(terminal: Any, home: Path, mine: Path) -> None:
     script = home / "editor.py"
     script.write_text(
@@ -159,12 +148,9 @@ def test_a_name_that_is_no_models_is_one_line(run: Any, command: str) -> None:
     assert result.code == 2 and "smollm2-135m" in result.error
 
 
-def test_the_path_of_a_model_that_is_not_here(run: Any) -> None:
-    result = run("models", "path", "smollm2-135m")
-    assert result.code == 3 and "mlx-tools models pull smollm2-135m" in result.error
-
-
-def test_the_path_of_a_folder_is_the_folder(run: Any, write: Any) -> None:
+def test_the_path_of_a_model_is_that_of_its_folder(run: Any, write: Any) -> None:
+    missing = run("models", "path", "smollm2-135m")
+    assert missing.code == 3 and "mlx-tools models pull smollm2-135m" in missing.error
     Path("model").mkdir()
     write("model/config.json", {})
     assert run("models", "path", "./model").out == f"{Path('model').absolute()}\n"

@@ -109,18 +109,6 @@ def test_wrong_usage_is_one_line_and_nothing_is_asked(
     assert said in result.error
 
 
-def test_a_wheel_that_is_none_is_told(run: Any, wheel: str, write: Any) -> None:
-    result, _ = bfcl(run, write("no.whl", "text"), "--category", "multiple")
-    assert result.code == 2 and "no.whl does not hold BFCL's multiple" in result.error
-
-
-def test_a_server_that_is_not_there_is_exit_code_3(run: Any, wheel: str) -> None:
-    result = run("eval", "bfcl", "--url", "http://127.0.0.1:9", "--wheel", wheel)
-    assert result.code in (2, 3) and result.out == ""
-    given = ("--url", "http://127.0.0.1:9", "--wheel", wheel, "--category", "multiple")
-    assert run("eval", "bfcl", *given).code == 3
-
-
 def tasks(run: Any, *options: str, script: tuple[Any, ...] = ()) -> Any:
     with ScriptedServer(*script) as server:
         chosen = ("--url", server.url, "--strategy", "free")
@@ -179,9 +167,3 @@ def test_wrong_usage_of_tasks_is_one_line(
     write("file.txt", "")
     result, _ = tasks(run, "--only", "product", *options, script=(answer("1"),))
     assert (result.code, result.out) == (2, "") and said in result.error
-
-
-def test_help_names_both_benchmarks(run: Any) -> None:
-    result = run("eval", "--help")
-    assert result.code == 0 and "bfcl" in result.out and "tasks" in result.out
-    assert "eval" in run("--help").out

@@ -60,6 +60,8 @@ def test_the_last_conversation_is_the_one_that_was_written_to_last(
     assert run("ask", "-c", "--json", "And?").json["session"] == older["session"]
     assert run("ask", "--session", "last", "--json", "And?").json["session"] == older["session"]
     assert newer["session"] != older["session"]
+    told = run("ask", "-c", "--session", newer["session"], "And?")
+    assert (told.code, "--continue goes without --session" in told.error) == (2, True)
 
 
 def test_what_is_no_conversation_of_a_persons_is_passed_over(
@@ -127,14 +129,6 @@ def test_what_narrows_goes_with_a_session_for_the_question_alone(
         assert [one["status"] for one in none["calls"]] != ["ok"]
 
 
-def test_a_policy_that_was_narrowed_since_holds(run: Any, configure: Any) -> None:
-    with ScriptedServer(answer(), call("calculator", expression="6*7"), answer()) as server:
-        asked(run, server)
-        configure('[policy]\ndeny = ["calculator"]\n')
-        after = run("ask", "-c", "--json", "What is 6*7?").json
-        assert [one["error_code"] for one in after["calls"]] == ["not_allowed"]
-
-
 def test_a_tools_folder_that_is_gone_since_takes_the_tool_and_not_the_session(
     run: Any, home: Path
 ) -> None:
@@ -186,14 +180,6 @@ def test_a_session_in_another_terminal_is_told_and_no_other_one_taken(
     assert (told.code, "in use by another process" in told.err) == (2, True)
     holder.close()
     assert run("ask", "-c", "Second?").code == 0
-
-
-def test_both_ways_of_naming_a_session_at_once_are_one_too_many(
-    run: Any, server: ScriptedServer
-) -> None:
-    first = asked(run, server)
-    told = run("ask", "-c", "--session", first["session"], "Second?")
-    assert (told.code, "--continue goes without --session" in told.error) == (2, True)
 
 
 # --- chat -----------------------------------------------------------------------------------------

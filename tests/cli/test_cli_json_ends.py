@@ -55,10 +55,6 @@ def test_a_place_that_nothing_can_be_kept_in(run: Any, home: Path) -> None:
     assert result.json["error"]["message"] in result.err
 
 
-def test_a_session_that_is_not_there_is_told_by_resume_too(run: Any) -> None:
-    stopped(run("sessions", "resume", "20200101", "--json"), 2, "usage_error", "usage_error")
-
-
 def test_what_cannot_be_parsed_prints_nothing(run: Any) -> None:
     result = run("ask", "--json", "--no-such-option", "Hi")
     assert (result.code, result.out) == (2, "")

@@ -36,6 +36,7 @@ def test_add_says_what_it_did(run: Any, docs: Path) -> None:
         "removed": 1,
     }
     assert [one["reason"] for one in again["skipped"]] == ["it is binary"]
+    assert run("kb", "add", "docs/image.png").error.endswith("image.png: it is binary")
 
 
 def test_search_and_list_print_json_lines(run: Any, docs: Path) -> None:
@@ -52,7 +53,10 @@ def test_search_and_list_print_json_lines(run: Any, docs: Path) -> None:
 
 
 def test_search_and_list_for_people(run: Any, docs: Path) -> None:
+    (docs / "odd\nname.md").write_text("# Kiwis\n\nKiwis cannot fly.\n")
     run("kb", "add", "docs")
+    assert "odd\\x0aname.md:1\n" in run("kb", "search", "kiwis").out
+    assert run("kb", "forget", "docs/odd\nname.md", "--yes").code == 0
     found = run("kb", "search", "-", stdin="fridge\n")
     assert found.out.startswith("1  Milk stands in the fridge.\n   ")
     assert "milk.txt:1\n   | Milk stands" in found.out
@@ -97,6 +101,7 @@ def test_one_file_is_forgotten(run: Any, docs: Path, path: str, gone: bool) -> N
         (("add", "docs", "--corpus", "a b"), "cannot name a corpus"),
         (("search", "x", "--corpus", "nope"), "there is no corpus 'nope'"),
         (("search", "x", "--limit", "0"), "--limit"),
+        (("search", " "), "the question is empty"),
         (("remove", "nope"), "there is no corpus 'nope'"),
         (("forget", "docs"), "nothing of docs is in the knowledge base"),
     ],
@@ -127,18 +132,6 @@ def test_a_full_disk_ends_like_any_file_that_cannot_be_written(
     assert run("kb", "add", "docs").code == 0
 
 
-def test_a_file_that_was_named_and_holds_no_text_is_told_of(run: Any, docs: Path) -> None:
-    done = run("kb", "add", "docs/image.png", "docs/shop.md")
-    assert done.out == "default: 1 added, 0 changed, 0 unchanged, 0 removed, 1 no text\n"
-    assert done.error.endswith("image.png: it is binary")
-
-
-def test_a_name_of_several_lines_stays_on_one(run: Any, docs: Path) -> None:
-    (docs / "odd\nname.md").write_text("# Kiwis\n\nKiwis cannot fly.\n")
-    run("kb", "add", "docs")
-    assert "odd\\x0aname.md:1\n" in run("kb", "search", "kiwis").out
-
-
 def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:
     for number in range(2000):
         Path(f"{number}.txt").write_text(f"Number {number} of many.\n")
@@ -151,12 +144,3 @@ def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:
     assert (adding.returncode, out) == (130, b"")
     told = b"mlx-tools: interrupted: what was taken in is kept; adding again goes on\n"
     assert said == told
-
-
-@pytest.mark.parametrize("text", ["", "  \n"])
-def test_an_empty_question_is_wrong_usage(run: Any, docs: Path, text: str) -> None:
-    run("kb", "add", "docs")
-    for given, stdin in ((text, ""), ("-", text)):
-        asked = run("kb", "search", given, stdin=stdin)
-        assert (asked.code, asked.out) == (2, "")
-        assert "the question is empty" in asked.error

@@ -129,11 +129,6 @@ def test_wrong_usage_is_one_line(run: Any, write: Any, options: tuple[str, ...],
     assert result.code == 2 and said in result.error and server.bodies == []
 
 
-def test_a_backend_that_fails_is_exit_code_3(run: Any, write: Any) -> None:
-    result, _ = propose(run, options=("Hi", "--tools", write("tools.json", TOOLS)))
-    assert result.code == 3 and result.out == ""
-
-
 # --- a batch on a server that fails -----------------------------------------------------------
 
 REFUSED = Completion("the prompt is too long", status=400)

@@ -99,15 +99,6 @@ def test_nothing_is_made_where_there_is_nothing_to_run(run: Any) -> None:
     assert not database().exists()
 
 
-def test_a_person_is_told_what_runs_a_job_and_that_nothing_is_due(terminal: Any) -> None:
-    for arguments, said in (
-        (("run",), "nothing is due: mlx-tools schedule list"),
-        (("add", *TASK), "it runs when mlx-tools schedule run runs"),
-    ):
-        screen = terminal("schedule", *arguments)
-        assert screen.end() == 0 and said in screen.text
-
-
 def test_a_person_is_told_that_a_loop_stays_and_how_it_ends(terminal: Any) -> None:
     screen = terminal("schedule", "run", "--loop")
     screen.until("each job runs when it is due; Ctrl-C ends this")
@@ -145,14 +136,6 @@ def test_a_job_that_is_due_runs_once_in_a_session_of_its_own(run: Any) -> None:
     assert value["state"] == "scheduled" and value["runs"][0]["session"] == ended["session"]
     sessions = run("sessions", "list", "--json").lines
     assert [one["session"] for one in sessions] == [ended["session"]]
-
-
-def test_a_job_may_do_no_more_than_it_was_made_with(run: Any) -> None:
-    with ScriptedServer(NOTE, answer("I may not.")) as server:
-        added(run, server)  # the preset readonly_basic
-        make_due()
-        result = run("schedule", "run", "--json", ALLOWED_TOOLS="notes_create")
-    assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ def test_only_what_was_asked_since_a_time_is_counted(run: Any, kept: str) -> Non
 
 
 def test_a_person_reads_a_table_and_no_name_can_steer_a_terminal(run: Any, keep: Keep) -> None:
+    assert run("stats").out == "0 sessions, 0 questions\n"
     head = Header(session="s", created=LONG_AGO, model="small\x1b[2J")
     keep("20260101-000000-00000001", [head, *question(LONG_AGO, "lo\u043ek\x1b[2J")])
     keep("20260101-000000-00000002", ["{"])
@@ -114,7 +115,3 @@ def test_what_is_no_time_is_wrong_usage(run: Any, when: str) -> None:
     done = run("stats", "--since", when)
     assert done.code == EXIT_USAGE
     assert "--since" in done.error
-
-
-def test_without_sessions_there_is_nothing_to_count(run: Any) -> None:
-    assert run("stats").out == "0 sessions, 0 questions\n"

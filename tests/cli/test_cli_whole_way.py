@@ -132,8 +132,8 @@ def test_a_turn_that_the_server_kept_whole_is_begun_by_the_host_and_replays(run:
             return super().rest(prompt)
 
     with StrongServer(strong(kind=Pensive, serving=Serving(cuts=True))) as server:
-        given = ("--url", server.url, "--chat-format", "chatml", QUESTION)
-        kept = run("golden", "record", "sum", *given)
+        told = ("golden", "record", "sum", "--url", server.url, QUESTION)
+        kept = run(*told, MODEL_CHAT_FORMAT="chatml")
     assert (kept.code, run("golden", "run", "golden_transcripts").out) == (0, "1 of 1 passed\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,11 +30,6 @@ def asked(run: Any, *words: str) -> Any:
 def test_words_without_quotes_are_one_question(run: Any, words: tuple[str, ...]) -> None:
     (prompt,) = asked(run, *words).prompts
     assert "what is 17 times 23" in prompt
-
-
-def test_behind_two_dashes_nothing_is_an_option(run: Any) -> None:
-    (prompt,) = asked(run, "what", "does", "--", "--seed", "-y", "mean").prompts
-    assert "what does --seed -y mean" in prompt
 
 
 def test_a_word_that_is_no_option_says_how_it_can_be_one_of_the_question(run: Any) -> None:
@@ -75,10 +71,14 @@ def test_a_search_takes_words(run: Any, write: Any) -> None:
     assert "calculator" in run("tools", "search", "work", "out", "an", "expression").out
 
 
-def test_the_key_of_a_server_is_read_from_a_file(run: Any, write: Any) -> None:
+def test_the_key_of_a_server_is_read_from_a_file_and_kept_nowhere(
+    run: Any, write: Any, home: Path
+) -> None:
     write("key", "s3cret\n")
     server = asked(run, "--api-key-file", "key", "Hello?")
     assert server.headers[0]["Authorization"] == "Bearer s3cret"
+    (transcript,) = home.glob("state/sessions/*/transcript.jsonl")
+    assert "s3cret" not in transcript.read_text()
 
 
 def test_a_profile_is_used_and_shown(run: Any, configure: Any) -> None:
