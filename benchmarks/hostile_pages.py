@@ -25,8 +25,14 @@ from time import perf_counter
 from typing import Any
 
 from mlx_tools.toolbox.urls import read_url
-from mlx_tools.toolbox.web_fetch import CPU_SECONDS, MAX_TEXT, MEMORY_MB, FetchedPage, page_text
-from mlx_tools.toolbox.web_text import Media
+from mlx_tools.toolbox.web_fetch import (
+    CPU_SECONDS,
+    MAX_TEXT,
+    MEMORY_MB,
+    FetchedPage,
+    Media,
+    page_text,
+)
 from mlx_tools.tools import ToolError
 
 MOST_BYTES = 1_000_000

@@ -38,7 +38,7 @@ from mlx_tools.store import (
     put,
     status_of,
 )
-from mlx_tools.toolbox.file_changes import tool_errors
+from mlx_tools.toolbox.file_access import tool_errors
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line, unified_diff
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from mlx_tools import Policy, builtin_tools
 from mlx_tools.toolbox import WebOptions
 from mlx_tools.toolbox.urls import Address, UrlRefused, read_local, read_url
-from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher
-from mlx_tools.toolbox.web_text import read_body
+from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher, read_body
 from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolContext, ToolError, ToolResult
 from tests.tools.file_calls import executed

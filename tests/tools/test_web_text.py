@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.toolbox.html_text import read_html
-from mlx_tools.toolbox.web_text import is_html, media_of, text_of
+from mlx_tools.toolbox.web_fetch import is_html, media_of, text_of
 from mlx_tools.tools import ToolError
 from tests.tools.web_server import fetched, fetching, says, site, text
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.toolbox.urls import read_url
-from mlx_tools.toolbox.web_fetch import FetchedPage, page_text
-from mlx_tools.toolbox.web_text import Media
+from mlx_tools.toolbox.web_fetch import FetchedPage, Media, page_text
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import ToolError
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mlx_tools.paths import to_install
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
-from mlx_tools.toolbox.web_text import marked, named
+from mlx_tools.toolbox.web_fetch import marked, named
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_apart
 
 READER: Final = "4"

@@ -7,14 +7,13 @@ could define entities, is refused.
 from __future__ import annotations
 
 import base64
-import gzip
 import io
 import logging
 import re
 import zipfile
 from collections.abc import Callable, Iterator
 from posixpath import dirname, join, normpath
-from typing import IO, Any
+from typing import Any
 from urllib.parse import unquote
 from xml.parsers import expat
 
@@ -69,14 +68,6 @@ def read_office(data: str, form: str) -> dict[str, Any]:
 # --- archives -----------------------------------------------------------------------------------
 
 
-def unpacked(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
-    """All that is in a file. Raises Problem where it is more than may be unpacked."""
-    found = file.read(most + 1)
-    if len(found) > most:
-        raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
-    return found
-
-
 class Archive:
     """A ZIP file of which single members are read."""
 
@@ -96,7 +87,9 @@ class Archive:
         if member.flag_bits & 1:
             raise Problem("it is encrypted")
         with self._zip.open(member) as file:
-            found = unpacked(file, self._left)
+            found = file.read(self._left + 1)
+        if len(found) > self._left:
+            raise Problem(f"it unpacks to more than {MAX_UNPACKED // 1_000_000} MB")
         self._left -= len(found)
         return found
 
@@ -110,7 +103,7 @@ class Archive:
 
 # --- XML ----------------------------------------------------------------------------------------
 
-_LETTERS = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "lnbr": "\n", "s": " "}
+_LETTERS = {"tab": "\t", "br": "\n", "cr": "\n", "line-break": "\n", "s": " "}
 """Elements that stand for a letter."""
 
 
@@ -296,15 +289,8 @@ _MARKS = re.compile("[\ufffc\u0004\u0005\u000e\u000f]")
 
 
 def read_pages(data: bytes) -> tuple[str, str]:
-    """Apple's form, of Pages '13 and later or (in XML) '09."""
+    """Apple's form, of Pages '13 and later."""
     archive = Archive(data)
-    for name in ("index.xml", "index.xml.gz"):
-        content = archive.read(name)
-        if content is not None:
-            if name.endswith(".gz"):
-                with gzip.open(io.BytesIO(content)) as file:
-                    content = unpacked(file, MAX_UNPACKED)
-            return "", _old_pages(content)
     inner = archive.read("Index.zip")
     archive = Archive(inner) if inner is not None else archive
     texts: list[tuple[int, str]] = []
@@ -316,20 +302,6 @@ def read_pages(data: bytes) -> tuple[str, str]:
     found = [text for kind, text in sorted(texts, key=lambda one: one[0] != _BODY)]
     text = "\n\n".join(one.strip() for one in found if one.strip())
     return "", _MARKS.sub("", text.replace("\u2028", "\n").replace("\u2029", "\n"))
-
-
-def _old_pages(data: bytes) -> str:
-    lines, inside = Lines(), 0
-    for kind, name, _ in parts(data):
-        if kind == "text":
-            lines.say(name if inside else "")
-        elif name == "text-body":
-            inside += 1 if kind == "start" else -1
-        elif kind == "start" and name in ("tab", "br", "lnbr"):
-            lines.say(_LETTERS[name])
-        elif kind == "end" and name == "p":
-            lines.end()
-    return lines.text()
 
 
 def _chunks(data: bytes) -> bytes:
