@@ -44,7 +44,7 @@ from mlx_tools.paths import config_dir, data_dir, state_dir
 from mlx_tools.policy import PLUGIN, Policy, check_presets, is_glob, permitted
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
-from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore, WebOptions
+from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
 from mlx_tools.tools import (
     OFF,
     BoundSource,
@@ -121,7 +121,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         commands=own.commands,
         notes=data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
-        web=WebOptions(searxng=settings.web.searxng),
+        searxng=settings.web.searxng,
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)
     _add_bound(registry, own.roots)

@@ -50,6 +50,5 @@ if TYPE_CHECKING:
         read_url,
     )
     from mlx_tools.toolbox.web_fetch import Fetcher
-    from mlx_tools.toolbox.web_tools import WebOptions
 
 __getattr__, __dir__ = names_of(__name__)

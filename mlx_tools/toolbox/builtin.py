@@ -15,7 +15,6 @@ from mlx_tools.tools import Registry, Tool, read_artifact, tool_search
 
 if TYPE_CHECKING:
     from mlx_tools.toolbox.schedule_task import Jobs
-    from mlx_tools.toolbox.web_tools import WebOptions
 
 
 class ToolOptions(TypedDict, total=False):
@@ -25,15 +24,15 @@ class ToolOptions(TypedDict, total=False):
     ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools are
     disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be there;
     without one, the tools for notes are disabled. ``jobs`` is where ``schedule_task`` puts jobs;
-    without it, that is disabled. ``web`` is for ``fetch_url`` and ``web_search``, by default the
-    usual options.
+    without it, that is disabled. ``searxng`` is the address of a SearXNG that ``web_search`` asks
+    in place of search engines.
     """
 
     commands: Iterable[str]
     knowledge_base: str | os.PathLike[str] | None
     notes: str | os.PathLike[str] | None
     jobs: Jobs | None
-    web: WebOptions | None
+    searxng: str | None
 
 
 def builtin_tools(
@@ -78,7 +77,7 @@ def tools(
     from mlx_tools.toolbox.notes import NO_FOLDER, Notes, notes_create, notes_search
     from mlx_tools.toolbox.run_command import run_command, unusable
     from mlx_tools.toolbox.schedule_task import schedule_task
-    from mlx_tools.toolbox.web_tools import WebOptions, fetch_url
+    from mlx_tools.toolbox.web_tools import fetch_url, usual_search
 
     names = [_root(root) for root in require_items("roots", roots, "give a list of folders")]
     opened = [Root(name) for name in names] if supported() else []
@@ -86,7 +85,7 @@ def tools(
     file, folder = options.get("knowledge_base"), options.get("notes")
     knowledge = Knowledge(None if file is None else Path(file))
     notes = Notes(None if folder is None else Path(folder))
-    jobs, web = options.get("jobs"), options.get("web") or WebOptions()
+    jobs = options.get("jobs")
     no_walk = None if supported() else "this system cannot open files safely (openat)"
     no_files = no_walk or (None if opened else "no folder was named that it may see (--root DIR)")
     no_notes = no_walk or (NO_FOLDER if folder is None else None)
@@ -104,8 +103,8 @@ def tools(
         _off(schedule_task(jobs), no_jobs),
         _off(notes_create(notes), no_notes),
         _off(notes_search(notes), no_notes),
-        fetch_url(web.fetcher(), web.seconds),
-        web.search(),
+        fetch_url(),
+        usual_search(options.get("searxng")),
         translate(),
         _off(describe_image(opened), lambda: no_files or no_vision()),
         _off(transcribe_audio(opened), lambda: no_files or no_speech()),

@@ -25,6 +25,9 @@ from typing import Any
 OUT_OF_MEMORY = 70
 """The exit code of a process that needs more memory than it may have."""
 
+_EXHAUSTED = (MemoryError, RecursionError, SystemError)
+"""What Python raises where memory is short; the last where it cannot make an exception of it."""
+
 _LOOK = 0.02
 """Seconds between two looks at the memory that is used."""
 
@@ -58,7 +61,7 @@ def main(module: str, function: str, package: str, folder: str) -> None:
             _hold_to(**asked.pop("limits"))
             answer = _answer(work, asked)
         text = json.dumps(answer, ensure_ascii=False)
-    except (MemoryError, RecursionError):
+    except _EXHAUSTED:
         os._exit(OUT_OF_MEMORY)
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
@@ -66,7 +69,7 @@ def main(module: str, function: str, package: str, folder: str) -> None:
 def _answer(work: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
     try:
         return work(**asked)
-    except (MemoryError, RecursionError):
+    except _EXHAUSTED:
         raise
     except Problem as problem:
         return {"problem": str(problem)}

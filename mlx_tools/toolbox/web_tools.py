@@ -10,13 +10,10 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import Struct
-
-from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean, visible
-from mlx_tools.toolbox.urls import UrlRefused, read_local, read_url
+from mlx_tools.toolbox.urls import UrlRefused, read_url
 from mlx_tools.toolbox.web_fetch import Fetcher, page_text
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
@@ -28,42 +25,8 @@ DEFAULT_RESULTS: Final = 5
 _MARGIN: Final = 0.9
 """The share of a call's time that fetching may take, so that its own words come through."""
 
-ENGINES: Final = ("duckduckgo", "brave", "mojeek", "startpage", "yahoo", "wikipedia")
-"""Those that can be asked, by the names that the package ``ddgs`` has for them."""
-
-DEFAULT_ENGINES: Final = ("duckduckgo", "brave", "mojeek")
-
-
-class WebOptions(Struct, frozen=True, kw_only=True):
-    """``seconds`` is what one page or search may take; ``max_bytes`` how much of a page is read,
-    before and after unpacking. Of this machine and its neighbours pages are fetched from
-    ``local_hosts`` alone, each with its port. ``engines`` are asked by searches, in turn; in their
-    place the SearXNG at the address ``searxng``, where there is one.
-    """
-
-    seconds: float = 20.0
-    max_bytes: int = 3_000_000
-    local_hosts: tuple[str, ...] = ()
-    engines: tuple[str, ...] = DEFAULT_ENGINES
-    searxng: str | None = None
-
-    def fetcher(self) -> Fetcher:
-        """A fetcher of pages under these options. Raises UsageError for what is no host with its
-        port."""
-        try:
-            local = frozenset(map(read_local, self.local_hosts))
-        except UrlRefused as error:
-            hint = "write one such as localhost:8080"
-            raise UsageError(f"local_hosts: {error}", hint=hint) from None
-        return Fetcher(local=local, max_bytes=self.max_bytes)
-
-    def search(self) -> Tool:
-        """``web_search`` under these options, disabled where it cannot be."""
-        own = None if self.searxng is None else functools.partial(ask_searxng, self.searxng)
-        tool = web_search(own, self.engines, self.seconds)
-        if own is None:
-            tool.unusable = missing
-        return tool
+ENGINES: Final = ("duckduckgo", "brave", "mojeek")
+"""Those that are asked in turn, by the names that the package ``ddgs`` has for them."""
 
 
 @contextlib.asynccontextmanager
@@ -91,7 +54,7 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     async def run(arguments: Mapping[str, Any]) -> Sources:
         async with _in_time("fetch_url", "the page", seconds) as limit:
             try:
-                target = read_url(arguments["url"], fetching.local)
+                target = read_url(arguments["url"])
                 page, cut = await page_text(await fetching.fetch(target), limit)
             except UrlRefused as error:
                 raise ToolError(str(error), code="not_allowed") from None
@@ -101,20 +64,19 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     return Tool(words.spec(EFFECTS), run)
 
 
-def web_search(
-    search: Search | None = None, engines: Sequence[str] = DEFAULT_ENGINES, seconds: float = 20.0
-) -> Tool:
-    """The tool. ``search`` asks for a query in place of ``engines``, which are asked one after the
-    other by way of the package ``ddgs``; ``seconds`` is what all of it may take. Raises UsageError
-    for an engine that does not exist."""
-    unknown = [engine for engine in engines if engine not in ENGINES]
-    if unknown or not engines:
-        raise UsageError(
-            f"web.search_engines: {unknown[0] if unknown else 'nothing'!r} is no search engine",
-            hint=f"some of {', '.join(ENGINES)}",
-        )
+def usual_search(searxng: str | None = None) -> Tool:
+    """``web_search`` by a SearXNG at this address, else by search engines, disabled where these
+    cannot be asked."""
+    if searxng is not None:
+        return web_search(functools.partial(ask_searxng, searxng))
+    tool = web_search(functools.partial(ask_engines, ENGINES, ask_apart))
+    tool.unusable = missing
+    return tool
+
+
+def web_search(search: Search, seconds: float = 20.0) -> Tool:
+    """The tool. ``search`` asks for a query; ``seconds`` is what that may take."""
     words = words_of("web_search")
-    ask = search or functools.partial(ask_engines, tuple(engines), ask_apart)
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
         async with _in_time("web_search", "the search", seconds) as limit:
@@ -122,7 +84,7 @@ def web_search(
             query = " ".join(str(arguments["query"]).split())
             if not query:
                 raise ToolError("there is nothing to look for", code="invalid_arguments")
-            found = sources_of(await ask(query, most, limit), most)
+            found = sources_of(await search(query, most, limit), most)
         return Sources(found, "" if found else words.notices["none"])
 
     return Tool(words.spec(EFFECTS), run)

@@ -14,15 +14,14 @@ from typing import Any
 import pytest
 
 from mlx_tools import Controller, Policy, Registry, builtin_tools
-from mlx_tools.errors import UsageError
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.toolbox import isolated
 from mlx_tools.toolbox.web_tools import (
     ENGINES,
     Search,
-    WebOptions,
     ask_engines,
     sources_of,
+    usual_search,
     web_search,
 )
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed
@@ -113,12 +112,6 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
 
     result = executed(web_search(search, seconds=0.1), query="q")
     assert result.error is not None and result.error.code == "timeout"
-
-
-@pytest.mark.parametrize("engines", [(), ("nobody",), ("brave", "google")])
-def test_an_engine_that_does_not_exist_is_the_callers_fault(engines: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="search_engines"):
-        web_search(engines=engines)
 
 
 # --- engines ---
@@ -260,7 +253,7 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
 ) -> None:
     with site(answer) as server:
         address = f"http://127.0.0.1:{server.port}"
-        tool = WebOptions(searxng=address).search()
+        tool = usual_search(address)
         assert tool.unusable is None or tool.unusable() is None
         result = executed(tool, query="tea & time")
         assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]

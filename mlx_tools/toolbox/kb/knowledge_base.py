@@ -153,12 +153,10 @@ class KnowledgeBase:
         with Database(self.path, create=False) as database, database.guarded():
             return [Corpus(*row) for row in database.rows(query)]
 
-    def forget(
-        self, path: str | os.PathLike[str], corpus: str | None = None, *, dry_run: bool = False
-    ) -> list[str]:
-        """Removes a file, or all files below a folder, from one corpus or from all, and returns
-        their paths, sorted; with ``dry_run`` those that it would remove. What is on disk stays,
-        and need not be there any more.
+    def forget(self, path: str | os.PathLike[str], *, dry_run: bool = False) -> list[str]:
+        """Removes a file, or all files below a folder, and returns their paths, sorted; with
+        ``dry_run`` those that it would remove. What is on disk stays, and need not be there any
+        more.
 
         Raises `UsageError` where nothing of it is in the knowledge base, `KnowledgeBaseError`.
         """
@@ -172,9 +170,7 @@ class KnowledgeBase:
                 database.guarded(),
                 database.transaction(write=True),
             ):
-                every = database.rows("SELECT id FROM corpus")
-                numbers = [self._number(database, corpus)] if corpus else [row[0] for row in every]
-                for number in numbers:
+                for (number,) in list(database.rows("SELECT id FROM corpus")):
                     for row in database.files(number):
                         if paths & {row.path, *map(str, Path(row.path).parents)}:
                             gone.add(row.path)
