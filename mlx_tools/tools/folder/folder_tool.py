@@ -201,9 +201,9 @@ def _call(
     local-only mode there is no network for it, or it is not run. Raises OSError where no process
     can be started, ToolError where there is no result."""
     request = json.dumps(dict(arguments), allow_nan=False).encode() + b"\n"
-    # -I: nothing of the user's environment; no compiled file beside a source is written or read
-    options = ("-I", "-B", "-X", "utf8", "-X", f"pycache_prefix={os.devnull}")
     results, told = os.pipe()
+    # -I: nothing of the user's environment; no compiled file is written, and none was copied
+    options = ("-I", "-B", "-X", "utf8")
     command = [sys.executable, *options, str(CHILD), str(execute), str(told)]
     if any(part.local_only for part in talk.context.policy.parts):
         command = [*without_network(), *command, "offline"]
