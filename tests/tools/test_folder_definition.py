@@ -38,17 +38,14 @@ def test_everything_that_can_be_declared_reaches_the_spec(tmp_path: Path) -> Non
     assert found.environment == ("API_TOKEN",)
 
 
-@pytest.mark.parametrize("config", [None, {}])
-def test_a_folder_that_declares_no_effects_has_them_all(
-    tmp_path: Path, config: dict[str, Any] | None
-) -> None:
+def test_a_folder_that_declares_no_effects_has_them_all(tmp_path: Path) -> None:
     folder = make_folder(tmp_path)
+    write(folder, "config.json", {})
+    without = read_folder(folder)
     (folder / "config.json").unlink()
-    if config is not None:
-        write(folder, "config.json", config)
-    found = read_folder(folder)
-    assert found.spec.effects == ALL_EFFECTS
-    assert found.enabled
+    for found in (without, read_folder(folder)):
+        assert found.spec.effects == ALL_EFFECTS
+        assert found.enabled
 
 
 @pytest.mark.parametrize(
@@ -133,16 +130,13 @@ def test_what_is_wrong_is_told_by_file_and_key(
     assert len(str(caught.value)) < 600
 
 
-def test_a_configuration_may_call_things_as_others_do(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path, requires_approval=True, timeout_ms=1500)
-    spec = read_folder(folder).spec
-    assert (spec.needs_approval, spec.timeout) == (True, 1.5)
-
-
-def test_what_only_tells_something_is_passed_over(tmp_path: Path) -> None:
+def test_other_names_of_keys_are_known_and_what_only_tells_something_is_passed_over(
+    tmp_path: Path,
+) -> None:
     more = {"author": "A", "version": "1.0", "tags": ["a"], "$schema": "x", "_note": 1, "x-of": {}}
-    spec = read_folder(make_folder(tmp_path, **more)).spec
-    assert spec == read_folder(make_folder(tmp_path / "other")).spec
+    spec = read_folder(make_folder(tmp_path, requires_approval=True, timeout_ms=1500, **more)).spec
+    plain = make_folder(tmp_path / "other", needs_approval=True, timeout=1.5)
+    assert spec == read_folder(plain).spec
 
 
 EXECUTE = "\ndef execute(arguments):\n    return {}\n"

@@ -13,7 +13,7 @@ from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
-from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
+from mlx_tools.tools import Progress, Registry, ToolContext, ToolResult, execute, load_tool
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
@@ -73,27 +73,34 @@ def execute(arguments):
 NAMES = sorted({*ALIASES, *(name for preset in PRESETS.values() for name in preset.tools)})
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_folder_takes_a_name_that_a_preset_grants(tmp_path: Path, name: str) -> None:
-    collection = ToolCollection(tmp_path / "data")
-    collection.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
-    made = builtin_tools().with_folder(collection)
-    assert "there is a tool" in made.disabled[f"plugin:folder/{name}"]
-    check_presets(made.all_specs())
-    spec = load_tool(collection.folder / name).spec
-    for preset in PRESETS:
-        assert decide(Policy(preset=preset), spec, name, {}, runs="freely").decision == "deny"
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> tuple[ToolCollection, Registry]:
+    """A folder with a tool of each name that might grant something, and the tools beside it."""
+    place = tmp_path_factory.mktemp("named")
+    collection = ToolCollection(place / "data")
+    for name in {*NAMES, *PRESETS, "readonly", "builtin", "folder"}:
+        collection.add(read_folder(make_folder(place, name, effects=["read"])))
+    return collection, builtin_tools().with_folder(collection)
 
 
-@pytest.mark.parametrize("name", [*PRESETS, "readonly", "builtin", "folder"])
-def test_no_name_grants_a_folder_anything(tmp_path: Path, name: str) -> None:
-    collection = ToolCollection(tmp_path / "data")
-    collection.add(read_folder(make_folder(tmp_path, name, effects=["read"])))
-    made = builtin_tools().with_folder(collection)
+def test_no_folder_takes_a_name_that_a_preset_grants(
+    named: tuple[ToolCollection, Registry],
+) -> None:
+    collection, made = named
     check_presets(made.all_specs())
-    for preset in PRESETS:
-        why = made.lacks(name, Policy(preset=preset))
-        assert why is not None and "not permitted" in why
+    for name in NAMES:
+        assert "there is a tool" in made.disabled[f"plugin:folder/{name}"]
+        spec = load_tool(collection.folder / name).spec
+        for preset in PRESETS:
+            decision = decide(Policy(preset=preset), spec, name, {}, runs="freely").decision
+            assert decision == "deny", (name, preset)
+
+
+def test_no_name_grants_a_folder_anything(named: tuple[ToolCollection, Registry]) -> None:
+    for name in (*PRESETS, "readonly", "builtin", "folder"):
+        for preset in PRESETS:
+            why = named[1].lacks(name, Policy(preset=preset))
+            assert why is not None and "not permitted" in why, (name, preset)
 
 
 @pytest.mark.parametrize(

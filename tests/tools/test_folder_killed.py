@@ -100,13 +100,9 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
     tmp_path: Path, events: tuple[str, ...]
 ) -> None:
     old, new = read_folder(source(tmp_path, "old")), read_folder(source(tmp_path, "new"))
+    add_old, add_new = (partial(ToolCollection.add, found=one) for one in (old, new))
     found = set()
-    for collection in each_kill(
-        tmp_path,
-        events,
-        partial(ToolCollection.add, found=old),
-        partial(ToolCollection.add, found=new),
-    ):
+    for collection in each_kill(tmp_path, events, add_old, add_new):
         made = registry(collection)
         assert made.lacks("echo", Policy(allow=["*"])) is None, hidden_in(collection.folder)
         found.add((collection.folder / "echo" / "execute.py").read_text())
@@ -116,13 +112,10 @@ def test_a_tool_that_is_replaced_is_the_old_one_or_the_new_one(
 
 
 def test_a_tool_that_is_removed_is_whole_or_gone(tmp_path: Path) -> None:
-    old = read_folder(source(tmp_path, "old"))
+    add = partial(ToolCollection.add, found=read_folder(source(tmp_path, "old")))
     found = set()
     for collection in each_kill(
-        tmp_path,
-        RENAMES,
-        partial(ToolCollection.add, found=old),
-        partial(ToolCollection.remove, name="echo"),
+        tmp_path, RENAMES, add, partial(ToolCollection.remove, name="echo")
     ):
         made = registry(collection)
         found.add("echo" in made.specs())
@@ -131,26 +124,36 @@ def test_a_tool_that_is_removed_is_whole_or_gone(tmp_path: Path) -> None:
     assert found == {True, False}
 
 
-def test_what_a_person_wrote_after_a_kill_is_not_taken_back(tmp_path: Path) -> None:
-    collection = collection_in(tmp_path)
-    collection.add(read_folder(source(tmp_path, "new")))
-    make_folder(tmp_path / "aside", code=code("old"))
-    (tmp_path / "aside" / "echo").rename(collection.folder / ".echo.old")
+@pytest.fixture
+def collection(tmp_path: Path) -> ToolCollection:
+    """One with a tool in it."""
+    made = collection_in(tmp_path)
+    made.add(read_folder(source(tmp_path, "new")))
+    return made
+
+
+def test_what_a_person_wrote_after_a_kill_is_not_taken_back(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    source(tmp_path, "old").rename(collection.folder / ".echo.old")
     written = collection.folder / "echo" / "execute.py"
     written.write_text(code("mine"))
     registry(collection)
     assert written.read_text() == code("mine")
 
 
-def test_what_somebody_is_still_at_is_left_alone(tmp_path: Path) -> None:
-    collection = collection_in(tmp_path)
-    collection.add(read_folder(source(tmp_path, "new")))
-    draft = collection.folder / ".other.draft"
+def test_what_somebody_is_still_at_is_left_alone(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
+    draft, found = collection.folder / ".other.draft", read_folder(source(tmp_path, "new"))
     draft.mkdir()
     with changing(collection):
         assert "echo" in registry(collection).specs()
+        for change in (partial(collection.add, found), partial(collection.remove, "echo")):
+            with pytest.raises(UsageError, match="another program"):
+                change()
         assert draft.exists()
-    registry(collection)
+    assert "echo" in registry(collection).specs()
     assert not draft.exists()
 
 
@@ -171,14 +174,3 @@ def test_a_tool_that_is_being_replaced_is_waited_for_by_who_looks(tmp_path: Path
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-
-
-def test_a_folder_that_is_being_changed_is_told_of(tmp_path: Path) -> None:
-    collection = collection_in(tmp_path)
-    found = read_folder(source(tmp_path, "new"))
-    collection.add(found)
-    with changing(collection), pytest.raises(UsageError, match="another program"):
-        collection.add(found)
-    with changing(collection), pytest.raises(UsageError, match="another program"):
-        collection.remove("echo")
-    assert "echo" in registry(collection).specs()

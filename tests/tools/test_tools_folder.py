@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from mlx_tools import builtin_tools
 from mlx_tools.errors import ConfigError, ToolDefinitionError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.tools import Offer, Registry, ToolError, execute, load_tool
+from mlx_tools.tools import Registry, ToolError, ToolResult, execute, load_tool
 from mlx_tools.tools.folder.collection import (
     NOTHING_SAID,
     ToolCollection,
@@ -35,8 +33,14 @@ def collection(tmp_path: Path) -> ToolCollection:
     return ToolCollection(tmp_path / "data")
 
 
+@pytest.fixture
+def echo(tmp_path: Path, collection: ToolCollection) -> Path:
+    """The folder of a tool that was added."""
+    return collection.add(read_folder(make_folder(tmp_path))).path
+
+
 def registry(collection: ToolCollection) -> Registry:
-    return builtin_tools().with_folder(collection)
+    return Registry().with_folder(collection)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -57,21 +61,27 @@ def why(collection: ToolCollection, name: str = "echo") -> str | None:
     return registry(collection).lacks(name, Policy(allow=["*"]))
 
 
-def test_a_folder_that_was_added_is_a_tool(tmp_path: Path, collection: ToolCollection) -> None:
+def called(tool: Any, **arguments: Any) -> ToolResult:
+    return asyncio.run(execute(tool, arguments, timeout=60))
+
+
+def test_a_folder_that_was_added_is_a_tool_of_the_files_that_were_read(
+    tmp_path: Path, collection: ToolCollection
+) -> None:
     source = make_folder(tmp_path)
-    collection.add(read_folder(source))
+    read = read_folder(source)
+    (source / "execute.py").write_text("changed at its source")
+    collection.add(read)
     made = registry(collection)
     assert made.specs()["echo"].plugin == "folder"
-    result = asyncio.run(execute(made.get("echo"), {"a": 1}, timeout=60))
-    assert result.content == '{"got":{"a":1}}'
+    assert called(made.get("echo"), a=1).content == '{"got":{"a":1}}'
     assert (collection.folder / "echo").stat().st_mode & 0o777 == 0o700
     assert (collection.folder / "echo" / "execute.py").stat().st_mode & 0o777 == 0o600
-    (source / "execute.py").write_text("changed at its source")
     assert why(collection) is None
     assert names_in(collection.folder) == ["echo"]
 
 
-def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, collection: ToolCollection) -> None:
+def test_what_was_put_there_by_hand_is_not_run(collection: ToolCollection) -> None:
     make_folder(collection.folder)
     made = registry(collection)
     reason = "nobody has said that it is trusted (mlx-tools tools trust echo)"
@@ -80,7 +90,7 @@ def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, collection: ToolC
     with pytest.raises(UsageError, match="echo is disabled: nobody has said"):
         made.get("echo")
     assert made.lacks("echo", Policy()) == f"it is disabled: {reason}"
-    row = next(row for row in made.listing(Policy(allow=["*"])) if row["name"] == "echo")
+    (row,) = made.listing(Policy(allow=["*"]))
     assert (row["plugin"], row["enabled"], row["description"]) == ("folder", False, "")
     collection.trust(collection.read("echo"))
     assert why(collection) is None
@@ -94,44 +104,21 @@ def test_what_was_put_there_by_hand_is_not_run(tmp_path: Path, collection: ToolC
     [
         lambda f: (f / "execute.py").write_text(ECHO.replace("got", "git")),
         lambda f: (f / "json.py").touch(),
-        lambda f: (f / "data").unlink(),
-        lambda f: (f / "data").chmod(0o700),
+        lambda f: (f / "tool_definition.json").chmod(0o700),
         lambda f: (f / "config.json").write_text('{"effects": []}'),
+        lambda f: (f / "config.json").unlink(),
     ],
 )
 def test_a_change_of_any_file_switches_the_tool_off(
-    tmp_path: Path, collection: ToolCollection, change: Callable[[Path], Any]
+    collection: ToolCollection, echo: Path, change: Callable[[Path], Any]
 ) -> None:
-    source = make_folder(tmp_path)
-    (source / "data").write_text("x")
-    folder = collection.add(read_folder(source)).path
     running = registry(collection).get("echo")
-    change(folder)
+    change(echo)
     assert "its files are not those that were added" in (why(collection) or "")
-    result = asyncio.run(execute(running, {}, timeout=60))
+    result = called(running)
     assert result.error is not None and result.error.code == "disabled"
     collection.trust(collection.read("echo"))
     assert why(collection) is None
-
-
-def test_adding_again_replaces_what_was_there(tmp_path: Path, collection: ToolCollection) -> None:
-    source = make_folder(tmp_path)
-    (source / "old.txt").touch()
-    collection.add(read_folder(source))
-    (source / "old.txt").unlink()
-    (source / "new.txt").touch()
-    (source / "__pycache__").mkdir()
-    collection.add(read_folder(source))
-    assert why(collection) is None
-    names = names_in(collection.folder / "echo")
-    assert names == ["config.json", "execute.py", "new.txt", "tool_definition.json"]
-
-
-def test_what_is_copied_is_what_was_read(tmp_path: Path, collection: ToolCollection) -> None:
-    source = make_folder(tmp_path)
-    read = read_folder(source)
-    (source / "execute.py").write_text("import os; os.abort()\ndef execute(a): ...")
-    assert (collection.add(read).path / "execute.py").read_text() == ECHO
 
 
 @pytest.mark.parametrize(
@@ -145,112 +132,71 @@ def test_what_is_copied_is_what_was_read(tmp_path: Path, collection: ToolCollect
     ],
 )
 def test_what_cannot_be_used_is_listed_with_the_reason(
-    tmp_path: Path, collection: ToolCollection, damage: Callable[[Path], Any], said: str
+    collection: ToolCollection, echo: Path, damage: Callable[[Path], Any], said: str
 ) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
-    damage(collection.folder / "echo")
+    damage(echo)
     made = registry(collection)
-    assert "echo" not in made.all_specs()
-    assert any(said in reason for reason in made.disabled.values())
+    assert not made.all_specs()
+    assert [said in reason for reason in made.disabled.values()] == [True]
 
 
 def test_a_link_to_a_trusted_folder_is_not_trusted(
-    tmp_path: Path, collection: ToolCollection
+    tmp_path: Path, collection: ToolCollection, echo: Path
 ) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
-    (collection.folder / "echo").rename(tmp_path / "elsewhere")
-    (collection.folder / "echo").symlink_to(tmp_path / "elsewhere")
+    echo.rename(tmp_path / "elsewhere")
+    echo.symlink_to(tmp_path / "elsewhere")
     assert "is a symbolic link" in (why(collection) or "")
     collection.remove("echo")
     assert (tmp_path / "elsewhere" / "execute.py").exists()
-
-
-def test_no_tool_takes_the_name_of_another(tmp_path: Path, collection: ToolCollection) -> None:
-    collection.add(read_folder(make_folder(tmp_path, "calculator")))
-    made = registry(collection)
-    assert made.specs()["calculator"].plugin == "builtin"
-    assert made.disabled["plugin:folder/calculator"] == "there is a tool calculator already"
-    offers = [Offer("w", "t", lambda: load_tool(make_folder(tmp_path / "more")))]
-    collection.add(read_folder(make_folder(tmp_path)))
-    made = registry(collection).with_entry_points(lambda: offers)
-    assert made.specs()["echo"].plugin == "folder"
-    assert made.disabled["plugin:w/echo"] == "there is a tool echo already"
 
 
 def test_a_tool_that_its_configuration_switches_off_can_be_switched_on(
     tmp_path: Path, collection: ToolCollection
 ) -> None:
     collection.add(read_folder(make_folder(tmp_path, enabled=False)))
-    assert "switched off" in (why(collection) or "")
-    collection.switch("echo", True)
-    assert why(collection) is None
-    collection.switch("echo", None)
-    assert "switched off" in (why(collection) or "")
+    for said, off in ((None, True), (True, False), (None, True)):
+        collection.switch("echo", said)
+        assert ("switched off" in (why(collection) or "")) is off
 
 
-def test_removing_deletes_the_folder_and_forgets(
-    tmp_path: Path, collection: ToolCollection
-) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
+def test_removing_deletes_the_folder_and_forgets(collection: ToolCollection, echo: Path) -> None:
     collection.switch("echo", False)
     collection.remove("echo")
-    assert not (collection.folder / "echo").exists()
+    assert not echo.exists()
     assert collection.said() == NOTHING_SAID
     make_folder(collection.folder)
     assert "nobody has said" in (why(collection) or "")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "socket", "link", "file"])
 def test_whatever_has_a_tools_name_can_be_removed(
-    tmp_path: Path, collection: ToolCollection, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, collection: ToolCollection
 ) -> None:
     collection.folder.mkdir(parents=True)
-    monkeypatch.chdir(collection.folder)  # a socket's path is short
-    if kind == "pipe":
-        os.mkfifo("odd")
-    elif kind == "socket":
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind("odd")
-    elif kind == "link":
-        Path("odd").symlink_to(tmp_path)
-    else:
-        Path("odd").touch()
-    collection.remove("odd")
-    assert names_in(collection.folder) == []
+    odd = collection.folder / "odd"
+    for make in (odd.touch, lambda: os.mkfifo(odd), lambda: odd.symlink_to(tmp_path)):
+        make()
+        collection.remove("odd")
+        assert names_in(collection.folder) == []
     assert tmp_path.exists()
 
 
-def test_what_cannot_be_removed_is_left_whole_and_trusted(
-    tmp_path: Path, collection: ToolCollection
+def test_what_cannot_be_removed_or_added_leaves_what_was_there(
+    tmp_path: Path, collection: ToolCollection, echo: Path
 ) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
+    for name in ("echo", "other"):
+        new = read_folder(make_folder(tmp_path / "new", name, "def execute(a): return {}"))
+        with unrecordable(collection), pytest.raises(ConfigError, match=r"tools\.json"):
+            collection.add(new)
     with unrecordable(collection), pytest.raises(ConfigError, match=r"tools\.json"):
         collection.remove("echo")
     assert why(collection) is None
-    assert names_in(collection.folder) == ["echo"]
-
-
-def test_what_cannot_be_added_leaves_what_was_there(
-    tmp_path: Path, collection: ToolCollection
-) -> None:
-    source = make_folder(tmp_path)
-    collection.add(read_folder(source))
-    (source / "execute.py").write_text("def execute(a): return {}")
-    with unrecordable(collection), pytest.raises(ConfigError, match=r"tools\.json"):
-        collection.add(read_folder(source))
-    assert why(collection) is None
-    assert (collection.folder / "echo" / "execute.py").read_text() == ECHO
-    assert names_in(collection.folder) == ["echo"]
-    (source / "execute.py").write_text("def execute(a): return {}")
-    other = make_folder(tmp_path, "other")
-    with unrecordable(collection), pytest.raises(ConfigError):
-        collection.add(read_folder(other))
+    assert (echo / "execute.py").read_text() == ECHO
     assert names_in(collection.folder) == ["echo"]
 
 
 def test_a_tools_folder_that_cannot_be_read_is_told_of(collection: ToolCollection) -> None:
     collection.folder.parent.mkdir()
-    assert registry(collection).specs()  # nothing was added yet
+    assert registry(collection).specs() == {}  # nothing was added yet
     collection.folder.touch()
     with pytest.raises(ConfigError, match=r"tools cannot be read: Not a directory"):
         registry(collection)
@@ -276,14 +222,11 @@ def test_no_folder_has_a_name_that_reads_as_an_option(
 
 
 @pytest.mark.parametrize("name", ["nothing", "..", ".", "", "a/b", "../data", ".hidden"])
-def test_no_name_leads_out_of_the_folder(
-    tmp_path: Path, collection: ToolCollection, name: str
-) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
+def test_no_name_leads_out_of_the_folder(collection: ToolCollection, echo: Path, name: str) -> None:
     for attempt in (collection.remove, collection.read):
         with pytest.raises(UsageError, match="there is no tool"):
             attempt(name)
-    assert (collection.folder / "echo").exists()
+    assert echo.exists()
 
 
 # --- what was said ------------------------------------------------------------------------------
@@ -344,9 +287,8 @@ def test_a_record_that_may_be_somebody_elses_is_not_believed(
 
 
 def test_trust_in_a_folder_is_none_in_one_of_the_same_name_elsewhere(
-    tmp_path: Path, collection: ToolCollection
+    tmp_path: Path, collection: ToolCollection, echo: Path
 ) -> None:
-    collection.add(read_folder(make_folder(tmp_path)))
     other = ToolCollection(tmp_path / "other")
     make_folder(other.folder)
     shutil.copy(collection.record, other.record)
@@ -369,22 +311,17 @@ def test_a_new_tool_works_as_it_is(tmp_path: Path) -> None:
     tool = load_tool(write_template(tmp_path, "word-count"))
     assert tool.spec.name == "word-count"
     assert tool.spec.effects == {"read"}
-    result = asyncio.run(execute(tool, {"text": "one two"}, timeout=60))
-    assert json.loads(result.content or "")["words"] == 2
-    result = asyncio.run(execute(tool, {"text": " "}, timeout=60))
-    assert result.error is not None
-    assert result.error.message == "there is no text to count in"
+    assert json.loads(called(tool, text="one two").content or "")["words"] == 2
+    error = called(tool, text=" ").error
+    assert error is not None and error.message == "there is no text to count in"
     assert (tmp_path / "word-count" / "test_word_count.py").exists()
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a b", "cannot name a tool"),
-        ("../a", "cannot name a tool"),
-        (".a", "cannot be the name of a tool's folder"),
-        ("-a", "cannot be the name of a tool's folder"),
-        ("é", "cannot name a tool"),
+        *((name, "cannot name a tool") for name in ("a b", "../a", "é")),
+        *((name, "cannot be the name of a tool's folder") for name in (".a", "-a")),
         ("there", "is there already"),
         ("queryKnowledgeBase", "is another name of query_knowledge_base"),
     ],
@@ -401,15 +338,14 @@ def test_a_name_that_cannot_be_or_is_taken_makes_nothing(
 def test_a_tool_that_is_made_runs_as_its_files_are_at_the_call(
     tmp_path: Path, collection: ToolCollection
 ) -> None:
-    folder = make_folder(tmp_path, "echo")
+    folder = make_folder(tmp_path)
     collection.make("echo", folder)
     (one,) = collection.tools()
     assert one.folder is not None and one.log is not None
     made = folder_tool(one.folder, one.reason, one.log)
     (folder / "execute.py").write_text("def execute(arguments):\n    return {'now': 1}\n")
     assert asyncio.run(made.call({"text": "a"})) == {"now": 1}
-    definition = json.loads((folder / "tool_definition.json").read_text())
-    changed = definition | {"description": "Something else."}
-    (folder / "tool_definition.json").write_text(json.dumps(changed))
+    definition = folder / "tool_definition.json"
+    definition.write_text(definition.read_text().replace("Does what", "Is"))
     with pytest.raises(ToolError, match="what it says of itself was changed"):
         asyncio.run(made.call({"text": "a"}))
