@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import tomllib
@@ -87,16 +86,17 @@ def offering(*offers: tuple[str, str, Any]) -> Registry:
     return builtin_tools().with_entry_points(lambda: listed)
 
 
-def test_the_callers_tools_are_there_in_order() -> None:
+def test_the_callers_tools_are_there_in_order_each_name_once() -> None:
     registry = Registry([rename, forecast])
     assert list(registry.specs()) == ["rename", "forecast"]
     assert registry.get("forecast") is forecast
     assert dict(registry.disabled) == {}
-
-
-def test_a_name_is_taken_once() -> None:
     with pytest.raises(ToolDefinitionError, match="forecast already"):
-        Registry([forecast, forecast])
+        registry.add(forecast)
+    with pytest.raises(UsageError, match="did you mean forecast"):
+        registry.get("forcast")
+    with pytest.raises(UsageError, match="no tool"):
+        registry.describe("x" * 1000)
 
 
 @pytest.mark.parametrize("value", [lambda: 1, None, "forecast", ToolSpec("x"), forecast.spec])
@@ -117,14 +117,6 @@ def test_what_no_text_or_schema_can_be_is_refused_with_the_tools_name(
 ) -> None:
     with pytest.raises(ToolDefinitionError, match=said):
         Registry([tool(name="t", **declared)(lambda: 1)])
-
-
-def test_an_unknown_name_is_answered_with_a_close_one() -> None:
-    registry = Registry([forecast])
-    with pytest.raises(UsageError, match="did you mean forecast"):
-        registry.get("forcast")
-    with pytest.raises(UsageError, match="no tool"):
-        registry.describe("x" * 1000)
 
 
 def test_the_built_in_tools_without_a_folder() -> None:
@@ -200,8 +192,8 @@ def test_nothing_is_loaded_before_it_is_needed() -> None:
     assert loaded == ["looked", "imported"]
 
 
-def boom() -> Any:
-    raise RuntimeError("on the way")
+def fails(*_: Any) -> Any:
+    raise RuntimeError("no device")
 
 
 class Fake:
@@ -231,7 +223,7 @@ async def awaited() -> str:
         (SystemExit(1), "SystemExit"),
         (GeneratorExit("as a library's own"), "GeneratorExit: as a library's own"),
         (AttributeError("gone"), "AttributeError"),
-        (boom, "RuntimeError: on the way"),
+        (fails, "RuntimeError: no device"),
         (5, "int, which is no tool (is @tool missing?)"),
         (lambda: None, "NoneType, which is no tool"),
         (lambda: "forecast", "str, which is no tool"),
@@ -274,46 +266,25 @@ def test_a_package_whose_name_could_mislead_offers_nothing(package: str) -> None
 
 
 def test_a_package_that_is_switched_off_is_not_imported() -> None:
-    imported: list[str] = []
-
-    def load() -> Tool:
-        imported.append("x")
-        return forecast
-
-    offers = [Offer("weather", "t", load)]
-    registry = Registry(switched_off={"plugin:weather": "not trusted"}).with_entry_points(
-        lambda: offers
-    )
-    assert registry.specs() == {}
+    offers = [Offer("weather", "t", lambda: pytest.fail("it was imported"))]
+    registry = Registry(switched_off={"plugin:weather": "not trusted"})
+    assert registry.with_entry_points(lambda: offers).specs() == {}
     assert registry.disabled["plugin:weather/t"] == "not trusted"
-    assert imported == []
 
 
 def test_metadata_that_cannot_be_read_costs_no_other_tool() -> None:
-    def find() -> list[Offer]:
-        raise OSError("unreadable")
-
-    registry = builtin_tools().with_entry_points(find)
+    registry = builtin_tools().with_entry_points(lambda: fails())
     assert "calculator" in registry.specs()
-    assert "unreadable" in registry.disabled["plugin:any/entry_points"]
+    assert "no device" in registry.disabled["plugin:any/entry_points"]
 
 
-INSTALLED = """
-import json
-from mlx_tools import builtin_tools
-
-registry = builtin_tools().with_entry_points()
-plugins = {name: spec.plugin for name, spec in registry.specs().items()}
-print(json.dumps([plugins, dict(registry.disabled)]))
-"""
-
-
-def test_what_is_installed_is_found_by_its_metadata(tmp_path: Path) -> None:
+def test_what_is_installed_is_found_by_its_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "weather_tools.py").write_text(
         "from mlx_tools.tools import tool\n"
         "@tool(effects={'read'})\n"
         "def tide(place: str) -> str:\n"
-        "    '''The tide.'''\n"
         "    return place\n"
     )
     info = tmp_path / "weather_tools-1.0.dist-info"
@@ -322,16 +293,10 @@ def test_what_is_installed_is_found_by_its_metadata(tmp_path: Path) -> None:
     (info / "entry_points.txt").write_text(
         "[mlx_tools.tools]\ntide = weather_tools:tide\ngone = weather_tools:gone\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", INSTALLED],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    plugins, disabled = json.loads(done.stdout)
-    assert plugins["tide"] == "weather-tools"
-    assert "AttributeError" in disabled["plugin:weather-tools/gone"]
+    monkeypatch.syspath_prepend(tmp_path)
+    registry = builtin_tools().with_entry_points()
+    assert registry.specs()["tide"].plugin == "weather-tools"
+    assert "AttributeError" in registry.disabled["plugin:weather-tools/gone"]
 
 
 OWN_TOOL = """
@@ -405,10 +370,6 @@ def test_the_words_of_the_built_in_tools_have_examples() -> None:
             assert schema.get("examples") or schema.get("enum")
             for example in schema.get("examples", ()):
                 Draft202012Validator(schema).validate(example)
-
-
-def fails(*_: Any) -> Any:
-    raise RuntimeError("no device")
 
 
 @pytest.mark.parametrize(
