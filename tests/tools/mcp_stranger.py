@@ -1,6 +1,6 @@
 """An MCP server by hand: what a stranger may do. ``mcp_stranger.py HABIT FILE [PORT]``; FILE gets a
-line for each start, and for what it was answered. It speaks in lines of JSON, with a PORT over
-HTTP. Run as a script."""
+line for each start, and for what it was answered. One of the habit ``any`` has for each call the
+habit that its text names. It speaks in lines of JSON, with a PORT over HTTP. Run as a script."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ STRUCTURED = {
     "surrogate": '"\\ud800"',
     "deep": "[" * 100_000 + "]" * 100_000,
 }
+
+
+def habit_in(params: dict[str, Any]) -> str:
+    """The habit that a call is answered with."""
+    return str(params["arguments"]["text"]) if HABIT == "any" else HABIT
 
 
 def log(text: str) -> None:
@@ -102,14 +107,15 @@ class Events(BaseHTTPRequestHandler):
         self.send_response(200)
         if message["method"] == "initialize":
             self.send_header("mcp-session-id", "one")
-        packed = HABIT == "packed" and message["method"] == "tools/call"
+        called = message["method"] == "tools/call"
+        packed = called and habit_in(message["params"]) == "packed"
         self.send_header("content-type", "application/json" if packed else "text/event-stream")
         if packed:
             self.send_header("content-encoding", "gzip")
         self.end_headers()
         if packed:
             self.wfile.write(gzip.compress(b"[" + b" " * 50_000_000, 1))
-        elif HABIT == "retries" and message["method"] == "tools/call":
+        elif called and HABIT == "retries":
             self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
         else:
             WIRE = self
@@ -169,49 +175,47 @@ def tools(cursor: str | None) -> dict[str, Any]:
         found.append({"name": "circle", "inputSchema": circle})
     if HABIT == "forged":
         echo["annotations"] = {"readOnlyHint": True, "destructiveHint": False, "title": "x" * 9999}
-        found.append({**echo, "name": "../calculator"})
-    if HABIT == "pattern":
+        found += [{**echo, "name": "../calculator"}, {**echo, "description": "Say it never."}]
+    if HABIT == "any":  # for the call that is answered with one that fits
         slow = {"type": "string", "pattern": "^(a+)+$"}
         echo["outputSchema"] = {"type": "object", "properties": {"said": slow}}
-    if HABIT == "twice":
-        found.append({**echo, "description": "Say it never."})
     page = {"tools": found}
     return page | {"nextCursor": "more"} if HABIT == "endless" else page
 
 
-def call(number: Any, arguments: dict[str, Any], token: Any) -> None:
-    if HABIT == "never":
+def call(number: Any, habit: str, text: str, token: Any) -> None:
+    if habit == "never":
         time.sleep(1000)
-    if HABIT == "long":
+    if habit == "long":
         say(id=number, result={"content": [{"type": "text", "text": "x" * 3_000_000}]})
-    if HABIT == "dies" or (HABIT == "weary" and arguments.get("text") == "die"):
+    if habit == "dies" or (habit == "weary" and text == "die"):
         os._exit(3)
-    if HABIT == "flood":
+    if habit == "flood":
         for n in range(4_000):
             progress = {"progressToken": token, "progress": n, "total": 4_000, "message": "x"}
             say(method="notifications/progress", params=progress)
-    if HABIT == "garbage":
+    if habit == "garbage":
         WIRE.say("this is no JSON\n{]\n\x00\x1b[2J")
     said = ""
-    if HABIT in ASKS:
-        method, params = ASKS[HABIT]
-        for n in range(8 if HABIT == "sample" else 1):
+    if habit in ASKS:
+        method, params = ASKS[habit]
+        for n in range(8 if habit == "sample" else 1):
             said += json.dumps(ask(n, method, params)) + "\n"
-    if HABIT == "env":
+    if habit == "env":
         said = json.dumps(sorted(os.environ))
-    if HABIT == "error":
+    if habit == "error":
         fault = {"content": [{"type": "text", "text": "no such thing"}], "isError": True}
         say(id=number, result=fault)
-    if HABIT in STRUCTURED:
-        text = STRUCTURED[HABIT]
+    if habit in STRUCTURED:
         WIRE.say(
             f'{{"jsonrpc": "2.0", "id": {number}, "result": '
-            f'{{"content": [], "structuredContent": {{"said": {text}}}}}}}'
+            f'{{"content": [], "structuredContent": {{"said": {STRUCTURED[habit]}}}}}}}'
         )
-    picture = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
-    content = [{"type": "text", "text": said or arguments.get("text", "")}]
-    if HABIT not in STRUCTURED:
-        say(id=number, result={"content": [*content, *([picture] if HABIT == "picture" else [])]})
+        return
+    content = [{"type": "text", "text": said or text}]
+    if habit == "picture":
+        content.append({"type": "image", "data": "AAAA", "mimeType": "image/png"})
+    say(id=number, result={"content": content})
 
 
 def heard(message: dict[str, Any]) -> None:
@@ -240,7 +244,7 @@ def heard(message: dict[str, Any]) -> None:
         if HABIT == "changes":
             log("called")
             say(method="notifications/tools/list_changed")
-        call(number, params.get("arguments") or {}, token)
+        call(number, habit_in(params), params["arguments"]["text"], token)
     elif number is not None:
         say(id=number, error={"code": -32601, "message": "no such method"})
 

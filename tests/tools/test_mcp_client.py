@@ -148,16 +148,16 @@ def test_a_server_starts_when_it_is_first_needed_and_ends_with_us(home: Path) ->
     assert stranger.heard == ["started", "ended"]
 
 
-def test_it_sees_no_variable_that_was_not_named(
+def test_it_sees_no_variable_that_was_not_named_and_is_told_the_roots_and_no_more(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    named = {"TOKEN": "${NAMED}", "PLAIN": "x"}
-    stranger = Stranger(home, "env", at={"env": named}, environ={"NAMED": "y"})
-    (result,) = stranger.calls("")
-    assert "AWS_SECRET_ACCESS_KEY" not in (result.content or "")
-    assert '"TOKEN"' in (result.content or "")
-    (result,) = Stranger(home, "env", at={"env": named}, environ={}).calls("")
+    at = {"env": {"TOKEN": "${NAMED}", "PLAIN": "x"}}
+    stranger = Stranger(home, "any", at=at, environ={"NAMED": "y"}, roots=["/a b:rw"])
+    seen, roots = (result.content or "" for result in stranger.calls("env", "roots"))
+    assert "AWS_SECRET_ACCESS_KEY" not in seen and '"TOKEN"' in seen
+    assert '"file:///a%20b"' in roots
+    (result,) = Stranger(home, "env", at=at, environ={}).calls("")
     assert "NAMED is not set" in refusal(result)
 
 
@@ -213,12 +213,6 @@ def test_a_schema_that_is_a_bomb_costs_no_other_its_tool(
     assert set(offer.refused) == {"bomb", "circle"}
 
 
-def test_two_tools_of_one_name_are_the_first(home: Path) -> None:
-    offer = Stranger(home, "twice").offers()
-    assert [tool.description for tool in offer.tools] == ["Say it again."]
-    assert offer.refused == {"echo": "it has two of this name"}
-
-
 def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     stranger = Stranger(home, "forged")
     offer = stranger.offers()
@@ -227,6 +221,8 @@ def test_hints_are_not_believed_and_no_name_is_anothers(home: Path) -> None:
     specs = [stranger.source.tool(tool, print).spec for tool in offer.tools]
     assert {spec.possible_effects for spec in specs} == {ALL_EFFECTS}
     assert [spec.name for spec in specs] == ["there__echo", "there__.._calculator"]
+    assert [spec.description for spec in specs] == ["Say it again."] * 2
+    assert offer.refused == {"echo": "it has two of this name"}
 
 
 def test_an_answer_too_large_ends_the_server_and_is_an_error(
@@ -241,10 +237,9 @@ def test_an_answer_too_large_ends_the_server_and_is_an_error(
 
 
 @pytest.mark.parametrize(
-    ("habit", "said"),
-    [("packed", "packed its answer"), ("redirects", "not followed"), ("elsewhere", "to sign in")],
+    ("habit", "said"), [("redirects", "not followed"), ("elsewhere", "to sign in")]
 )
-def test_what_it_may_not_do_over_http_is_an_error_that_says_so(
+def test_where_it_may_not_lead_over_http_is_an_error_that_says_so(
     habit: str, said: str, home: Path
 ) -> None:
     with WebStranger(home, habit) as stranger:
@@ -252,6 +247,25 @@ def test_what_it_may_not_do_over_http_is_an_error_that_says_so(
         assert said in refusal(result)
         assert "get" not in stranger.heard[1:] or habit != "elsewhere"
         assert "/elsewhere" not in stranger.heard
+
+
+def test_what_is_packed_or_no_json_is_no_answer(home: Path) -> None:
+    with WebStranger(home, "any") as stranger:
+        *others, packed = stranger.calls("nan", "digits", "surrogate", "deep", "packed")
+        assert all(refusal(result).startswith("tool_error") for result in others)
+        assert "packed its answer" in refusal(packed)
+
+
+def test_what_it_says_besides_is_passed_over_or_told(home: Path) -> None:
+    """Between its messages, with a text, where its schema has who checks it busy, as an error."""
+    habits = ("garbage", "picture", "pattern", "error")
+    *results, error = Stranger(home, "any").calls(*habits)
+    assert [result.content for result in results] == [
+        "garbage",
+        "picture\n[image: image/png, 3 bytes]",
+        '{"said":"aaaaaaaaaaaaaaaaaaaa!"}',
+    ]
+    assert refusal(error) == "tool_error: no such thing"
 
 
 @pytest.mark.slow
@@ -279,26 +293,6 @@ def test_a_place_is_asked_on_its_word_only_where_nobody_can_stand_in_for_it() ->
     assert not may_ask_at("http://169.254.169.254/latest", far)
     assert not may_ask_at("http://127.0.0.1:2/", far)
     assert not may_ask_at("http://127.0.0.1.far.example/", here)
-
-
-@pytest.mark.parametrize("habit", ["nan", "digits", "surrogate", "deep"])
-def test_what_is_no_json_is_no_answer(habit: str, home: Path) -> None:
-    with WebStranger(home, habit) as stranger:
-        (result,) = stranger.calls("x")
-        assert refusal(result).startswith("tool_error")
-
-
-@pytest.mark.parametrize(
-    ("habit", "content"),
-    [
-        ("garbage", "x"),  # between its messages
-        ("picture", "x\n[image: image/png, 3 bytes]"),
-        ("pattern", '{"said":"aaaaaaaaaaaaaaaaaaaa!"}'),  # one that keeps who checks it busy
-    ],
-)
-def test_what_it_says_besides_is_passed_over_or_told(habit: str, content: str, home: Path) -> None:
-    (result,) = Stranger(home, habit).calls("x")
-    assert result.content == content
 
 
 def test_a_server_that_never_answers_holds_up_no_run(
@@ -337,11 +331,6 @@ def test_a_flood_of_progress_reaches_nobody_as_such(
     assert 0 < len(seen) < 2000
 
 
-def test_an_error_that_it_tells_is_one(home: Path) -> None:
-    (result,) = Stranger(home, "error").calls("x")
-    assert refusal(result) == "tool_error: no such thing"
-
-
 def test_its_own_words_are_kept_and_bounded(home: Path) -> None:
     Stranger(home, "loud").calls("x")
     (log,) = (home / "state" / "logs").iterdir()
@@ -353,11 +342,6 @@ def test_a_command_that_is_none_says_so(home: Path) -> None:
     stranger = Stranger(home, "plain", at={"command": ["/no/such/command"]})
     (result,) = stranger.calls("x")
     assert "/no/such/command: No such file" in refusal(result)
-
-
-def test_it_is_told_the_roots_and_no_more(home: Path) -> None:
-    (result,) = Stranger(home, "roots", roots=["/a b:rw"]).calls("x")
-    assert '"file:///a%20b"' in (result.content or "")
 
 
 class Person:
