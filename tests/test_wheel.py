@@ -10,7 +10,6 @@ import tarfile
 import tomllib
 import venv
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,32 +38,11 @@ def run(
 
 
 def build(target: str, folder: Path) -> Path:
-    built = run(
-        sys.executable,
-        "-m",
-        "hatchling",
-        "build",
-        "-t",
-        target,
-        "-d",
-        folder,
-        cwd=ROOT,
-        home=folder,
-    )
+    command = (sys.executable, "-m", "hatchling", "build", "-t", target, "-d", folder)
+    built = run(*command, cwd=ROOT, home=folder)
     assert built.returncode == 0, built.stderr
     (path,) = folder.iterdir()
     return path
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A clean environment with the wheel in it, and an empty home to run it from."""
-
-    bin: Path
-    home: Path
-
-    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        return run(self.bin / command[0], *command[1:], cwd=self.home)
 
 
 @pytest.fixture(scope="module")
@@ -73,47 +51,38 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+def binaries(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The commands of a clean environment with the wheel in it."""
     folder = tmp_path_factory.mktemp("clean") / "venv"
     venv.create(folder, symlinks=True)
-    binaries = folder / "bin"
-    site = run(
-        binaries / "python", "-c", "import site; print(site.getsitepackages()[0])", cwd=folder
-    ).stdout.strip()
+    (site,) = (folder / "lib").glob("python*/site-packages")
     # The dependencies come from the environment of the tests, so no network is needed. The file
     # there that names this repository is not followed from here.
     outer = sysconfig.get_paths()["purelib"]
-    (Path(site) / "dependencies.pth").write_text(f"{outer}\n", encoding="utf-8")
-    pip = (sys.executable, "-m", "pip", "--python", binaries / "python")
+    (site / "dependencies.pth").write_text(f"{outer}\n", encoding="utf-8")
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin" / "python")
     done = run(*pip, "install", "--no-deps", "--no-index", "--no-compile", wheel, cwd=folder)
     assert done.returncode == 0, done.stderr
-    home = tmp_path_factory.mktemp("home")
-    return Installed(bin=binaries, home=home)
+    return folder / "bin"
 
 
 def files_under(folder: Path) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_wheel_carries_the_package_its_words_and_its_defaults(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
+def test_the_wheel_carries_the_package_and_the_words_and_defaults_of_the_repository(
+    wheel: Path,
+) -> None:
     source = {name for name in files_under(ROOT / "mlx_tools") if "__pycache__" not in name}
-    data = {
-        f"mlx_tools/_data/{name}"
-        for folder in ("prompts", "config")
-        for name in files_under(ROOT / folder)
-    }
+    data = {name for folder in ("prompts", "config") for name in files_under(ROOT / folder)}
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        for name in data:
+            assert archive.read(f"mlx_tools/_data/{name}") == (ROOT / name).read_bytes()
     metadata = {name for name in names if name.startswith(f"mlx_tools-{VERSION}.dist-info/")}
-    assert names == source | data | metadata
+    assert names == source | {f"mlx_tools/_data/{name}" for name in data} | metadata
     assert "mlx_tools/py.typed" in names
     assert any(name.endswith("/licenses/LICENSE") for name in metadata)
-
-
-def test_the_data_of_the_wheel_is_that_of_the_repository(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        for folder in ("prompts", "config"):
-            for name in files_under(ROOT / folder):
-                assert archive.read(f"mlx_tools/_data/{name}") == (ROOT / name).read_bytes()
 
 
 def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> None:
@@ -125,40 +94,31 @@ def test_a_wheel_can_be_built_from_the_source_distribution(tmp_path: Path) -> No
     assert not any(name.startswith((".venv", ".git/")) for name in names)
 
 
-def test_the_installed_package_is_the_wheel_and_not_this_repository(installed: Installed) -> None:
-    done = installed.run("python", "-c", "import mlx_tools; print(mlx_tools.__file__)")
-    assert done.returncode == 0, done.stderr
-    assert Path(done.stdout.strip()).is_relative_to(installed.bin.parent)
-
-
-def test_the_installed_command_tells_its_version(installed: Installed) -> None:
-    done = installed.run("mlx-tools", "--version")
-    assert done.returncode == 0, done.stderr
-    assert VERSION in done.stdout
-
-
-def test_the_installed_command_has_help(installed: Installed) -> None:
-    done = installed.run("mlx-tools", "--help")
-    assert done.returncode == 0, done.stderr
-    assert "ask" in done.stdout
-    assert run(installed.bin / "python", "-m", "mlx_tools", "--help", cwd=installed.home).stdout
+def test_the_installed_command_is_the_wheels_and_writes_nothing_for_its_help(
+    binaries: Path, tmp_path: Path
+) -> None:
+    where = "import mlx_tools; print(mlx_tools.__file__)"
+    for command, said in (
+        (("python", "-c", where), str(binaries.parent)),
+        (("mlx-tools", "--version"), VERSION),
+        (("mlx-tools", "--help"), "ask"),
+        (("python", "-m", "mlx_tools", "--help"), "ask"),
+    ):
+        done = run(binaries / command[0], *command[1:], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_pytest_replays_golden_transcripts_where_the_wheel_is_installed(
-    wheel: Path, installed: Installed, tmp_path: Path
+    binaries: Path, tmp_path: Path
 ) -> None:
-    declared = f"mlx_tools-{VERSION}.dist-info/entry_points.txt"
-    with zipfile.ZipFile(wheel) as archive:
-        lines = archive.read(declared).decode().splitlines()
+    (site,) = (binaries.parent / "lib").glob("python*/site-packages")
+    declared = site / f"mlx_tools-{VERSION}.dist-info" / "entry_points.txt"
+    lines = declared.read_text(encoding="utf-8").splitlines()
     assert {"[pytest11]", "mlx-tools-golden = mlx_tools.golden.plugin"} <= {*lines}
     golden_file(tmp_path / "golden", "sums")
-    python = installed.bin / "python"
-    without = ("-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:hypothesispytest")
-    done = run(python, "-m", "pytest", *without, "golden", cwd=tmp_path)
+    alone = ("--disable-plugin-autoload", "-p", "mlx-tools-golden", "-p", "no:cacheprovider")
+    done = run(binaries / "python", "-m", "pytest", *alone, "golden", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
-
-
-def test_running_the_help_writes_nothing_into_the_home(installed: Installed) -> None:
-    installed.run("mlx-tools", "--help")
-    assert list(installed.home.iterdir()) == []
