@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,9 @@ def test_what_was_said_otherwise_or_came_since_is_off_until_a_person_agrees() ->
     assert "mlx-tools mcp test there" in registry.disabled["there__echo"]
     assert "mlx-tools mcp test there" in registry.disabled["plugin:mcp:there/there__more"]
     assert set(registry.specs()) == {"there__a_b"}
+    beside = _registry(_source(), refused="it lies below the root /home:rw")
+    assert not beside.specs()  # which could say what was agreed to
+    assert "below the root" in beside.disabled["plugin:mcp:there/there__echo"]
 
 
 def test_a_long_name_is_cut_and_still_its_own() -> None:
@@ -128,18 +131,14 @@ def test_a_damaged_source_costs_no_other_its_tools(tmp_path: Path) -> None:
     assert "damaged" in registry.disabled["plugin:bound:broken/broken"]
 
 
-def test_none_runs_beside_a_root_that_could_say_what_was_agreed_to() -> None:
-    registry = _registry(_source(), refused="it lies below the root /home:rw")
-    assert not registry.specs()
-    assert "below the root" in registry.disabled["plugin:mcp:there/there__echo"]
-
-
 def test_a_pin_tells_any_change_but_that_of_effects() -> None:
-    one = BoundTool("echo", "Say it.", {"type": "object"}, ("read",), {"path": "/"})
-    assert one.pin == BoundTool("echo", "Say it.", {"type": "object"}, (), {"path": "/"}).pin
-    others = (
-        BoundTool("echo", "Say it!", {"type": "object"}, ("read",), {"path": "/"}),
-        BoundTool("echo", "Say it.", {"type": "object", "title": ""}, ("read",), {"path": "/"}),
-        BoundTool("echo", "Say it.", {"type": "object"}, ("read",), {"path": "/x"}),
-    )
-    assert len({one.pin, *(other.pin for other in others)}) == 4
+    schema = {"type": "object"}
+    one = BoundTool("echo", "Say it.", schema, ("read",), {"path": "/"})
+    assert one.pin == replace(one, effects=()).pin
+    changes: list[dict[str, Any]] = [
+        {"name": "ech"},
+        {"description": "Say it!"},
+        {"parameters": schema | {"title": ""}},
+        {"at": {"path": "/x"}},
+    ]
+    assert len({one.pin, *(replace(one, **change).pin for change in changes)}) == 5

@@ -47,12 +47,8 @@ SPECS = (
 
 def test_openai_and_anthropic() -> None:
     openai, anthropic = to_openai(SPECS), to_anthropic(SPECS)
-    assert [entry["function"]["name"] for entry in openai] == [
-        *("a", "calculator", "clock", "create_file", "describe_image", "fetch_url", "file_access"),
-        *("format_xml", "list_corpora", "notes_create", "notes_search", "query_knowledge_base"),
-        *("read_artifact", "run_command", "schedule_task", "tool_search", "transcribe_audio"),
-        *("translate", "tree_walk", "web_search"),
-    ]
+    names = [entry["function"]["name"] for entry in openai]
+    assert names == sorted(spec.name.replace(".", "_") for spec in SPECS)
     assert {entry["type"] for entry in openai} == {"function"}
     for one, other in zip(openai, anthropic, strict=True):
         function = one["function"]
@@ -120,10 +116,8 @@ def test_mcp_hints_come_from_the_declared_effects() -> None:
     assert hints["tree.walk"] == anything
 
 
-def errors(value: Any) -> list[str]:
-    schema = to_jsonschema(SPECS)
-    Draft202012Validator.check_schema(schema)
-    return [error.message for error in Draft202012Validator(schema).iter_errors(value)]
+CALL = {"type": "tool_call"}
+LINES = Draft202012Validator(to_jsonschema(SPECS))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +125,6 @@ def errors(value: Any) -> list[str]:
     [
         write_call("calculator", {"expression": "17 * 23"}),
         write_call("clock", {}, id="c1"),
-        write_call("file_access", {"operation": "list", "path": "."}),
         write_call("tree.walk", {"node": {"value": 1, "children": [{"value": 2}]}, "again": 3}),
         write_call(
             "tree.walk", {"node": {"whole": {"node": {}}, "$ref": {"$ref": "no reference"}}}
@@ -141,7 +134,8 @@ def errors(value: Any) -> list[str]:
     ],
 )
 def test_the_schema_of_the_line_takes_real_lines(line: str) -> None:
-    assert errors(json.loads(line)) == []
+    Draft202012Validator.check_schema(LINES.schema)
+    LINES.validate(json.loads(line))
 
 
 @pytest.mark.parametrize(
@@ -153,17 +147,17 @@ def test_the_schema_of_the_line_takes_real_lines(line: str) -> None:
         {"type": "final_answer", "content": 1},
         {"type": "final_answer", "content": "x", "extra": 1},
         {"type": "tool_observation", "name": "clock", "content": "now"},
-        {"type": "tool_call", "name": "clock"},
-        {"type": "tool_call", "name": "unknown", "arguments": {}},
-        {"type": "tool_call", "name": "calculator", "arguments": {}},
-        {"type": "tool_call", "name": "clock", "arguments": {"expression": "1"}},
-        {"type": "tool_call", "name": "tree.walk", "arguments": {"node": {"value": "x"}}},
-        {"type": "tool_call", "name": "tree.walk", "arguments": {"node": {"whole": {}}}},
-        {"type": "tool_call", "name": "tree.walk", "arguments": {"node": {}, "again": "x"}},
+        {**CALL, "name": "clock"},
+        {**CALL, "name": "unknown", "arguments": {}},
+        {**CALL, "name": "calculator", "arguments": {}},
+        {**CALL, "name": "clock", "arguments": {"expression": "1"}},
+        {**CALL, "name": "tree.walk", "arguments": {"node": {"value": "x"}}},
+        {**CALL, "name": "tree.walk", "arguments": {"node": {"whole": {}}}},
+        {**CALL, "name": "tree.walk", "arguments": {"node": {}, "again": "x"}},
     ],
 )
 def test_and_no_others(value: Any) -> None:
-    assert errors(value)
+    assert not LINES.is_valid(value)
 
 
 @pytest.mark.parametrize("format_", FORMATS)

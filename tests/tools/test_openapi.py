@@ -83,15 +83,12 @@ def test_a_tool_has_the_operations_words_parameters_and_effects() -> None:
     assert tool.parameters["additionalProperties"] is False
 
 
-@pytest.mark.parametrize("method", ["post", "put", "patch", "delete", "options", "trace"])
-def test_whatever_is_no_get_writes(method: str) -> None:
-    assert _tool({"operationId": "x"}, method=method).effects == ("network", "write")
-
-
-def test_effects_are_said_to_be_more_never_less() -> None:
-    reads, writes = _tool({}), _tool({}, method="post")
-    assert with_effects(reads, writes=True).effects == ("network", "read", "write")
-    assert with_effects(writes, writes=False).effects == ("network", "write")
+def test_whatever_is_no_get_writes_and_effects_are_said_to_be_more_never_less() -> None:
+    for method in ("post", "put", "patch", "delete", "options", "trace"):
+        writes = _tool({"operationId": "x"}, method=method)
+        assert writes.effects == ("network", "write")
+        assert with_effects(writes, writes=False).effects == ("network", "write")
+    assert with_effects(_tool({}), writes=True).effects == ("network", "read", "write")
 
 
 def test_references_come_along_also_where_they_go_in_circles() -> None:
@@ -242,6 +239,11 @@ def _guarded(scheme: str) -> BoundTool:
     return _tool(operation, components={"securitySchemes": SCHEMES})
 
 
+def _named(scheme: str, **more: Any) -> dict[str, Any]:
+    """Where the secret of a scheme is."""
+    return {"environ": {"ZOO": SECRET}, "secrets": {scheme: "env:ZOO"}, **more}
+
+
 @pytest.mark.parametrize(
     ("scheme", "place", "value"),
     [
@@ -252,23 +254,22 @@ def _guarded(scheme: str) -> BoundTool:
     ],
 )
 def test_a_secret_goes_where_its_scheme_says(scheme: str, place: str, value: str) -> None:
-    (request,), _ = _sent(
-        _guarded(scheme), {}, environ={"ZOO": SECRET}, secrets={scheme: "env:ZOO"}
-    )
+    (request,), _ = _sent(_guarded(scheme), {}, **_named(scheme))
     assert request.headers[place] == value
 
 
-def test_a_secret_that_a_server_sends_back_is_not_shown() -> None:
-    for answer in (
+@pytest.mark.parametrize(
+    "answer",
+    [
         httpx.Response(200, json={"you": SECRET}),
         httpx.Response(500, text=f"bad {SECRET}"),
         httpx.Response(302, headers={"location": f"https://evil.test/?key={SECRET}"}),
-    ):
-        more: Any = {"environ": {"ZOO": SECRET}, "secrets": {"asked": "env:ZOO"}}
-        requests, result = _sent(_guarded("asked"), {}, answer=answer, **more)
-        assert len(requests) == 1
-        assert requests[0].url.params["key"] == SECRET
-        assert SECRET not in f"{result.content} {result.error}"
+    ],
+)
+def test_a_secret_that_a_server_sends_back_is_not_shown(answer: httpx.Response) -> None:
+    (request,), result = _sent(_guarded("asked"), {}, answer=answer, **_named("asked"))
+    assert request.url.params["key"] == SECRET
+    assert SECRET not in f"{result.content} {result.error}"
 
 
 def test_no_secret_goes_where_it_was_not_named_for() -> None:
@@ -282,14 +283,14 @@ def test_no_secret_goes_where_it_was_not_named_for() -> None:
     assert "x-key" not in request.headers
 
 
-@pytest.mark.parametrize("server", ["http://zoo.test", "http://10.0.0.1"])
-def test_a_secret_crosses_no_network_in_clear(server: str) -> None:
-    more: Any = {"environ": {"ZOO": SECRET}, "secrets": {"key": "env:ZOO"}, "server": server}
-    requests, result = _sent(_guarded("key"), {}, **more)
-    assert not requests
-    assert "in clear" in result.error.message
-    requests, _ = _sent(_guarded("key"), {}, **(more | {"server": "http://127.0.0.1:1"}))
-    assert len(requests) == 1
+@pytest.mark.parametrize(
+    ("server", "goes"),
+    [("http://zoo.test", False), ("http://10.0.0.1", False), ("http://127.0.0.1:1", True)],
+)
+def test_a_secret_crosses_no_network_in_clear(server: str, goes: bool) -> None:
+    requests, result = _sent(_guarded("key"), {}, **_named("key", server=server))
+    assert len(requests) == goes
+    assert goes or "in clear" in result.error.message
 
 
 @pytest.mark.parametrize(

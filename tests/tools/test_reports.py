@@ -39,12 +39,9 @@ def told(*steps: float, count: int = 1) -> list[str]:
     return seen
 
 
-def test_of_a_flood_the_beginning_and_the_last_report_arrive() -> None:
+def test_of_a_flood_the_beginning_and_the_last_report_arrive_and_a_pause_makes_room() -> None:
     seen = told(0, count=100_000)
     assert seen == [*(f"0.{number}" for number in range(BURST)), "0.99999"]
-
-
-def test_a_pause_makes_room_again() -> None:
     assert told(0, 10 * BURST * EVERY, count=BURST) == [
         f"{number}.{part}" for number in range(2) for part in range(BURST)
     ]

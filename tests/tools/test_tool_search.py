@@ -52,11 +52,6 @@ def test_what_is_found_is_written_as_in_the_catalog() -> None:
     assert len(told) == 3 and told[-1] == "2 more match."
 
 
-def test_a_tool_that_may_not_be_called_is_counted_and_not_named() -> None:
-    told = search(shelf(), Policy(allow=["*"], deny=["burn_letter"]), query="burn a letter")
-    assert "burn_letter" not in told and "1 of the best matches may not be called here." in told
-
-
 @pytest.mark.parametrize(
     ("policy", "hidden"),
     [
