@@ -36,27 +36,25 @@ def _tools() -> list[Tool]:
     text = {"type": "string"}
     parameters = {"type": "object", "properties": {"x": text, "n": {"type": "integer"}}}
 
-    def long(arguments: Any) -> str:
-        return "0123456789 " * 2000
-
     def fails(arguments: Any) -> str:
         raise ValueError(f"no such thing: {KEY}")
 
     def by_x(arguments: Any) -> frozenset[Any]:
         return frozenset({"write"}) if arguments.get("x") == "w" else frozenset({"read"})
 
+    def one(name: str, effects: Any, run: Any, **declared: Any) -> Tool:
+        effects = effects if callable(effects) else frozenset({effects})
+        return Tool(ToolSpec(name, "Does.", parameters, effects, **declared), run)
+
     return [
-        Tool(ToolSpec("look", "Looks.", parameters, frozenset({"read"})), lambda a: f"saw {a}"),
-        Tool(ToolSpec("long", "Much.", parameters, frozenset({"read"}), private=True), long),
-        Tool(ToolSpec("fails", "Fails.", parameters, frozenset({"read"})), fails),
-        Tool(ToolSpec("change", "Changes.", parameters, frozenset({"write"})), lambda a: "done"),
-        Tool(ToolSpec("both", "Both.", parameters, by_x), lambda a: "either"),
-        Tool(
-            ToolSpec("ask_first", "A.", parameters, frozenset({"read"}), needs_approval=True),
-            lambda a: "asked",
-        ),
-        Tool(ToolSpec("send", "Sends.", parameters, frozenset({"network"})), lambda a: "sent"),
-        Tool(ToolSpec("hidden", "H.", parameters, frozenset({"read"})), lambda a: "hidden"),
+        one("look", "read", lambda a: f"saw {a}"),
+        one("long", "read", lambda a: "0123456789 " * 2000, private=True),
+        one("fails", "read", fails),
+        one("change", "write", lambda a: "done"),
+        one("both", by_x, lambda a: "either"),
+        one("ask_first", "read", lambda a: "asked", needs_approval=True),
+        one("send", "network", lambda a: "sent"),
+        one("hidden", "read", lambda a: "hidden"),
     ]
 
 

@@ -173,10 +173,6 @@ def page(replays: list[GoldenCheck], tmp_path_factory: pytest.TempPathFactory) -
     return page_of(replays, tmp_path_factory.mktemp("report"))
 
 
-def test_the_input_differs_in_every_room(replays: list[GoldenCheck]) -> None:
-    assert {room for check in replays for room in check.rooms} == set(ROOMS)
-
-
 def test_the_page_is_whole_and_names_no_other_file(page: Page) -> None:
     assert page.open == []
     assert page.declared == ["doctype html"]
@@ -209,7 +205,8 @@ def test_what_reads_a_page_aloud_finds_its_way(page: Page) -> None:
     assert all(own.get("scope") in ("col", "row") for own in page.all("th"))
 
 
-def test_the_summary_counts_by_result_and_room(page: Page) -> None:
+def test_the_summary_counts_by_result_and_room(page: Page, replays: list[GoldenCheck]) -> None:
+    assert {room for check in replays for room in check.rooms} == set(ROOMS)
     assert "3 of 9 transcripts failed" in page.words
     assert "✓ passed 6 ✗ differ 2 ! error 1" in page.words
     assert "tools the tools, and what they give 1 1" in page.words
@@ -317,8 +314,12 @@ def test_a_matrix_has_a_column_for_each_cell(tmp_path: Path) -> None:
     assert rows == sorted(rows, key=lambda state: state == "passed")
 
 
-def test_nothing_at_all_is_a_page_too(tmp_path: Path) -> None:
+def test_nothing_at_all_is_a_page_too_and_one_that_cannot_be_written_is_told_of(
+    tmp_path: Path,
+) -> None:
     assert "Nothing was checked" in page_of([], tmp_path).words
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_report([], tmp_path / "no" / "report.html")
 
 
 def test_an_endless_text_is_cut_in_its_middle() -> None:
@@ -328,44 +329,17 @@ def test_an_endless_text_is_cut_in_its_middle() -> None:
     assert block.fold == "Text: 100,001 characters"
 
 
-def test_a_file_that_cannot_be_written_is_told_of(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="cannot be written"):
-        write_report([], tmp_path / "no" / "report.html")
-
-
 # --- nothing that is shown is obeyed ---
 
 ODD = "\0\x07\x1b\x7f\x85\r\u00ad\u200b\u200e\u202e\u2028\u2066\u3164\ud800\udfff\ufeff\U000e0041"
-HOSTILE = st.lists(
-    st.sampled_from(
-        [
-            "</script>",
-            "</style>",
-            "</pre>",
-            "</title>",
-            "<script>alert(1)</script>",
-            "<svg onload=alert(1)>",
-            "<img src=https://example.com/x.png onerror=alert(1)>",
-            '" onclick="alert(1)',
-            "' style='color:red",
-            "<!--",
-            "-->",
-            "]]>",
-            "&lt;b&gt;",
-            "&#0;",
-            "javascript:alert(1)",
-            "{{ 7 * 7 }}",
-            "{% raw %}",
-            "\n",
-            "\t",
-            " ",
-            "é語",
-            *ODD,
-        ]
-    )
-    | st.text(max_size=8),
-    max_size=8,
-).map("".join)
+MARKUP = (
+    *("</script>", "</style>", "</pre>", "</title>", "<script>alert(1)</script>"),
+    *("<svg onload=alert(1)>", "<img src=https://example.com/x.png onerror=alert(1)>"),
+    *('" onclick="alert(1)', "' style='color:red", "<!--", "-->", "]]>", "&lt;b&gt;", "&#0;"),
+    *("javascript:alert(1)", "{{ 7 * 7 }}", "{% raw %}", "\n", "\t", " ", "é語"),
+)
+PIECES = st.sampled_from([*MARKUP, *ODD]) | st.text(max_size=8)
+HOSTILE = st.lists(PIECES, max_size=8).map("".join)
 RECORD = RECORDS | st.one_of(
     st.builds(UserRecord, content=HOSTILE, tools=st.lists(HOSTILE, max_size=2).map(tuple)),
     st.builds(CompletionRecord, turn=st.just(1), text=HOSTILE, prefix=HOSTILE, reasoning=HOSTILE),
@@ -436,16 +410,15 @@ def test_a_text_is_shown_whole_and_nothing_in_it_is_unseen(text: str) -> None:
         assert char not in text or f"U+{ord(char):04X}" in shown
 
 
-@pytest.mark.parametrize(
-    "text", ["naïve 語 العربية", "👩\u200d🚀", "❤\ufe0f\u200d🔥", "می\u200cخواهم", "a\tb\n", "é"]
+AS_THEY_ARE = (
+    *("naïve 語 العربية", "👩\u200d🚀", "❤\ufe0f\u200d🔥", "می\u200cخواهم", "a\tb\n", "é"),
 )
-def test_scripts_and_emoji_stay_as_they_are(text: str) -> None:
-    assert spelled(text) == text
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
+        *((text, text) for text in AS_THEY_ARE),
         ("a\u202eb", "aU+202Eb"),
         ("a\u200db", "aU+200Db"),
         ("語\u200d\u200d語", "語U+200D×2語"),
@@ -455,5 +428,7 @@ def test_scripts_and_emoji_stay_as_they_are(text: str) -> None:
         ("\U000e0041", "U+E0041"),
     ],
 )
-def test_what_is_not_seen_is_written_by_its_number(text: str, shown: str) -> None:
+def test_what_is_not_seen_is_written_by_its_number_and_scripts_and_emoji_stay(
+    text: str, shown: str
+) -> None:
     assert spelled(text) == shown

@@ -18,12 +18,10 @@ from mlx_tools.errors import TranscriptError
 from mlx_tools.golden import (
     CannotSettle,
     Golden,
-    read_golden,
     replay,
     replay_file,
     settled,
     to_text,
-    write_golden,
 )
 from mlx_tools.messages import replace
 from mlx_tools.store import load_words
@@ -61,10 +59,6 @@ def changed(golden: Golden, kind: type[Record], change: Callable[[Any], Any]) ->
 
 def found(golden: Golden, **today: Any) -> list[tuple[str, str]]:
     return [(d.room, d.what) for d in replay(golden, **today).differences]
-
-
-def test_what_was_recorded_passes(golden: Golden) -> None:
-    assert found(golden) == []
 
 
 def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
@@ -116,14 +110,10 @@ def test_another_policy_is_policys_and_nothing_elses(golden: Golden) -> None:
     assert {room for room, _ in found(headed(golden, policy=denies))} == {"policy"}
 
 
-def test_another_tool_is_the_tools(golden: Golden) -> None:
+def test_another_tool_and_a_built_in_one_that_is_gone_are_the_tools(golden: Golden) -> None:
     spec = replace(builtin_tools().specs()["calculator"], description="Adds.")
-    assert found(golden, tools={"calculator": spec}) == [
-        ("tools", "the description of the tool calculator")
-    ]
-
-
-def test_a_built_in_tool_that_is_gone_is_the_tools(golden: Golden) -> None:
+    whats = found(golden, tools={"calculator": spec})
+    assert whats == [("tools", "the description of the tool calculator")]
     gone = {**golden.header.tools[0], "name": "abacus"}
     known = replace(golden.golden, known=(*golden.golden.known, gone))
     assert found(replace(golden, golden=known)) == [("tools", "the tool abacus")]
@@ -176,13 +166,6 @@ def test_a_long_output_is_cut_again(tmp_path: Path) -> None:
         ("tools", "what is shown of calculator (content)"),
         ("prompt", "the prompt"),
     ]
-
-
-def test_a_file_is_read_back_as_it_was_written(golden: Golden, tmp_path: Path) -> None:
-    path = tmp_path / "deep" / "it.jsonl"
-    write_golden(golden, path)
-    assert read_golden(path).all == golden.all
-    assert replay_file(path).passed
 
 
 def test_what_cannot_be_read_fails_with_its_reason(golden: Golden, tmp_path: Path) -> None:
