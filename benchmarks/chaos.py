@@ -234,7 +234,7 @@ def begin(chaos: Chaos, stack: ExitStack) -> None:
     environ = os.environ | {
         f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA", "CACHE")
     }
-    environ |= {"MLX_TOOLS_GATEWAY_APPROVALS": "client", "MLX_TOOLS_GATEWAY_CONCURRENCY": "4"}
+    environ |= {"MLX_TOOLS_GATEWAY_APPROVALS": "client", "MLX_TOOLS_ALLOWED_TOOLS": "record"}
     program = [sys.executable, "-P", "-m", "mlx_tools"]
     code = LEDGER.format(path=str(chaos.ledger), slow=options.slow)
     tool = make_folder(folder, "record", code, NUMBERS, effects=["write"])
@@ -246,12 +246,11 @@ def begin(chaos: Chaos, stack: ExitStack) -> None:
         stack.callback(cluster.stop)
         environ["MLX_TOOLS_SESSIONS"] = cluster.new()
         chaos.programs.append(Database(cluster))
-    how = ("--url", model.url, "--tools", "record")
     environ |= {"MLX_TOOLS_MODEL_CHAT_FORMAT": "chatml", "MLX_TOOLS_POLICY_APPROVE": "always"}
     log = stack.enter_context((folder / "log").open("ab"))
 
     def starting(*words: str) -> Callable[[], Any]:
-        command = [*program, *words, *how]
+        command = [*program, *words, "--url", model.url]
         return lambda: subprocess.Popen(command, env=environ, stdout=log, stderr=log)
 
     for _ in range(options.gateways):

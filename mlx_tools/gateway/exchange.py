@@ -3,14 +3,14 @@ whoever takes it in."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 import anyio
 import anyio.lowlevel
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.request import ApiError
@@ -26,11 +26,14 @@ KEEP_ALIVE_SECONDS: Final = 15.0
 
 KEEP_ALIVE: Final = ": keep-alive\n\n"
 
+PATIENCE: Final = 60.0
+"""How long a client may take to take in what is sent, in seconds."""
+
 
 class Sender:
     """Sends a response; ``begun`` once its head is out."""
 
-    def __init__(self, send: Any, patience: float) -> None:
+    def __init__(self, send: Any, patience: float = PATIENCE) -> None:
         self._into, self._patience = send, patience
         self._give_up: Callable[[], None] = lambda: None
         self.begun = False
@@ -76,6 +79,25 @@ class Sender:
     async def more(self, text: str, *, last: bool = False) -> None:
         body = text.encode("utf-8", "replace")
         await self._send({"type": "http.response.body", "body": body, "more_body": not last})
+
+
+class EventStream(Response):
+    """A response of server-sent events; None of them is a silence, in which the client is told that
+    the gateway lives."""
+
+    def __init__(
+        self, events: AsyncGenerator[str | None], headers: Mapping[str, str] | None = None
+    ) -> None:
+        self._events, self._own = events, dict(headers or {})
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        sender = Sender(send)
+        async with sender.with_client(receive):
+            await sender.head(self._own)
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    await sender.more(KEEP_ALIVE if event is None else event)
+            await sender.more("", last=True)
 
 
 async def body_of(request: Request, kind: str) -> bytes:

@@ -1,5 +1,5 @@
-"""The queue of what is to be done about runs, where their sessions are in PostgreSQL: jobs of
-procrastinate, which workers on any machine take.
+"""Runs where sessions are in PostgreSQL: a gateway does nothing of them itself, workers on any
+machine take it from a queue, of jobs of procrastinate, and go on with what breaks off.
 
 A job only names a run. What is to be done stands in the run's row, and where that begins in its
 transcript: a job that comes twice finds nothing to do, and all jobs can be made anew of the rows.
@@ -7,6 +7,7 @@ transcript: a job that comes twice finds nothing to do, and all jobs can be made
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -14,11 +15,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from msgspec import Struct
 
+from mlx_tools.controller import Conversation
 from mlx_tools.errors import MissingDependency, StorageError
+from mlx_tools.gateway.request import ApiError, JsonObject
+from mlx_tools.gateway.run_body import RunAct
+from mlx_tools.gateway.run_rows import RunRow
+from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
+from mlx_tools.messages import replace
 from mlx_tools.paths import to_install
 from mlx_tools.store import FileFormat, SessionStore, Statements
+from mlx_tools.transcript import Record, rests
 
 if TYPE_CHECKING:
     from procrastinate import App
@@ -40,17 +47,6 @@ _WAITING: Final = "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo'
 _WORKERS: Final = (
     "SELECT count(*) FROM procrastinate_workers WHERE last_heartbeat > now() - ? * interval '1 s'"
 )
-
-
-JsonObject = dict[str, Any]
-
-
-class QueueState(Struct, frozen=True):
-    """How many runs ``wait`` for a worker, how many are at work, and how many ``workers`` live."""
-
-    waiting: int
-    active: int
-    workers: int
 
 
 class RunQueue:
@@ -121,13 +117,14 @@ class RunQueue:
         with self._tables.transaction() as db:
             return {run for (run,) in db.execute(query).fetchall()}
 
-    def state(self) -> QueueState:
-        """How it stands."""
+    def load(self) -> dict[str, int]:
+        """How many runs are ``waiting`` for a worker, how many are ``active``, and how many
+        ``workers`` live."""
         with self._tables.transaction() as db:
             (waiting,) = db.execute(_WAITING, (RUN,)).fetchone()
             (active,) = db.execute(_WAITING.replace("todo", "doing"), (RUN,)).fetchone()
             (workers,) = db.execute(_WORKERS, (LEASE,)).fetchone()
-        return QueueState(waiting, active, workers)
+        return {"active": active, "waiting": waiting, "workers": workers}
 
 
 def _said(run: str, upto: int, events: Sequence[JsonObject]) -> str:
@@ -144,3 +141,76 @@ def _format(procrastinate: Any) -> FileFormat:
     anew = f"DROP SCHEMA {_NAME} CASCADE; CREATE SCHEMA {_NAME};\n{made}"
     since = dict.fromkeys(range(3000, version), anew)
     return FileFormat("queue of runs", StorageError, 0, version, made, "queue", since)
+
+
+# --- the runs of a gateway ------------------------------------------------------------------------
+
+_SOON: Final = 0.1
+"""Seconds between two looks at whether a worker has taken something up."""
+
+
+class QueuedRuns(Runs):
+    """The runs of one gateway, which workers do that take them from ``queue``."""
+
+    def __init__(self, *arguments: Any, queue: RunQueue, **more: Any) -> None:
+        super().__init__(*arguments, queue=queue.add, **more)
+        self._queue = queue
+        self._listening: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Hear what workers tell, and go on telling what is owed."""
+        self._listening = asyncio.create_task(self._queue.listen(self._tell))
+        self._work.webhooks.wake(self.rows)
+
+    async def aclose(self) -> None:
+        """Hear no more of them."""
+        await super().aclose()
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+
+    async def load(self) -> dict[str, int]:
+        return await in_thread(self._queue.load)
+
+    async def _add(self, row: RunRow, conversation: Conversation, key: str | None) -> bool:
+        conversation.close()  # a worker may be at it at once
+        added = False
+        try:
+            added = await in_thread(self.rows.add, row, key)
+        finally:
+            if not added:
+                self._forget(row.id)
+        return added
+
+    async def _go_on(self, row: RunRow, act: RunAct, records: Sequence[Record]) -> None:
+        """As that of a gateway that does it; where no worker is free it is done later."""
+        act = replace(act, records=len(records))
+        if not await in_thread(self.rows.post, row.id, act):
+            raise conflict("the run is at work")
+        with anyio.move_on_after(PATIENCE):
+            while (now := self.find(None, row.id)).act is not None:
+                records = await self._work.read(row)
+                if is_taken(records[act.records :]) and not rests(records):
+                    break
+                await anyio.sleep(_SOON)
+        if now.act is None and now.refused:
+            raise conflict(now.refused)
+
+    async def _left(self, row: RunRow) -> RunRow:
+        """Have the worker that is at a run leave it, and see to it that none takes it up."""
+        if row.act is not None:
+            await in_thread(self.rows.cancel, row.id)
+        with anyio.move_on_after(PATIENCE):
+            while (row := self.find(None, row.id)).act is not None:
+                with suppress(ApiError):  # a worker is at it
+                    await self._settle(row, await self._work.read(row), cancelled=True)
+                await anyio.sleep(_SOON)
+        return row
+
+    def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
+        return row.act is not None or rests(records)
+
+    def _status(self, row: RunRow, records: Sequence[Record]) -> str:
+        if row.act is None or row.cancelled:
+            return super()._status(row, records)
+        return "running" if self.sessions.in_use(row.id) else "queued"

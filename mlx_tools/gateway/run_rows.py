@@ -46,6 +46,10 @@ RUNS: Final = FileFormat(
     *("file of runs", StorageError, 0x6D6C7872, 3, _SCHEMA, "runs.sqlite"),
     {1: _SINCE_1, 2: _SINCE_2},
 )
+Queue = Callable[[Statements, str, str], None]
+"""Has a run taken up by whoever serves its model, where that is another process; the run and the
+model are kept with the statements."""
+
 _SELECT: Final = "SELECT id, owner, body, cancelled, act, refused, model FROM runs "
 _UNDER: Final = "WHERE owner = ? AND key = ?"
 
@@ -81,8 +85,7 @@ class Hook(Struct, frozen=True):
 class RunRows:
     """The runs that clients of gateways asked for, beside the sessions of ``store``.
 
-    ``forget`` removes the session of a run, and returns whether it could: it has ended. ``queue``
-    has a run taken up by whoever serves its model, where that is another process. Methods
+    ``forget`` removes the session of a run, and returns whether it could: it has ended. Methods
     raise `StorageError` where they cannot be kept or read.
     """
 
@@ -90,7 +93,7 @@ class RunRows:
         self,
         store: SessionStore,
         forget: Callable[[str], bool] = lambda run: False,
-        queue: Callable[[Statements, str, str], None] = lambda db, run, model: None,
+        queue: Queue = lambda db, run, model: None,
         kept: int = KEPT,
     ) -> None:
         self._tables = store.tables(RUNS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 from msgspec import Struct
@@ -44,9 +44,8 @@ from mlx_tools.errors import (
 from mlx_tools.gateway.body import read
 from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
-from mlx_tools.gateway.run_queue import RunQueue
-from mlx_tools.gateway.run_rows import Hook, RunRow, RunRows
-from mlx_tools.gateway.served_models import DEFAULT
+from mlx_tools.gateway.run_rows import Hook, Queue, RunRow, RunRows
+from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
@@ -64,12 +63,6 @@ from mlx_tools.transcript import (
     outcome_of,
     rests,
 )
-
-
-class Models(Protocol):
-    """What runs ask of the models that are served."""
-
-    async def speaker(self, name: str) -> Speaker: ...
 
 
 class _OwnToolsWait(Struct, frozen=True):
@@ -116,17 +109,17 @@ class RunWork:
     def __init__(
         self,
         configuration: Configuration,
-        models: Models,
+        models: ServedModels,
         note: Callable[[str], None],
         webhooks: Webhooks,
         make_registry: Callable[[Header | None], Registry] | None = None,
-        queue: RunQueue | None = None,
+        queue: Queue | None = None,
     ) -> None:
         self.configuration, self._models = configuration, models
         self._note, self.webhooks = note, webhooks
         self.make_registry = make_registry or self._registry
         self.store = session_store(configuration)
-        self.rows = RunRows(self.store) if queue is None else RunRows(self.store, queue=queue.add)
+        self.rows = RunRows(self.store) if queue is None else RunRows(self.store, queue=queue)
 
     async def begin(self, asked: AskedRun) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""

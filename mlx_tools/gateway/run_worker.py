@@ -245,7 +245,7 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
     models = ServedModels(options, note)
     try:
         await models.open()
-        runs = RunWork(configuration, models, note, webhooks, queue=queue)
+        runs = RunWork(configuration, models, note, webhooks, queue=queue.add)
         served = tuple(row["id"] for row in models.rows())
         worker = RunWorker(runs, queue, options.slots, (*served, DEFAULT), run_due, note)
         webhooks.wake(runs.rows)

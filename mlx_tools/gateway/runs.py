@@ -3,8 +3,11 @@
 A run is a session of the store that `ask` uses, and where it stands is read from its transcript. It
 goes on when its client leaves; while it waits for a person, or for its client, nothing of it is
 held here. One that broke off with its process is brought to rest when the next one starts, or when
-somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL this is
-done elsewhere (`runs_queued`).
+somebody looks at it, and is never gone on with by itself. Where sessions are in PostgreSQL workers
+do them (`run_queue`).
+
+Whoever follows a run is told the events of its records, the same whenever they come back, with what
+forms at the moment in between.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -27,26 +32,30 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
-from mlx_tools.gateway.request import ApiError, invalid
+from mlx_tools.gateway.request import ApiError, JsonObject, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
-from mlx_tools.gateway.run_events import Follower, Numbered, closed, told_of
-from mlx_tools.gateway.run_queue import QueueState, RunQueue
-from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import Models, RunWork, requests_of, standing_of_run, was_asked
-from mlx_tools.gateway.served_models import DEFAULT
+from mlx_tools.gateway.run_rows import Queue, RunRow
+from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
+from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
     DecisionRecord,
     Event,
+    Finished,
     Header,
     PauseRecord,
     Record,
+    RepairRecord,
     ResumedRecord,
     Stopped,
+    StoppedRecord,
     Unfinished,
     at_rest,
     events,
@@ -61,7 +70,11 @@ PATIENCE: Final = 10.0
 LOOK: Final = 1.0
 """Seconds between two looks at whether another process has gone on with a run."""
 
-JsonObject = dict[str, Any]
+_QUIET: Final = 15
+"""So many looks without news, and whoever follows a run is told that the gateway lives."""
+
+ENDED: Final = ("answered", "stopped", "cancelled")
+"""How a run stands of which nothing more comes by itself, nor by a decision."""
 
 in_thread = anyio.to_thread.run_sync
 """Has what is read or written of the rows wait in a thread."""
@@ -103,7 +116,7 @@ class Runs:
     def __init__(
         self,
         configuration: Configuration,
-        models: Models,
+        models: ServedModels,
         admission: Admission,
         most: int,
         note: Callable[[str], None],
@@ -111,17 +124,17 @@ class Runs:
         webhooks: Webhooks | None = None,
         meters: Meters | None = None,
         make_registry: Callable[[Header | None], Registry] | None = None,
-        queue: RunQueue | None = None,
+        queue: Queue | None = None,
     ) -> None:
         self.configuration, self.admission, self._most = configuration, admission, most
         self._meters = meters or Meters()
         self._work = RunWork(
             configuration, models, note, webhooks or Webhooks(), make_registry, queue
         )
-        self.sessions, self._rows = self._work.store, self._work.rows
-        self._rows.forget = self._forget
+        self.sessions, self.rows = self._work.store, self._work.rows
+        self.rows.forget = self._forget
         self._live: dict[str, _Live] = {}
-        self._followers: dict[str, set[Follower]] = {}
+        self._followers: dict[str, set[_Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._ending = False
@@ -133,10 +146,10 @@ class Runs:
 
     async def open(self) -> None:
         """Bring to rest what broke off with the process before, and go on telling what is owed."""
-        for row in await in_thread(self._rows.open_runs):
+        for row in await in_thread(self.rows.open_runs):
             with suppress(MlxToolsError):  # it is told to whoever looks at the run
                 await self._records(row)
-        self._work.webhooks.wake(self._rows)
+        self._work.webhooks.wake(self.rows)
 
     # --- what clients ask for ---
 
@@ -149,7 +162,7 @@ class Runs:
             raise invalid("webhook", "nothing leaves this machine (policy.local_only)")
         self._work.webhooks.check(webhook)
         async with self._creating:
-            if key is not None and (there := await in_thread(self._rows.under, owner, key)):
+            if key is not None and (there := await in_thread(self.rows.under, owner, key)):
                 return _same(there, body), False
             self._check_room()
             try:
@@ -161,7 +174,7 @@ class Runs:
             act = RunAct("ask", {"question": asked.question})
             row = RunRow(conversation.session, owner, body, act=act, model=model)
             added = await self._add(row, conversation, key)
-            if not added and (there := await in_thread(self._rows.under, owner, key or "")):
+            if not added and (there := await in_thread(self.rows.under, owner, key or "")):
                 return _same(there, body), False  # another gateway was quicker
         return row, True
 
@@ -169,7 +182,7 @@ class Runs:
         """Keep a run and begin with it; return False where there is one under this key."""
         added = False
         try:
-            added = await in_thread(self._rows.add, row, key)
+            added = await in_thread(self.rows.add, row, key)
         finally:
             if not added:
                 conversation.close()
@@ -181,11 +194,7 @@ class Runs:
     def find(self, owner: str | None, run: str) -> RunRow:
         """A client's run; with None anybody's, for a person. Raises `ApiError` where there is none
         with this id."""
-        return self._rows.get(owner, run)
-
-    def page(self, owner: str, limit: int, after: str | None) -> list[RunRow]:
-        """A client's runs, the last first, and one more than ``limit`` where there are more."""
-        return self._rows.page(owner, limit + 1, after)
+        return self.rows.get(owner, run)
 
     async def view(self, row: RunRow) -> JsonObject:
         """The run as clients see it."""
@@ -298,7 +307,7 @@ class Runs:
             if status in ("queued", "running"):
                 raise conflict("another process is at the run")
             if not was_asked(records):
-                await in_thread(self._rows.cancel, row.id)
+                await in_thread(self.rows.cancel, row.id)
             if status == "paused":
                 conversation = await self._reopen(row, records)
                 try:
@@ -312,18 +321,18 @@ class Runs:
         self._tell(row.id, len(records))
 
     async def follow(
-        self, row: RunRow, after: int, *, ends: bool
+        self, row: RunRow, after: int, ends: Container[str] = ENDED
     ) -> AsyncGenerator[Numbered | None]:
-        """The events of a run behind the record ``after``, and what forms meanwhile; None now and
-        then, where nothing happens. With ``ends`` until the run has ended."""
-        follower, told, size = Follower(), after, -2
+        """The events of a run behind the record ``after``, and what forms meanwhile, until it
+        stands as one of ``ends``; None now and then, where nothing happens."""
+        follower, told, size, quiet = _Follower(), after, -2, 0
         self._followers.setdefault(row.id, set()).add(follower)
         try:
             while not self._ending:
-                live = self._live.get(row.id)
+                ended, live = False, self._live.get(row.id)
                 if live is not None:
-                    records, upto = live.records, closed(live.records, rest=False)
-                    ended = False
+                    records, size = live.records, -2
+                    upto = _closed(records, rest=False)
                 elif size != (size := self.sessions.size(row.id)):
                     try:
                         records = await self._records(row)
@@ -332,24 +341,24 @@ class Runs:
                     if row.id in self._live:  # meanwhile
                         continue
                     rest, row = rests(records), self.find(None, row.id)
-                    upto, ended = closed(records, rest=rest), self._status(row, records) in _ENDED
+                    upto, ended = _closed(records, rest=rest), self._status(row, records) in ends
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
                 told = min(told, len(records))  # a number beyond the end is the end
-                for one in told_of(records, told, upto):
+                for one in _told_of(records, told, upto):
                     yield one
                 told = max(told, upto)
-                if ended and ends and row.id not in self._live:
+                if ended and row.id not in self._live:
                     return
-                for item in follower.take():
-                    if not isinstance(item, int):
-                        yield None, item
-                        continue
-                    upto = min(item, closed(records, rest=False))
-                    for one in told_of(records, told, upto):
+                for most, forms in follower.take():
+                    upto = min(most, _closed(records, rest=False))
+                    for one in _told_of(records, told, upto):
                         yield one
                     told = max(told, upto)
-                if not await follower.wait(LOOK):
+                    if forms is not None:
+                        yield None, forms
+                quiet = 0 if await follower.wait(LOOK) else quiet + 1
+                if quiet and quiet % _QUIET == 0:
                     yield None
         finally:
             followers = self._followers[row.id]
@@ -389,9 +398,9 @@ class Runs:
             message = f"{len(self._live)} runs are at work or wait for that: try again later"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
 
-    async def line(self) -> Admission | QueueState:
+    async def load(self) -> dict[str, int]:
         """How many are at work, and wait for that."""
-        return self.admission
+        return {"active": self.admission.active, "waiting": self.admission.waiting}
 
     def _begin(self, row: RunRow, conversation: Conversation) -> _Live:
         assert row.act is not None
@@ -437,7 +446,7 @@ class Runs:
         conversation = await self._reopen(row, records)
         posted = False
         try:
-            posted = await in_thread(self._rows.post, row.id, act)
+            posted = await in_thread(self.rows.post, row.id, act)
         finally:
             if not posted:
                 conversation.close()
@@ -492,7 +501,7 @@ class Runs:
         if self._is_at_rest(row, records):
             return records
         async with self._settling:
-            now = await in_thread(self._rows.named, row.id)
+            now = await in_thread(self.rows.named, row.id)
             records = await self._work.read(row)
             if row.id in self._live or now is None or self._is_at_rest(now, records):
                 return records
@@ -545,9 +554,6 @@ class Runs:
         return False
 
 
-_ENDED: Final = ("answered", "stopped", "cancelled")
-
-
 def is_taken(new: Sequence[Record]) -> bool:
     """Whether what a run was gone on with is written down."""
     return any(not isinstance(one, ResumedRecord | DecisionRecord) for one in new)
@@ -577,6 +583,75 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
     asked = was_asked(records)
     outcome = outcome_of(records, so_far=True) if asked else Unfinished(session=row.id)
     value = outcome.to_json()
-    if status in _ENDED and not rests(records):
+    if status in ENDED and not rests(records):
         value["reason"] = "cancelled" if status == "cancelled" else "interrupted"
     return {"id": row.id} | value | {"status": status}
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+_MOST: Final = 2_000
+"""Deltas that are held for somebody who is slow; of more the oldest are left out."""
+
+_OPEN: Final = (CallRecord, RepairRecord, PauseRecord)
+"""Records whose event depends on what comes next, where that is not there yet."""
+
+Numbered = tuple[int | None, JsonObject]
+"""An event as JSON, and the number of its record, from 1; None for a delta."""
+
+
+def _closed(records: Sequence[Record], *, rest: bool) -> int:
+    """How many of the records have events that nothing can change any more. With ``rest`` no
+    process adds to them."""
+    count = len(records)
+    while not rest and count and isinstance(records[count - 1], _OPEN):
+        count -= 1
+    return count
+
+
+def _told_of(records: Sequence[Record], told: int, upto: int) -> Iterator[Numbered]:
+    """The events of the records after the first ``told``, to the number ``upto``."""
+    for number in range(told + 1, upto + 1):
+        if _ends(records, number):
+            yield number, Finished(outcome=outcome_of(records[:number])).to_json()
+            continue
+        after = takewhile(lambda r: not isinstance(r, CompletionRecord), records[number:])
+        event = events.event_of(records[number - 1], records[:number], tuple(after))
+        if event is not None:
+            yield number, event.to_json()
+
+
+def _ends(records: Sequence[Record], number: int) -> bool:
+    """Return whether the run came to rest with this record; a pause that somebody ended in place
+    is none."""
+    record, after = records[number - 1], records[number : number + 1]
+    if isinstance(record, PauseRecord):
+        return not after or isinstance(after[0], ResumedRecord | StoppedRecord)
+    return isinstance(record, AnswerRecord | StoppedRecord)
+
+
+class _Follower:
+    """What somebody who follows a run in this process is still to be told: deltas, each with how
+    many records there were before it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, JsonObject | None]] = deque(maxlen=_MOST)
+        self._news = anyio.Event()
+
+    def tell(self, upto: int, forms: JsonObject | None = None) -> None:
+        """There are so many records now; what ``forms`` comes after them."""
+        self._waiting.append((upto, forms))
+        self._news.set()
+
+    def take(self) -> Sequence[tuple[int, JsonObject | None]]:
+        """What is to be told now, in order."""
+        waiting = [*self._waiting]
+        self._waiting.clear()
+        self._news = anyio.Event()
+        return waiting
+
+    async def wait(self, seconds: float) -> bool:
+        """Wait for news, so long at most; return whether there are some."""
+        with anyio.move_on_after(seconds):
+            await self._news.wait()
+        return self._news.is_set()

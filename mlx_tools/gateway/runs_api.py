@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -13,11 +13,11 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from mlx_tools.gateway.body import json_object, read
-from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Sender, json_body
-from mlx_tools.gateway.request import ApiError, invalid, openai_error, server_sent
+from mlx_tools.gateway.exchange import PATIENCE, EventStream, json_body
+from mlx_tools.gateway.request import ApiError, JsonObject, invalid, openai_error, server_sent
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import LOOK, Runs
+from mlx_tools.gateway.runs import Runs
 from mlx_tools.messages import json_line
 
 RUN_BODIES: Final = {
@@ -27,16 +27,12 @@ RUN_BODIES: Final = {
 }
 """What may be posted of a run, and the body that it takes; ``cancel`` takes none."""
 
-_QUIET: Final = round(KEEP_ALIVE_SECONDS / LOOK)
 _MOST_KEY: Final = 255
 _MOST_PAGE: Final = 100
 
-JsonObject = dict[str, Any]
 
-
-def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
-    """The routes of runs. ``patience`` is how long a client may take to take in what is sent, in
-    seconds."""
+def run_routes(runs: Runs) -> list[BaseRoute]:
+    """The routes of runs."""
 
     async def create(request: Request) -> Response:
         body = await json_body(request)
@@ -52,7 +48,7 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
         limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
         after = request.query_params.get("after")
         try:
-            rows = runs.page(_owner(runs, request), limit, after)
+            rows = runs.rows.page(_owner(runs, request), limit + 1, after)
         except ApiError as error:
             error.param = "after"
             raise
@@ -66,6 +62,11 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
     async def one(request: Request) -> Response:
         return JSONResponse(await runs.with_previews(_row(runs, request)))
 
+    async def followed(request: Request) -> Response:
+        row, after = _row(runs, request), _seen(request)
+        await runs.view(row)  # what is wrong with it is told before a stream begins
+        return EventStream(_told(runs, row, after))
+
     async def act(request: Request) -> Response:
         row, action = _row(runs, request), request.path_params["action"]
         if action != "cancel" and action not in RUN_BODIES:
@@ -78,8 +79,8 @@ def run_routes(runs: Runs, patience: float) -> list[BaseRoute]:
         Route("/v1/runs", create, methods=["POST"]),
         Route("/v1/runs", listed, methods=["GET"]),
         Route("/v1/runs/{id}", one, methods=["GET"]),
-        Route("/v1/runs/{id}/events", _RunEvents(runs, patience), methods=["GET"]),
-        WebSocketRoute("/v1/runs/{id}/socket", _RunSocket(runs, patience)),
+        Route("/v1/runs/{id}/events", followed, methods=["GET"]),
+        WebSocketRoute("/v1/runs/{id}/socket", _RunSocket(runs)),
         Route("/v1/runs/{id}/{action}", act, methods=["POST"]),
     ]
 
@@ -98,38 +99,24 @@ async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) ->
             await runs.cancel(row)
 
 
-class _RunEvents:
-    """A run's events as they are sent by a server, as an ASGI application."""
-
-    def __init__(self, runs: Runs, patience: float) -> None:
-        self._runs, self._patience = runs, patience
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        request = Request(scope, receive)
-        row, after = _row(self._runs, request), _seen(request)
-        await self._runs.view(row)  # what is wrong with it is told before a stream begins
-        sender = Sender(send, self._patience)
-        async with sender.with_client(receive):
-            await sender.head({})
-            quiet = 0
-            async with aclosing(self._runs.follow(row, after, ends=True)) as follows:
-                async for told in follows:
-                    quiet = quiet + 1 if told is None else 0
-                    if told is not None:
-                        number, event = told
-                        mark = "" if number is None else f"id: {number}\n"
-                        await sender.more(mark + server_sent(event, event["type"]))
-                    elif quiet % _QUIET == 0:
-                        await sender.more(KEEP_ALIVE)
-            await sender.more("", last=True)
+async def _told(runs: Runs, row: RunRow, after: int) -> AsyncGenerator[str | None]:
+    """A run's events as they are sent by a server."""
+    async with aclosing(runs.follow(row, after)) as follows:
+        async for told in follows:
+            if told is None:
+                yield None
+                continue
+            number, event = told
+            mark = "" if number is None else f"id: {number}\n"
+            yield mark + server_sent(event, event["type"])
 
 
 class _RunSocket:
     """A run's events over a WebSocket, and what is posted of it as messages: an ASGI
     application."""
 
-    def __init__(self, runs: Runs, patience: float) -> None:
-        self._runs, self._patience = runs, patience
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         socket = WebSocket(scope, receive, send)
@@ -145,7 +132,7 @@ class _RunSocket:
 
         async def tell(value: JsonObject) -> None:
             async with one:
-                with anyio.move_on_after(self._patience) as late:
+                with anyio.move_on_after(PATIENCE) as late:
                     await socket.send_text(json_line(value))
             if late.cancelled_caught:
                 tasks.cancel_scope.cancel()
@@ -163,7 +150,7 @@ class _RunSocket:
         scope: anyio.CancelScope,
     ) -> None:
         try:
-            async with aclosing(self._runs.follow(row, after, ends=False)) as follows:
+            async with aclosing(self._runs.follow(row, after, ends=())) as follows:
                 async for told in follows:
                     if told is not None:
                         number, event = told

@@ -55,10 +55,9 @@ from mlx_tools.gateway.request import (
     openai_error,
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
-from mlx_tools.gateway.run_queue import QueueState, RunQueue
+from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
-from mlx_tools.gateway.runs_queued import QueuedRuns
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
 from mlx_tools.gateway.turn import Emit, Speaker
 from mlx_tools.gateway.webhooks import Webhooks
@@ -107,7 +106,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
     app = Starlette(
         routes=[
             *_turn_routes(gateway),
-            *([] if gateway.runs is None else run_routes(gateway.runs, gateway.patience)),
+            *([] if gateway.runs is None else run_routes(gateway.runs)),
             *([] if gateway.page is None else gateway.page.routes()),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
@@ -308,14 +307,10 @@ async def _described(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     gateway = request.app.state.gateway
-    lines: dict[str, Admission | QueueState] = {"turns": gateway.admission}
-    gauges: dict[str, dict[str, int]] = {}
-    if gateway.runs is not None:
-        lines["runs"] = state = await gateway.runs.line()
-        if isinstance(state, QueueState):
-            gauges["workers"] = {"runs": state.workers}
-    gauges["active"] = {what: one.active for what, one in lines.items()}
-    gauges["waiting"] = {what: one.waiting for what, one in lines.items()}
+    turns = gateway.admission
+    gauges = {"active": {"turns": turns.active}, "waiting": {"turns": turns.waiting}}
+    for name, count in (await gateway.runs.load()).items() if gateway.runs is not None else ():
+        gauges.setdefault(name, {})["runs"] = count
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 

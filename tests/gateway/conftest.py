@@ -23,11 +23,10 @@ from mlx_tools.gateway.conversation import Manner
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.run_queue import RunQueue
+from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
 from mlx_tools.gateway.run_work import RunWork
 from mlx_tools.gateway.run_worker import RunWorker
 from mlx_tools.gateway.runs import Runs
-from mlx_tools.gateway.runs_queued import QueuedRuns
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
@@ -196,7 +195,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         def worker() -> RunWorker:
             """What does runs that are left to a queue."""
             assert queue is not None
-            work = RunWork(loaded, models, [].append, Webhooks(), queue=queue, **making)
+            work = RunWork(loaded, models, [].append, Webhooks(), queue=queue.add, **making)
             return RunWorker(work, queue, 2, ("scripted", "default"), nothing, [].append)
 
         shared = {

@@ -19,7 +19,7 @@ BODY = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], "to
 
 
 class House:
-    """Processes with one state in ``folder``, of which the first is a gateway with one slot. Runs
+    """Processes with one state in ``folder``, of which the first is a gateway. Runs
     may write to ``files``; ``settings`` are more of the environment."""
 
     def __init__(
@@ -31,8 +31,12 @@ class House:
         self.environ = os.environ | {
             f"XDG_{name}_HOME": str(folder) for name in ("CONFIG", "STATE", "DATA")
         }
-        settings = {"MODEL_CHAT_FORMAT": "chatml", "GATEWAY_CONCURRENCY": "1", **settings}
-        self.environ |= {f"MLX_TOOLS_{name}": value for name, value in settings.items()}
+        own = {
+            "MODEL_CHAT_FORMAT": "chatml",
+            "ALLOWED_TOOLS": "create_file,file_access,calculator",
+            "TOOLS_ROOTS": f"{self.files}:rw",
+        }
+        self.environ |= {f"MLX_TOOLS_{name}": value for name, value in (own | settings).items()}
         self.processes: list[Forked] = []
         self.serve(*options)
 
@@ -42,8 +46,7 @@ class House:
 
     def at_work(self, command: str, *options: str) -> Forked:
         """What does runs, before the server."""
-        tools = ("--tools", "create_file,file_access,calculator", "--root", f"{self.files}:rw")
-        return self.start(command, "--url", self.server.url, *tools, *options)
+        return self.start(command, "--url", self.server.url, *options)
 
     def serve(self, *options: str) -> None:
         """Start a gateway, after one that has ended."""

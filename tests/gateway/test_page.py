@@ -391,11 +391,10 @@ async def test_a_person_decides_about_what_was_asked_in_a_terminal(
     assert len(server.bodies) == 1  # to look asks no model
     assert "-old" in shown.text and "+new" in shown.text
     await decide(one, path, **fields)
-    while "Done." not in (shown := await one.client.get(path)).text:
+    while "answered" not in (shown := await one.client.get(path)).text:
         await anyio.sleep(0.01)
-    assert (tmp_path / "files" / "a.txt").read_text() == text
-    assert "answered" in shown.text
-    assert one.runs.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
+    assert (tmp_path / "files" / "a.txt").read_text() == text and "Done." in shown.text
+    assert one.runs.rows.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
 
 
 async def test_what_does_not_hold_of_such_a_session_is_told_and_it_still_waits(

@@ -21,11 +21,14 @@ LONG = answer("word " * 2000)
 
 
 def test_a_client_that_goes_away_frees_its_slot_and_closes_the_servers_stream(house: Any) -> None:
-    slow = Completion(LONG, size=5, delay=0.05)  # takes 100 s
-    one = house(slow, answer("Next."))
+    one = house(Completion(LONG, size=5, delay=0.05))  # takes 100 s
+    metrics = one.url.replace("v1", "metrics")
     with one.stream() as response:
-        next(iter(response.iter_lines()))
-    assert one.ask().json()["choices"][0]["message"]["content"] == "Next."
+        lines = response.iter_lines()
+        next(lines)
+        assert 'mlx_tools_active{of="turns"} 1\n' in httpx.get(metrics).text
+    while 'mlx_tools_active{of="turns"} 0\n' not in httpx.get(metrics).text:
+        assert one.gateway.poll() is None
 
 
 def test_a_server_that_dies_in_mid_stream_is_an_error_and_the_next_request_works(

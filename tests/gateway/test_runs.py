@@ -87,7 +87,7 @@ async def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(beg
 async def test_who_names_an_event_beyond_the_end_is_told_what_comes_from_now_on(begin: Any) -> None:
     one = begin(answer("6"), answer("7"))
     made, told = await ask(one), []
-    follow = one.runs.follow(one.runs.find(None, made["id"]), 9_999, ends=False)
+    follow = one.runs.follow(one.runs.find(None, made["id"]), 9_999, ends=())
     with anyio.fail_after(30):
         async with aclosing(follow) as follows:
             assert await anext(follows) is None
@@ -605,7 +605,7 @@ async def test_a_run_whose_session_is_gone_or_damaged_is_told_and_hides_no_other
 
 async def test_of_more_runs_than_are_kept_the_oldest_that_has_ended_goes(begin: Any) -> None:
     one = begin(KEEP, answer("a"), answer("b"))
-    one.runs._rows._kept = 2
+    one.runs.rows._kept = 2
     waits, ended = await ask(one), await ask(one)
     last = await ask(one)
     kept = [run["id"] for run in (await one.client.get("/v1/runs")).json()["data"]]

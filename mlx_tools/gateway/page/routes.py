@@ -8,7 +8,7 @@ form that is posted must come from a page of this very address.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from html import escape
@@ -25,7 +25,7 @@ from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.body import json_object
-from mlx_tools.gateway.exchange import KEEP_ALIVE, Sender, body_of
+from mlx_tools.gateway.exchange import EventStream, body_of
 from mlx_tools.gateway.page.others import OtherSessions
 from mlx_tools.gateway.page.person import Person
 from mlx_tools.gateway.page.shown import (
@@ -41,7 +41,7 @@ from mlx_tools.gateway.page.shown import (
 )
 from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs import ENDED, Runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.policy import same
 
@@ -63,8 +63,6 @@ _HEADERS: Final = {
     "x-content-type-options": "nosniff",
 }
 _FIELDS: Final = 20
-_QUIET: Final = 15
-"""So many looks at a run without news, and whoever follows it is told that the gateway lives."""
 
 Fields = Mapping[str, str]
 Keep = Callable[[str, str], Path]
@@ -102,7 +100,7 @@ class Page:
             *(Route(path, self._for_person(page), methods=["GET"]) for path, page in seen.items()),
             *(Route(path, self._taking(take), methods=["POST"]) for path, take in posted.items()),
             Route(f"{PATH}key", self._admit, methods=["POST"]),
-            Route(f"{PATH}sessions/{{id}}/live", _LiveSteps(self._runs, self._person)),
+            Route(f"{PATH}sessions/{{id}}/live", self._live),
             Route(f"{PATH}{{name}}", _file, methods=["GET"]),
         ]
 
@@ -202,6 +200,31 @@ class Page:
         text = await anyio.to_thread.run_sync(shown.text)
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
 
+    async def _live(self, request: Request) -> Response:
+        """The steps of a run as they happen, each as HTML, and what forms at the moment as a text;
+        the last event says that the run rests."""
+        if not self._person.is_at(request):
+            return Response(status_code=401)
+        after = request.headers.get("last-event-id") or request.query_params.get("after")
+        steps = self._steps(self._row(request), _number(after) or 0)
+        return EventStream(steps, _HEADERS)
+
+    async def _steps(self, row: RunRow, shown: int) -> AsyncGenerator[str | None]:
+        async with aclosing(self._runs.follow(row, shown, ends=(*ENDED, "paused"))) as follows:
+            async for told in follows:
+                if told is None:
+                    yield None
+                    continue
+                number, event = told
+                if number is not None:
+                    _, records = await self._runs.stands(row)
+                    html, said = _steps(records[shown:number])
+                    data, shown = {"html": html, "said": said}, number
+                    yield f"id: {number}\n" + server_sent(data, "steps")
+                elif (piece := _piece(event)) is not None:
+                    yield server_sent(piece, "piece")
+        yield server_sent({}, "rest")
+
     def _row(self, request: Request) -> RunRow:
         return self._runs.find(None, request.path_params["id"])
 
@@ -290,58 +313,6 @@ class Page:
 
     async def _models_told(self, request: Request) -> Response:
         return _html("models.html.j2", models=model_rows(self._models.known()))
-
-
-class _LiveSteps:
-    """The steps of a run as they happen, as an ASGI application: server-sent events, in which a
-    step is HTML, and what forms at the moment a text. The last of them says that the run rests."""
-
-    def __init__(self, runs: Runs, person: Person) -> None:
-        self._runs, self._person = runs, person
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        request = Request(scope, receive)
-        if not self._person.is_at(request):
-            await Response(status_code=401)(scope, receive, send)
-            return
-        row = self._runs.find(None, request.path_params["id"])
-        after = request.headers.get("last-event-id") or request.query_params.get("after")
-        sender = Sender(send, 60.0)
-        async with sender.with_client(receive):
-            await sender.head(_HEADERS)
-            await self._tell(row, _number(after) or 0, sender)
-            await sender.more("", last=True)
-
-    async def _tell(self, row: RunRow, shown: int, sender: Sender) -> None:
-        quiet = 0
-        async with aclosing(self._runs.follow(row, shown, ends=True)) as follows:
-            async for told in follows:
-                quiet = quiet + 1 if told is None else 0
-                if told is None:
-                    if quiet % _QUIET == 1 and await self._rests(row):
-                        break  # what it came to rest with was on the page already
-                    if quiet % _QUIET == 0:
-                        await sender.more(KEEP_ALIVE)
-                    continue
-                number, event = told
-                if number is not None:
-                    _, records = await self._runs.stands(row)
-                    html, said = _steps(records[shown:number])
-                    data, shown = {"html": html, "said": said}, number
-                    await sender.more(f"id: {number}\n" + server_sent(data, "steps"))
-                    if event["type"] == "finished":
-                        break
-                elif (piece := _piece(event)) is not None:
-                    await sender.more(server_sent(piece, "piece"))
-        await sender.more(server_sent({}, "rest"))
-
-    async def _rests(self, row: RunRow) -> bool:
-        """Whether nothing is to be followed any more."""
-        try:
-            status, _ = await self._runs.stands(row)
-        except ApiError:  # its session was removed
-            return True
-        return status not in ("queued", "running")
 
 
 def _steps(records: Any) -> tuple[str, str]:
