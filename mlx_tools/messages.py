@@ -17,6 +17,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
+import msgspec
 from msgspec import Struct, structs
 
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
@@ -36,6 +37,18 @@ def json_line(value: Any) -> str:
     except UnicodeEncodeError:
         return json.dumps(value, allow_nan=False, separators=(",", ":"))
     return line.translate(_BREAKS)
+
+
+_sorted: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+def json_bytes(value: Any) -> bytes:
+    """Compact JSON with its keys sorted, the same for the same value; made in far less time than
+    `json` takes. Half a surrogate pair stands as its escape."""
+    try:
+        return _sorted(value)
+    except UnicodeEncodeError:
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 if TYPE_CHECKING:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from mlx_tools.messages import FinishReason, Usage
@@ -22,8 +21,7 @@ class GrammarText(Struct, frozen=True):
     lark: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompletionRequest:
+class CompletionRequest(Struct, frozen=True, kw_only=True):
     """What to complete, and within what bounds.
 
     ``timeout`` bounds the whole completion and ``idle_timeout`` the silence of the server, both in
@@ -80,8 +78,7 @@ class TokenScore(Struct, frozen=True):
             force_setattr(self, "data", self.text.encode("utf-8", "replace"))
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """A piece of a completion. The last carries the finish reason, and usage where it is known.
 
     ``edited``, on the last: the server cut out some of what the model wrote (mlx-lm's does so with

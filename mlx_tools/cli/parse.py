@@ -33,7 +33,16 @@ from mlx_tools.messages import (
     ToolSpec,
     tool_named,
 )
-from mlx_tools.protocol import DIALECTS, JudgedCall, Reading, ReadingRules, Style, judge, read
+from mlx_tools.protocol import (
+    DIALECTS,
+    JudgedCall,
+    Reading,
+    ReadingRules,
+    Style,
+    calls_in,
+    judge,
+    read,
+)
 from mlx_tools.schema import check_parameters
 
 Tools = Mapping[str, ToolSpec]
@@ -139,7 +148,8 @@ def as_json(
     reading's where it had none.
     """
     known = tools if tools is not None else _assumed(reading)
-    judged = iter(judge(reading, known, observations, tool_choice))
+    planted = frozenset[str]().union(*map(calls_in, observations))
+    judged = iter(judge(reading, known, planted, tool_choice))
     error = reading.error
     messages: list[dict[str, Any]] = []
     for message in reading.messages:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from mlx_tools.controller.turn import arguments_size, decision_on, recorded, refusal_by
+from mlx_tools.controller.turn import decision_on, recorded, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
-from mlx_tools.messages import Effects, ToolCall, ToolSpec, replace
+from mlx_tools.messages import Effects, ToolCall, ToolSpec, json_bytes, replace
 from mlx_tools.policy import (
     ApprovalTemplate,
     CallNow,
@@ -372,7 +372,7 @@ class CallApprovals:
             runs="freely",
             echoed=False,
         )
-        if arguments_size(edited.arguments) > session.limits.max_argument_bytes:
+        if len(json_bytes(edited.arguments)) > session.limits.max_argument_bytes:
             raise UsageError(f"the arguments of {name} are too long")
         decision = decision_on(edited, session)
         if decision.decision == "deny":

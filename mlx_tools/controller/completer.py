@@ -11,10 +11,11 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from msgspec import Struct, field
 
 from mlx_tools.backends import Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
 from mlx_tools.controller.session import Complete, Session, Thought
@@ -62,8 +63,7 @@ WARM: Final = 0.7
 Emit = Callable[[events.Event], None]
 
 
-@dataclass(slots=True)
-class Written:
+class Written(Struct):
     """A turn that the model wrote, and how it was read.
 
     ``thought`` came before the forced prefix. ``usages`` are what the requests cost: a stream that
@@ -81,7 +81,7 @@ class Written:
     requests: int = 0
     pieces: int = 0
     tokens: int = 0
-    reading: Reading = Reading()  # noqa: RUF009  # frozen, so all may share it
+    reading: Reading = Reading()  # frozen, so all may share it
     mends: tuple[MendRecord, ...] = ()
     mended: tuple[int, ...] = ()
 
@@ -221,12 +221,13 @@ class Completer:
         teller: Teller | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
-        put = sum(len(mend.put) for mend in turn.mends)  # a token a character, at the most
-        left = max(1, step.max_tokens - written.tokens - put)
+        left = step.max_tokens - written.tokens
+        for mend in turn.mends:
+            left -= len(mend.put)  # a token a character, at the most
         grammar = self._grammar(step) if step.strategy == "grammar" else None
         again = grammar.again if grammar is not None else ""  # the model writes it once more
         text = prompt + ask.text.removesuffix(again)
-        request = request_for(self._session, text, left, grammar, ask.attempt)
+        request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
         if step.messages is not None and not ask.text and not ask.attempt:
             request = natively(request, step, self._session.neutraliser)
         usage: Usage | None = None

@@ -52,7 +52,7 @@ from mlx_tools.errors import (
     require_texts,
     wrong_argument,
 )
-from mlx_tools.messages import Compaction, LongObservations, Style, ToolSpec, replace
+from mlx_tools.messages import Compaction, LongObservations, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, permitted, same, seal
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
@@ -262,7 +262,7 @@ class Controller:
         self._consents: Consents | None = None
         self._decided: tuple[RunSettings, Decided] | None = None
         self._context: tuple[int | None] | None = None
-        self._kept: tuple[Any, Openings] | None = None
+        self._kept: tuple[Any, Openings, Header] | None = None
         store = MemoryStore() if store is None else store
         approver = NobodyThere() if approver is None else approver
         self._store = require_method("store", store, "create", "write TranscriptStore(folder)")
@@ -301,11 +301,16 @@ class Controller:
         history: Sequence[Mapping[str, Any]] = (),
     ) -> Outcome:
         """`run`, for callers without an event loop."""
+        outcomes: list[Outcome] = []
+
+        async def run() -> None:  # returns nothing, for asyncio writes out its task with the result
+            outcomes.append(await self.run(question, tool_choice=tool_choice, history=history))
+
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            run = partial(self.run, question, tool_choice=tool_choice, history=history)
-            return anyio.run(run)
+            anyio.run(run)
+            return outcomes[0]
         raise UsageError(
             "run_sync cannot be called where an event loop runs",
             hint="await controller.run(...) there",
@@ -392,8 +397,7 @@ class Controller:
         persona = self.settings.persona
         if earlier.system:
             persona = "\n\n".join(filter(None, (persona, earlier.system)))
-        openings = self._openings(decided.style, chat_format, persona)
-        header = partial(self._header, decided, chat_format, context, openings)
+        header = partial(self._header, *self._beginning(decided, chat_format, context, persona))
         return self._open(self._store.create(), header, earlier)
 
     async def resume(
@@ -544,17 +548,23 @@ class Controller:
         self.registry.add_search()
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
-    def _openings(self, style: Style, chat_format: ChatFormat, persona: str | None) -> Openings:
-        """The maker of the beginnings of sessions: the same as long as nothing changes here."""
-        settings, words = self.settings, load_words()
-        specs = self.registry.specs()
-        key = (words, settings, style, chat_format, persona, self.policy)
+    def _beginning(
+        self,
+        decided: Decided,
+        chat_format: ChatFormat,
+        context: int | None,
+        persona: str | None,
+    ) -> tuple[Openings, Header]:
+        """What the headers of sessions are made of: the same as long as nothing changes here."""
+        settings, words, policy = self.settings, load_words(), self.policy
+        model, specs = settings.model or model_of(self.backend), self.registry.specs()
+        key = words, settings, decided, chat_format, context, persona, policy, self.limits, model
         if self._kept is None or self._kept[0] != (*key, specs):
             frame = Frame(
                 words=words,
                 tools=tuple(s for s in self._permitted() if not is_on_demand(s)),
                 neutraliser=Neutraliser(chat_format.control_tokens),
-                style=style,
+                style=decided.style,
                 native=chat_format.tools,
                 response_mode=settings.response_mode,
                 project_context=settings.project_context,
@@ -563,45 +573,49 @@ class Controller:
                 output_schema=settings.output_schema,
             )
             openings = Openings(frame, self._find_search)  # which may add that tool
-            self._kept = (*key, self.registry.specs()), openings
-        return self._kept[1]
+            header = Header(
+                **{name: getattr(settings, name) for name in _RECORDED - {"persona"}},
+                persona=persona,
+                version=FORMAT_VERSION,
+                session="",
+                created="",
+                model=model,
+                chat_format=chat_format.to_json(),
+                style=decided.style,
+                strategy=decided.strategy,
+                verdict=decided.why,
+                sampling={"temperature": settings.temperature, "seed": settings.seed},
+                context=context,
+                tools=openings.tools,
+                catalog_hash=openings.catalog_hash,
+                policy=policy.to_json(),
+                policy_hash=policy.digest(),
+                standing={} if self._standing == policy else self._standing.to_json(),
+                parent=self._parent,
+                limits=self.limits.to_json(),
+            )
+            self._kept = (*key, self.registry.specs()), openings, header
+        return self._kept[1:]
 
     def _header(
         self,
-        decided: Decided,
-        chat_format: ChatFormat,
-        context: int | None,
         openings: Openings,
+        header: Header,
         session: str,
         question: str,
         tool_choice: str | None,
     ) -> Header:
+        """The header of a session that begins with this question."""
         settings = self.settings
         first = (tool_choice or settings.tool_choice, *settings.require_tools)
         opening = openings.opening(question, first=first)
-        header = Header(
-            **{name: getattr(settings, name) for name in _RECORDED - {"persona"}},
-            persona=openings.frame.persona,
-            version=FORMAT_VERSION,
+        header = replace(
+            header,
             session=session,
             created=self._now().isoformat(timespec="seconds"),
-            model=settings.model or model_of(self.backend),
-            chat_format=chat_format.to_json(),
-            style=decided.style,
-            strategy=decided.strategy,
-            verdict=decided.why,
-            sampling={"temperature": settings.temperature, "seed": settings.seed},
-            context=context,
             system=opening.system,
             examples=opening.examples,
-            tools=openings.tools,
-            catalog_hash=openings.catalog_hash,
             shortlist=opening.shortlist,
             shortlist_request=opening.request,
-            policy=self.policy.to_json(),
-            policy_hash=self.policy.digest(),
-            standing={} if self._standing == self.policy else self._standing.to_json(),
-            parent=self._parent,
-            limits=self.limits.to_json(),
         )
         return replace(header, seal=seal(self._store.secret, "header", to_json(header)))

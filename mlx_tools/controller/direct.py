@@ -22,8 +22,8 @@ from mlx_tools.controller.approvals import (
     confirmed,
 )
 from mlx_tools.controller.outputs import cleaner, shorten
-from mlx_tools.controller.turn import arguments_size, recorded
-from mlx_tools.messages import ErrorInfo, ToolCall, replace
+from mlx_tools.controller.turn import recorded
+from mlx_tools.messages import ErrorInfo, ToolCall, json_bytes, replace
 from mlx_tools.policy import (
     Decision,
     Facts,
@@ -226,7 +226,7 @@ def _ended(
 
 def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:
     """The decision of the limits and the policy."""
-    if arguments_size(call.arguments) > limits.max_argument_bytes:
+    if len(json_bytes(call.arguments)) > limits.max_argument_bytes:
         reason = f"the arguments are larger than {limits.max_argument_bytes} bytes"
         return Decision("deny", "max_argument_bytes", reason, "payload_too_large")
     spec = registry.specs().get(call.name)

@@ -517,7 +517,8 @@ class Conversation:
         step = fitted.step
         if fitted.filling:
             self._tell(events.ContextFilling(size=size or 0, used=fitted.used or 0))
-        self._tell(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
+        if self._emit is not None:
+            self._emit(events.TurnStarted(turn=step.turn, prompt_chars=len(step.prompt)))
         began = monotonic()
         written = await self._completer.complete(step, self._emit)
         duration = round((monotonic() - began) * 1000)

@@ -21,9 +21,9 @@ from mlx_tools.prompt import (
     ChatFormat,
     ChatMessage,
     KnownTools,
-    Neutraliser,
     Prompt,
     PromptWords,
+    begun_prompt,
     may_leave,
     native_messages,
     result_tool,
@@ -288,7 +288,6 @@ class Session:
         asked = (said.get("content", "") for said in header.history if said.get("role") == "user")
         self.began = next(asked, "")
         self.chat_format = ChatFormat.from_json(header.chat_format)
-        self.neutraliser = Neutraliser(self.chat_format.control_tokens)
         own = (self.chat_format.reasoning,) if self.chat_format.reasoning is not None else ()
         tools = self.chat_format.tools if header.style == "native" else None
         mark = () if tools is None else (tools.marks[0] if tools.marks else "",)
@@ -296,23 +295,23 @@ class Session:
         self._call = ("", "") if tools is None else tools.call
         self._marks = frozenset((*self.chat_format.dialects, *mark))
         self._markers = tuple(dict.fromkeys((*own, *DEFAULT_REASONING_MARKERS)))
-        self.prompt = Prompt(
-            chat_format=self.chat_format,
+        self.prompt = begun_prompt(
+            self.chat_format,
+            tuple((one.get("role"), one.get("content")) for one in header.examples),
             style=header.style,
             system=header.system,
-            examples=header.examples,
-            neutraliser=self.neutraliser,
             words=self.words,
             reasoning=header.reasoning,
             tool_choice=header.tool_choice,
             answers_by_call=header.output_schema is not None,
-        )
+        ).copy()
+        self.neutraliser = self.prompt.neutraliser
         self.result = None
         if header.output_schema is not None:
             names = {str(tool.get("name")) for tool in header.tools}
             self.result = result_tool(header.output_schema, names, self.words)
         self._result_name = "" if self.result is None else self.result.spec.name
-        self.observations: list[str] = []  # those in which calls stand, which might be echoed
+        self.planted: set[str] = set()  # calls that stand in outputs, and might be echoed
         self.current = Turn(())
         self.known = KnownTools(
             header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
@@ -338,8 +337,8 @@ class Session:
 
     def _hear(self, record: UserRecord) -> None:
         """Take in the words of a question; what was piped in may hold a call to be echoed."""
-        if record.piped and calls_in(foreign := record.content[-record.piped :]):
-            self.observations.append(foreign)
+        if record.piped:
+            self.planted |= calls_in(record.content[-record.piped :])
         self.began = self.began or record.content
 
     def _ask(self, record: UserRecord) -> None:
@@ -416,8 +415,8 @@ class Session:
         # A tool's error is an observation too, and its words may be somebody else's. What a
         # search finds are lines of the catalog, from which the model is to call.
         text = record.content if record.error is None else record.error.message
-        if text and not search and calls_in(text):
-            self.observations.append(text)
+        if text and not search:
+            self.planted |= calls_in(text)
         return search, ran
 
     # --- the next step ---
@@ -515,12 +514,11 @@ class Session:
         return due and not self.told_to_finish
 
     @property
-    def _offered(self) -> dict[str, ToolSpec]:
+    def _offered(self) -> Mapping[str, ToolSpec]:
         """The tools that the model may call now, the one whose call is the answer last."""
-        tools = self.known.tools
-        if self.result is not None and not self._must_act:
-            tools[self.result.spec.name] = self.result.spec
-        return tools
+        if self.result is None or self._must_act:
+            return self.known.tools
+        return {**self.known.tools, self.result.spec.name: self.result.spec}
 
     def _said_of_result(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self._result_name)

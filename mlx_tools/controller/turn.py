@@ -5,13 +5,13 @@ Pure, and the same each time it is worked out: a crash between two of these reco
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct, field
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, FinalAnswer, replace
+from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes, replace
 from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded, facts_of
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
@@ -35,16 +35,13 @@ from mlx_tools.transcript import (
 if TYPE_CHECKING:
     from mlx_tools.controller.session import Session
 
-_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
 OF_A_CALL: Final = (
     *(DecisionRecord, ObservationRecord, ExecutionRecord, NestedRecord),
     *(SummaryRecord, ApprovalRecord, EditRecord),
 )
 
 
-@dataclass(slots=True)
-class CallState:
+class CallState(Struct):
     """The state of one call.
 
     ``decision`` is the last one, ``approval`` what a person said, where that still holds,
@@ -65,8 +62,7 @@ class CallState:
     may_run: bool = False
 
 
-@dataclass(slots=True)
-class Turn:
+class Turn(Struct):
     """The records that one completion brings, and how far its calls have come.
 
     ``noted`` is how many of the records are written. ``calls`` has all calls by key, ``open_calls``
@@ -84,12 +80,11 @@ class Turn:
         call that has ended: tools were others when it did."""
         if self.noted >= len(self.records):
             return ()
-        ended = self.calls.keys() - self.open_calls.keys()
-        return tuple(
-            r
-            for r in self.records[self.noted :]
-            if not (isinstance(r, (DecisionRecord, ObservationRecord)) and r.call in ended)
-        )
+        rest = self.records[self.noted :]
+        if ended := self.calls.keys() - self.open_calls.keys():
+            about = (DecisionRecord, ObservationRecord)
+            rest = [r for r in rest if not (isinstance(r, about) and r.call in ended)]
+        return tuple(rest)
 
     def all_written(self) -> None:
         """Take it that nothing more follows from the completion than what was noted."""
@@ -162,7 +157,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
     if reading.call_like and completion.text == session.refused:  # it was told, and means it
         content = reading.counted.strip()
         return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
-    calls = judge(reading, session.specs, session.observations, session.choice)
+    calls = judge(reading, session.specs, session.planted, session.choice)
     records = _calls(calls, completion, session)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:
@@ -202,7 +197,7 @@ def _calls(
             verdicts.append(refusal(record, session, "repeated_call"))
         elif call.error is not None and record.name not in session.disabled:
             verdicts.append(_refusal(record, call.error))
-        elif arguments_size(record.arguments) > session.limits.max_argument_bytes:
+        elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
             verdicts.append(refusal(record, session, "payload_too_large"))
         else:
             decision = decision_on(record, session, made=made, at=completion.at)
@@ -281,9 +276,3 @@ def refusal(
 
 def _refusal(call: CallRecord, error: ErrorInfo) -> ObservationRecord:
     return ObservationRecord(call=call.call, name=call.name, id=call.id, error=error)
-
-
-def arguments_size(arguments: Mapping[str, Any]) -> int:
-    """Bytes of the arguments as compact JSON."""
-    text = _compact(arguments)
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

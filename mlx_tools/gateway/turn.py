@@ -188,7 +188,7 @@ class _Taking:
         self._conversed = Conversed(self._session, speaker.memory)
         self._conversed.fold(request.messages)
         # What a call copies out of a result is for the client to know, not for us to refuse.
-        self._results, self._session.observations = self._session.observations, []
+        self._results, self._session.planted = self._session.planted, set()
         self._session.tool_choice = request.tool_choice
         if request.allowed is not None:
             allowed = request.allowed

@@ -289,15 +289,15 @@ def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Decis
     ``made`` are the calls that were let through, ``at`` the time of the completion that the call
     stands in (ISO 8601, empty where it is not known).
     """
-    own = [time for name, time in made.values() if name == spec.name]
-    every = [time for _, time in made.values()]
     found: list[tuple[str, str, FullRate]] = []
     for part in policy.parts:
         for pattern, text in part.rate_limits.items():
+            own = (time for name, time in made.values() if name == spec.name)
             if matches(pattern, spec) and (over := Rate.parse(text).full(own, at)):
                 told = f"{spec.name} was called {over.used} times, and may be {text}"
                 found.append((f"rate_limit {pattern} {text}", told, over))
         text = part.session_rate_limit or ""
+        every = (time for _, time in made.values())
         if text and (over := Rate.parse(text).full(every, at)):
             told = f"{over.used} calls were made in this session, and may be {text}"
             found.append((f"session_rate_limit {text}", told, over))
@@ -421,7 +421,7 @@ def seal(
     session, and a session keeps the header that it was begun with.
     """
     plain = {key: value for key, value in record.items() if key != "seal"}
-    return hmac.new(secret, _sorted([kind, plain]).encode(), hashlib.sha256).hexdigest()
+    return hmac.digest(secret, _sorted([kind, plain]).encode(), hashlib.sha256).hex()
 
 
 def same(digest: str, other: str) -> bool:

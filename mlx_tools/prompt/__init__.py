@@ -40,7 +40,7 @@ from mlx_tools.prompt.opening import (
     build_system,
     result_tool,
 )
-from mlx_tools.prompt.render import Prompt
+from mlx_tools.prompt.render import Prompt, begun_prompt
 from mlx_tools.prompt.words import (
     FILES,
     MESSAGES,

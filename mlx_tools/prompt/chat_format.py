@@ -262,26 +262,20 @@ class ChatFormat:
     def to_json(self) -> dict[str, Any]:
         """The format as a JSON object, for a transcript's header."""
         left_out = _UNWRITTEN if self.tools is not None else _UNWRITTEN | {"tools"}
-        found: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(self)))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         return {name: value for name, value in found.items() if name not in left_out}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> ChatFormat:
         """The format that `to_json` gave. Raises `ChatFormatError` for anything else."""
         try:
-            return _parsed(json.dumps(value, default=dict))
+            return msgspec.convert(dict(value), ChatFormat)
         except (TypeError, ValueError, RecursionError) as error:
             said = " ".join(str(error).split())[:200]
             raise ChatFormatError(f"this is no chat format: {said}", hint=HINT) from None
 
 
 _UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
-
-
-@lru_cache(maxsize=32)
-def _parsed(text: str) -> ChatFormat:
-    decoded: ChatFormat = msgspec.json.decode(text, type=ChatFormat)
-    return decoded
 
 
 def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:

@@ -123,13 +123,17 @@ class KnownTools:
         self._listed = header.shortlist
         self._names = set(header.shortlist)
         self._left: set[str] = set()  # those whose lines have left the prompt
+        self._told: dict[str, ToolSpec] | None = None
         if not self._listed:
             self._names = {name for name, spec in permitted.items() if not is_on_demand(spec)}
 
     @property
-    def tools(self) -> dict[str, ToolSpec]:
+    def tools(self) -> Mapping[str, ToolSpec]:
         """The permitted tools that the model has been told of."""
-        return {name: spec for name, spec in self._permitted.items() if name in self._names}
+        if self._told is None:
+            told = {name: spec for name, spec in self._permitted.items() if name in self._names}
+            self._told = told
+        return self._told
 
     def offer(self, question: str, tool_choice: str) -> tuple[str, ...]:
         """The lines of the tools that a question brings, none where the catalog holds them all, or
@@ -144,9 +148,7 @@ class KnownTools:
 
     def ask(self, record: UserRecord, tool_choice: str) -> None:
         """Takes in a question, the tools it brings, and the tool that must be called."""
-        names = [*self._brought(record), tool_choice]
-        self._names.update(names)
-        self._left.difference_update(names)
+        self._tell_of(*self._brought(record), tool_choice)
 
     def observe(self, record: ObservationRecord) -> bool:
         """Takes in an observation, what was found with it; returns whether it is a search's.
@@ -157,9 +159,7 @@ class KnownTools:
             self._tell_of_reader()
         if not is_search(self._permitted.get(record.name)):
             return False
-        found = self._brought(record)
-        self._names.update(found)
-        self._left.difference_update(found)
+        self._tell_of(*self._brought(record))
         return True
 
     def compact(self, record: CompactedRecord, left: Iterable[Record]) -> None:
@@ -171,9 +171,14 @@ class KnownTools:
         if self._listed:
             self._left = self._names.difference(self._listed, *map(self._brought, left))
 
+    def _tell_of(self, *names: str) -> None:
+        self._names.update(names)
+        self._left.difference_update(names)
+        self._told = None
+
     def _tell_of_reader(self) -> None:
         if is_reader(self._permitted.get(READER)):
-            self._names.add(READER)
+            self._tell_of(READER)
 
     def _brought(self, record: Record) -> list[str]:
         """The tools whose lines a question brings, or a search has found."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 MARKS: Final = ("·", "¦", "•", "⋅", "∙")
 """Characters that may break a token; the first that is in no control token is taken."""
@@ -92,13 +93,13 @@ class Neutraliser:
 
         Where ``untrusted`` is given, only one that begins before that place of ``before`` counts.
         """
-        last, first, patterns = before[-1:], after[:1], self._patterns
-        if last.isascii() and last not in patterns.begun:
-            return False
-        if first.isascii() and first not in patterns.inside:
-            return False
-        head = before[-self.reach :]
+        patterns, head = self._patterns, before[-self.reach :]
         limit = len(head) if untrusted is None else untrusted - (len(before) - len(head))
+        if not (
+            patterns.may_span(head[-1:], after[:1])
+            and patterns.may_span(head[limit - 1 : limit], head[limit : limit + 1] or after[:1])
+        ):
+            return False
         for match in patterns.any.finditer(head + after[: self.reach]):
             if match.start() >= min(limit, len(head)):
                 return False
@@ -144,8 +145,7 @@ class Neutraliser:
         return broken.sub(lambda match: match[0] + self.mark, escaped)
 
 
-@dataclass(slots=True)
-class Composer:
+class Composer(Struct):
     """Text in the making, of host text and neutralised untrusted text.
 
     Where the end of one and the start of the next would make a control token together, the mark is
@@ -208,6 +208,12 @@ class _Patterns(NamedTuple):
     any: re.Pattern[str]
     begun: frozenset[str]
     inside: frozenset[str]
+
+    def may_span(self, last: str, first: str) -> bool:
+        """False where no token can go on from the one character to the other."""
+        if last.isascii() and last not in self.begun:
+            return False
+        return not first.isascii() or first in self.inside
 
 
 @lru_cache(maxsize=32)

@@ -12,10 +12,11 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from itertools import count
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation, replace
@@ -43,8 +44,7 @@ _Seen = (
 """The records that a prompt is made of."""
 
 
-@dataclass(slots=True)
-class _OpenTurn:
+class _OpenTurn(Struct):
     """The turn of the user's role that nothing has answered yet.
 
     ``said`` and ``notes`` are neutralised: questions, and corrections. ``observed`` are the results
@@ -100,7 +100,7 @@ class Prompt:
         self._native = chat_format.tools if style == "native" else None
         self._tool_choice = tool_choice
         self._answers_by_call = answers_by_call
-        self._neutraliser = neutraliser
+        self.neutraliser = neutraliser
         self._words = words
         self._examples = tuple((one.get("role"), one.get("content")) for one in examples)
         self._silent = reasoning == "off" and chat_format.reasoning is not None
@@ -114,7 +114,7 @@ class Prompt:
 
     def _begin(self) -> None:
         """Writes what stands before the first question."""
-        self._text = Composer(self._neutraliser)
+        self._text = Composer(self.neutraliser)
         self._begun = False
         self._open = _OpenTurn()
         self._asked: Composer | None = None  # the text with the open turn, until that changes
@@ -145,7 +145,7 @@ class Prompt:
             if self._open.said:
                 self._close(self._unanswered)
             content = content.strip() if self._trims else content
-            self._open.said.append(self._neutraliser.in_mixed(content))
+            self._open.said.append(self.neutraliser.in_mixed(content))
 
     # --- the fold ---
 
@@ -299,10 +299,10 @@ class Prompt:
         elif header[len(ask) :].isspace() and said[:1].isspace():
             header = ask
         self._text.host(header + prefix)
-        neutral = neutral_speech(said, self._style, self._neutraliser, self._native)
+        neutral = neutral_speech(said, self._style, self.neutraliser, self._native)
         if not (said.startswith(prefix) and neutral.startswith(prefix)):
             rest = said.removeprefix(prefix)
-            neutral = prefix + neutral_speech(rest, self._style, self._neutraliser, self._native)
+            neutral = prefix + neutral_speech(rest, self._style, self.neutraliser, self._native)
         self._text.untrusted(neutral[len(prefix) :])
         self._text.host(self._format.assistant[1])
 
@@ -343,7 +343,7 @@ class Prompt:
         def gap(slots: Slots, **values: str) -> None:
             for part, named in slotted(slots):
                 if named:
-                    text.untrusted(self._neutraliser.plain(values[part]))
+                    text.untrusted(self.neutraliser.plain(values[part]))
                 else:
                     text.host(part)
 
@@ -358,7 +358,7 @@ class Prompt:
                 advised = self._advised(record.error)
                 fault = {"code": advised.code, "message": advised.message}
                 said = json.dumps({"error": fault}, ensure_ascii=False)
-            text.untrusted(native.result(said, self._neutraliser))
+            text.untrusted(native.result(said, self.neutraliser))
             slots, last = native.between, (key, name)
         gap(native.after, id=last[0], name=last[1])
 
@@ -401,12 +401,26 @@ class Prompt:
         before, after = _around_observation(self._style)
         body = written.removeprefix(before).removesuffix(after)
         if before + body + after != written or body[:1] != "{":
-            return self._neutraliser.in_mixed(written)
-        return before + self._neutraliser.in_json(body) + after
+            return self.neutraliser.in_mixed(written)
+        return before + self.neutraliser.in_json(body) + after
 
     def _plain(self, text: str) -> str:
         text = text.strip() if self._trims else text
-        return self._neutraliser.plain(text)
+        return self.neutraliser.plain(text)
+
+
+@lru_cache(maxsize=16)
+def begun_prompt(
+    chat_format: ChatFormat, examples: tuple[tuple[Any, Any], ...], **rest: Any
+) -> Prompt:
+    """A `Prompt` in which nothing was said yet, its examples pairs of role and content: kept, for
+    many sessions begin alike, and to be copied."""
+    return Prompt(
+        chat_format=chat_format,
+        examples=[{"role": role, "content": content} for role, content in examples],
+        neutraliser=Neutraliser(chat_format.control_tokens),
+        **rest,
+    )
 
 
 @cache

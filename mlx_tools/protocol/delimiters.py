@@ -192,9 +192,8 @@ def _escaped(half: re.Match[str]) -> str:
     return f"\\u{ord(half[0]):04x}"
 
 
-def _line(value: Mapping[str, Any], style: Style, tag: str = "", end: str = "") -> str:
-    """``value`` as one line of JSON, in what the style puts around it."""
-    text = compact(value)
+def _line(text: str, style: Style, tag: str = "", end: str = "") -> str:
+    """A line of JSON in what the style puts around it."""
     if not text.isascii():  # half a surrogate pair cannot be written as UTF-8
         text = _SURROGATE.sub(_escaped, text)
     if style == "markdown-json":
@@ -217,7 +216,7 @@ def write_call(
     call |= {"name": name, "arguments": arguments}
     if id is not None:
         call["id"] = id
-    return _line(call, style, CALL_TAG, CALL_END)
+    return _line(compact(call), style, CALL_TAG, CALL_END)
 
 
 def write_answer(content: str, style: Style = "jsonl") -> str:
@@ -229,18 +228,20 @@ def write_answer(content: str, style: Style = "jsonl") -> str:
         return content
     if style == "xml" and content == content.strip(WHITE) and ANSWER_END not in content:
         return f"{ANSWER_TAG}{content}{ANSWER_END}"
-    return _line({"type": "final_answer", "content": content}, style)
+    return _line(compact({"type": "final_answer", "content": content}), style)
 
 
 def write_observation(observation: ToolObservation, style: Style = "jsonl") -> str:
     """Return what came of a call as one line of JSON, whatever the tool gave."""
-    line: dict[str, Any] = {"type": "tool_observation", "name": observation.name}
-    if observation.id is not None:
-        line["id"] = observation.id
-    if observation.error is not None:
-        line["error"] = {"code": observation.error.code, "message": observation.error.message}
+    error, given = observation.error, observation.id
+    line = f'{{"type":"tool_observation","name":{compact(observation.name)}'
+    if given is not None:
+        line += f',"id":{compact(given)}'
+    if error is not None:
+        told = f'"code":{compact(error.code)},"message":{compact(error.message)}'
+        line += f',"error":{{{told}}}}}'
     else:
-        line["content"] = observation.content or ""
+        line += f',"content":{compact(observation.content or "")}}}'
     return _line(line, style, RESPONSE_TAG, RESPONSE_END)
 
 

@@ -7,14 +7,14 @@ and whether it may run without asking, as far as reading alone can tell. Policy 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Set
 from typing import Any, Final, Literal
 
 from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, TOOL_NAME, ErrorInfo, ToolCall, ToolSpec, own_name, replace
-from mlx_tools.protocol.echo import calls_in, echo_keys
+from mlx_tools.protocol.echo import echo_keys
 from mlx_tools.protocol.reading import Reading
 from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
@@ -50,16 +50,15 @@ class JudgedCall(Struct, frozen=True, kw_only=True):
 def judge(
     reading: Reading,
     tools: Mapping[str, ToolSpec],
-    observations: Sequence[str] = (),
+    planted: Set[str] = frozenset(),
     tool_choice: str = "auto",
     aliases: Mapping[str, str] = ALIASES,
 ) -> tuple[JudgedCall, ...]:
     """The calls of ``reading``, each judged alone, in order.
 
-    ``tools`` is the catalog by name, ``observations`` the earlier outputs in which a call may have
-    been planted, ``aliases`` other names that are accepted for a tool.
+    ``tools`` is the catalog by name, ``planted`` are the calls that stand in earlier outputs
+    (`mlx_tools.protocol.calls_in`), ``aliases`` other names that are accepted for a tool.
     """
-    planted = frozenset[str]().union(*map(calls_in, observations))
 
     def judged(asked: ToolCall) -> JudgedCall:
         spec, repairs = resolve(asked.name, tools, aliases)
@@ -140,10 +139,10 @@ def validate_arguments(
     """
     given = dict(arguments)
     try:
+        if fits_plainly(given, spec.parameters):
+            return given, (), None
         with bounded():
             path = _not_finite(given)
-            if path is None and fits_plainly(given, spec.parameters):
-                return given, (), None
             validator = validator_for(spec.parameters)
             if path is not None:
                 text = f"{path_text(path)}: a finite number"

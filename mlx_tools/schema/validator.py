@@ -98,10 +98,10 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     if not isinstance(value, dict):
         return True
     known = schema.get("properties", {})
-    return all(name in value for name in schema.get("required", ())) and all(
-        _fits(item, known[name]) if name in known else schema.get("additionalProperties", True)
-        for name, item in value.items()
-    )
+    for name, item in value.items():
+        if name not in known or not _fits(item, known[name]):
+            return False  # a name that is not known may be allowed, with any value
+    return value.keys() >= set(schema.get("required", ()))
 
 
 def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
@@ -219,8 +219,8 @@ def hashable(value: Any) -> Any:
     """A hashable stand-in for a JSON value: the same for values that JSON Schema calls equal."""
     if value is None or isinstance(value, (str, int, float)):
         return ("constant", value) if value is None or isinstance(value, bool) else value
-    if isinstance(value, Mapping):
-        return ("object", frozenset((key, hashable(item)) for key, item in value.items()))
+    if isinstance(value, (dict, Mapping)):
+        return ("object", frozenset([(key, hashable(item)) for key, item in value.items()]))
     if isinstance(value, (list, tuple)):
         return ("array", tuple(hashable(item) for item in value))
     return value

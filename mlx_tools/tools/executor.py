@@ -25,7 +25,7 @@ from typing import Any, Final, Literal, get_args
 from msgspec import Struct
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, replace
+from mlx_tools.messages import ErrorInfo, json_bytes, replace
 from mlx_tools.tools.context import CONTEXT, Reports, ToolContext, ToolError
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, member_of
@@ -224,6 +224,8 @@ def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
 
 def _copied(value: Any) -> Any:
     """A JSON value that the tool may change."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
     if isinstance(value, Mapping):
         return {key: _copied(item) for key, item in value.items()}
     return [*map(_copied, value)] if isinstance(value, list) else value
@@ -385,8 +387,6 @@ def settle(future: asyncio.Future[Outcome | None], outcome: Outcome | None) -> N
 CacheScope = Literal["off", "run", "session"]
 SCOPES: Final[tuple[CacheScope, ...]] = get_args(CacheScope)
 
-_sorted: Final = json.JSONEncoder(sort_keys=True).encode
-
 MAX_ANSWERS: Final = 200
 MAX_CHARS: Final = 5_000_000
 """Of all that is kept together."""
@@ -398,7 +398,7 @@ class Reads:
 
     def __init__(self, scope: CacheScope = "off") -> None:
         self._scope = scope
-        self._kept: OrderedDict[str, ToolResult] = OrderedDict()
+        self._kept: OrderedDict[bytes, ToolResult] = OrderedDict()
         self._chars = 0
         self._changing = 0  # calls that go on and may change something
         self._changes = 0  # how often something began to change
@@ -414,11 +414,11 @@ class Reads:
     ) -> ToolResult:
         """Return what `mlx_tools.tools.execute` comes to: found here, or made and kept. A call that
         was approved on a state is made in any case."""
-        spec, key, ask = tool.spec, "", context.asks
+        spec, key, ask = tool.spec, b"", context.asks
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:
             # one text for the same call; 1 and 1.0 are two calls: a tool may tell them apart
-            key = _sorted([spec.name, arguments])
+            key = json_bytes([spec.name, arguments])
             found = None
             if context.expected is None and not self._changing:
                 found = self._kept.get(key)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, Self
 
+import msgspec
 from msgspec import Struct, to_builtins
 
 from mlx_tools.errors import (
@@ -54,8 +55,7 @@ Consents = Callable[[ToolSpec], "Effects | None"]
 """The effects that a person allowed a tool for the rest of a session, None where nobody did."""
 
 
-@dataclass(slots=True)
-class RunHistory:
+class RunHistory(Struct):
     """Which calls one run has made: what tells a repeated call from a new one.
 
     The same call again is a repeat unless a call that can change things, itself not a repeat, came
@@ -68,7 +68,7 @@ class RunHistory:
     acted: bool = False
     reminded: bool = False
     changes: int = 0
-    seen: dict[tuple[str, Any], int] = field(default_factory=dict)
+    seen: dict[tuple[str, Any], int] = msgspec.field(default_factory=dict)
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
         """Take in a call; return whether it was made before, and nothing has changed since."""
@@ -81,8 +81,7 @@ class RunHistory:
         return repeated
 
 
-@dataclass(slots=True)
-class SessionHistory:
+class SessionHistory(Struct):
     """The history of a session that decides about its later calls, over all its questions.
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
@@ -92,10 +91,10 @@ class SessionHistory:
     """
 
     shared: Consents | None = None
-    made: RateCounts = field(default_factory=dict)
+    made: RateCounts = msgspec.field(default_factory=dict)
     private_read: bool = False
     sources: int = 0
-    consents: dict[str, ApprovalRecord] = field(default_factory=dict)
+    consents: dict[str, ApprovalRecord] = msgspec.field(default_factory=dict)
     at: str = ""
 
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
@@ -478,11 +477,11 @@ def outcome_of(
     of those that were kept after their observation was written.
     """
     header = next(r for r in records if isinstance(r, Header))
-    start = max(i for i, r in enumerate(records) if isinstance(r, UserRecord))
+    start = next(i for i in reversed(range(len(records))) if isinstance(records[i], UserRecord))
     run = records[start:]
     last = at_rest(run)
-    completions = [r for r in run if isinstance(r, CompletionRecord)]
     asked = [r for r in run if isinstance(r, _REQUESTING)]
+    completions = [r for r in asked if isinstance(r, CompletionRecord)]
     common: dict[str, Any] = {
         "session": header.session,
         "transcript": transcript,
@@ -501,12 +500,14 @@ def outcome_of(
     match last:
         case AnswerRecord():
             # of whichever question of the session they were found for
-            held = (r.record if isinstance(r, CarriedRecord) else r for r in records)
-            kept = [row for r in held if isinstance(r, ObservationRecord) for row in r.sources]
-            given = {one.n: one for one in given_in(kept)} if kept else {}
+            given: dict[int, GivenSource] = {}
+            for one in records:
+                held = one.record if isinstance(one, CarriedRecord) else one
+                if isinstance(held, ObservationRecord) and held.sources:
+                    given |= {source.n: source for source in given_in(held.sources)}
             return Answered(
                 answer=last.content,
-                sources=cited(last.content, last.sources, given) if given else (),
+                sources=cited(last.content, last.sources, given),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,

@@ -13,7 +13,7 @@ from mlx_tools.controller import call_tool
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, ToolSpec
 from mlx_tools.policy import decide, matches, permitted
-from mlx_tools.protocol import Reading, judge, read
+from mlx_tools.protocol import Reading, calls_in, judge, read
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry, Tool
 
@@ -106,7 +106,7 @@ def test_a_call_out_of_an_observation_is_known_by_any_of_its_names(alias: str, n
     spec = ToolSpec(name, effects=frozenset({"write"}))
     for planted, written in ((alias, name), (name, alias)):
         reading = read(line(written))
-        (call,) = judge(reading, {name: spec}, observations=[line(planted)])
+        (call,) = judge(reading, {name: spec}, planted=calls_in(line(planted)))
         assert call.echoed, (planted, written)
 
 

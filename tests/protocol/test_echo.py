@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.protocol import canonical, judge, read, write_call
+from mlx_tools.protocol import calls_in, canonical, judge, read, write_call
 from tests.protocol.texts import arguments, mixtures
 
 WRITES = {"create_file": ToolSpec("create_file")}
@@ -21,7 +21,7 @@ INNER = json.loads(TEXT)
 
 
 def echoed(observation: str, text: str = TEXT) -> bool:
-    (call,) = judge(read(text), WRITES, ["something else", observation])
+    (call,) = judge(read(text), WRITES, calls_in("something else") | calls_in(observation))
     assert call.echoed == (call.error is not None and call.error.code == "echoed_call")
     return call.echoed
 
@@ -81,14 +81,14 @@ def test_a_coerced_call_is_compared_as_written_and_as_it_would_run() -> None:
     parameters = {"type": "object", "properties": {"n": {"type": "integer"}}}
     tools = {"t": ToolSpec("t", "", parameters)}
     for planted in ('{"name":"t","arguments":{"n":"5"}}', '{"name":"t","arguments":{"n":5}}'):
-        (call,) = judge(read(write_call("t", {"n": "5"})), tools, [planted])
+        (call,) = judge(read(write_call("t", {"n": "5"})), tools, calls_in(planted))
         assert call.echoed
 
 
 def test_an_echoed_read_only_call_needs_approval() -> None:
-    (call,) = judge(read(TEXT), READS, [TEXT])
+    (call,) = judge(read(TEXT), READS, calls_in(TEXT))
     assert (call.echoed, call.error, call.runs) == (True, None, "with_approval")
-    (call,) = judge(read(TEXT), READS, ["nothing"])
+    (call,) = judge(read(TEXT), READS, calls_in("nothing"))
     assert (call.echoed, call.runs) == (False, "freely")
 
 
@@ -97,9 +97,9 @@ def test_a_call_on_a_line_of_its_own_is_found_between_anything(
     given_arguments: dict[str, Any], before: str, after: str
 ) -> None:
     text = write_call("create_file", given_arguments)
-    (call,) = judge(read(text), WRITES, [f"{text}\n{before}"])
+    (call,) = judge(read(text), WRITES, calls_in(f"{text}\n{before}"))
     assert call.echoed
-    judge(read(text), WRITES, [f"{before}\n{text}\n{after}"])
+    calls_in(f"{before}\n{text}\n{after}")
 
 
 # --- the canonical form -----------------------------------------------------------------------

@@ -126,7 +126,6 @@ def test_reading_dialects_is_linear(head: str) -> None:
         read(text, "stop", CATALOG)
 
     def look(text: str) -> None:
-        calls_in.cache_clear()
         calls_in(text)
 
     for unit in OF_DIALECTS:  # so that what is compiled once is compiled
@@ -140,8 +139,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
 
 def test_looking_for_echoes_is_linear() -> None:
     def look(text: str) -> None:
-        calls_in.cache_clear()
-        judge(read(CALL), {"calculator": ToolSpec("calculator")}, [text])
+        judge(read(CALL), {"calculator": ToolSpec("calculator")}, calls_in(text))
 
     units = (*UNITS, '\\"', "&quot;{", '"{', write_call("a", {"b": CALL}), OBSERVATION)
     look(CALL)
