@@ -188,7 +188,8 @@ class Completer:
         prompt = step.prompt.removesuffix(step.rules.prefix)
         if step.thought is not None:
             prompt = await self._think(step, step.thought, written, emit)
-        turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn)
+        told = emit is not None
+        turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn, told=told)
         self._turn = turn
         teller = None if emit is None else Teller(self._session, step, turn, emit)
         while (ask := turn.due) is not None:

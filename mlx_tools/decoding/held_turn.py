@@ -155,7 +155,8 @@ class HeldTurn:
     `feed` piece by piece, until ``closing`` says that the stream is to be closed, or it ends by
     itself (`end`); what a `Score` brings to `scored`. At the end ``text`` is the turn, ``reading``
     how it is read, ``mends`` how it was mended; ``unfilled`` says that a place found nothing that
-    fits, and that the turn was written freely from there.
+    fits, and that the turn was written freely from there. Unless it is ``told`` to anybody, less of
+    it is shown.
     """
 
     def __init__(
@@ -164,8 +165,10 @@ class HeldTurn:
         tools: Mapping[str, ToolSpec],
         strategy: Strategy = "auto",
         number: int = 1,
+        *,
+        told: bool = True,
     ) -> None:
-        self._tools, self._number = tools, number
+        self._tools, self._number, self._told = tools, number, told
         self._holds = bool(tools) and strategy in ("auto", "guided")
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
@@ -455,8 +458,10 @@ class HeldTurn:
         """Take a turn that is one line of the protocol so far, whole and clean, which plainly fits:
         most are, and no more has to be known of them."""
         reading = None if self._rules.in_thought else read_line(text, self._rules)
-        shown = None if reading is None else line_deltas(reading)
-        if reading is None or shown is None or not self._fits_plainly(reading.messages[0]):
+        if reading is None or not self._fits_plainly(reading.messages[0]):
+            return
+        shown = line_deltas(reading) if self._told else []
+        if shown is None:
             return
         (message,) = reading.messages
         deltas += shown

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
@@ -70,6 +71,7 @@ def _untyped(value: Any) -> Any:
     return text
 
 
+@lru_cache(maxsize=128)
 def calls_in(observation: str) -> frozenset[str]:
     """The `echo_key` of every call in ``observation``. Work is linear in its length."""
     found: set[str] = set()

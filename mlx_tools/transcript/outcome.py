@@ -507,7 +507,7 @@ def outcome_of(
                     given |= {source.n: source for source in given_in(held.sources)}
             return Answered(
                 answer=last.content,
-                sources=cited(last.content, last.sources, given),
+                sources=cited(last.content, last.sources, given) if given else (),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,

@@ -126,7 +126,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
         read(text, "stop", CATALOG)
 
     def look(text: str) -> None:
-        calls_in(text)
+        calls_in.__wrapped__(text)
 
     for unit in OF_DIALECTS:  # so that what is compiled once is compiled
         whole(unit)
@@ -139,7 +139,7 @@ def test_reading_dialects_is_linear(head: str) -> None:
 
 def test_looking_for_echoes_is_linear() -> None:
     def look(text: str) -> None:
-        judge(read(CALL), {"calculator": ToolSpec("calculator")}, calls_in(text))
+        judge(read(CALL), {"calculator": ToolSpec("calculator")}, calls_in.__wrapped__(text))
 
     units = (*UNITS, '\\"', "&quot;{", '"{', write_call("a", {"b": CALL}), OBSERVATION)
     look(CALL)
