@@ -44,40 +44,57 @@ def openai_choice(choice: str) -> str | dict[str, Any]:
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 
+PIECE_BYTES: Final = 64
+"""What a piece of a call is counted for besides its characters: one comes of a token at least."""
+
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 @dataclass(slots=True)
 class _ChatCallPieces:
     """A call that is not closed, by the ``number`` that its server gives it. ``waiting`` is what
-    came of its arguments and is not written yet."""
+    came of its arguments and is not written yet; ``depth`` and ``quoted`` are where they stand."""
 
     number: int | None
     id: str = ""
     name: str = ""
     begun: bool = False
     closed: bool = False
-    arguments: list[str] = field(default_factory=list)
+    blank: bool = True
     waiting: list[str] = field(default_factory=list)
+    depth: int = 0
+    quoted: bool = False
+    escaped: bool = False
+
+    def add(self, arguments: str) -> None:
+        """More of its arguments. Each character is looked at once, however they are cut."""
+        self.waiting.append(arguments)
+        self.blank = self.blank and not arguments.strip()
+        for char in arguments:
+            if self.escaped:
+                self.escaped = False
+            elif self.quoted:
+                self.escaped, self.quoted = char == "\\", char != '"'
+            else:
+                self.quoted = char == '"'
+                self.depth += (char in "{[") - (char in "}]")
 
     @property
     def whole(self) -> bool:
-        """Whether it has a name, and its arguments are JSON or nothing."""
-        try:
-            json.loads("".join(self.arguments) or "{}")
-        except (ValueError, RecursionError):
-            return False
-        return bool(self.name)
+        """Whether it has a name, and its arguments are closed again."""
+        return bool(self.name) and self.depth <= 0 and not self.quoted
 
 
 class TurnText:
     """Writes the parts of a turn, as they come, as one text.
 
     Each method returns what its part adds. A call is told of once its name is there; several are
-    written one after the other, however their pieces are mixed.
+    written one after the other, however their pieces are mixed. ``size`` is in bytes, for a bound
+    on what is kept: what came of calls, and something for each piece.
     """
 
     def __init__(self) -> None:
+        self.size = 0
         self.calls: list[_ChatCallPieces] = []
         self._open: list[_ChatCallPieces] = []  # the first is being written
         self._thinks = False
@@ -101,13 +118,12 @@ class TurnText:
 
     def call(self, number: int | None, call_id: str, name: str, arguments: str) -> str:
         """More of the call with this number, or a new one."""
+        self.size += PIECE_BYTES + len(call_id) + len(name) + len(arguments)
         call = self._of(number, call_id, name)
         if call is None or call.closed:
             return ""
         call.id, call.name = call.id or call_id, call.name or name
-        if arguments:
-            call.arguments.append(arguments)
-            call.waiting.append(arguments)
+        call.add(arguments)
         written = self._write(self._open[0])
         # The next call has begun: this one is over, unless its server mixes their pieces.
         while len(self._open) > 1 and (call is self._open[0] or not call.begun):
@@ -167,7 +183,7 @@ class TurnText:
     def _close(self) -> str:
         call = self._open.pop(0)
         call.name = call.name or " "  # of which the model is told that it is no tool
-        text = self._write(call) + ("}\n" if "".join(call.arguments).strip() else "{}}\n")
+        text = self._write(call) + ("{}}\n" if call.blank else "}\n")
         call.closed = self._lead = True
         return text
 
@@ -228,6 +244,9 @@ class ChatCollector(Collector):
             if isinstance(call, dict):
                 text += self._call(call)
         return text
+
+    def _kept(self) -> int:
+        return self._bytes + self._turn.size
 
     def _call(self, call: Mapping[str, Any]) -> str:
         inner = call.get("function")

@@ -93,9 +93,10 @@ class VendorBackend(ABC):
             events = aiter(self._events(request, messages))
             try:
                 while (event := await _next(events, limits)) is not None:
-                    if text := without_surrogates(self._read(event, turn)):
-                        size += len(text.encode())
-                        check_size(size, request.max_tokens, name)
+                    text = without_surrogates(self._read(event, turn))
+                    size += len(text.encode())
+                    check_size(size + turn.size, request.max_tokens, name)
+                    if text:
                         yield Chunk(text)
             finally:
                 with suppress(Exception):

@@ -390,8 +390,12 @@ class Collector:
         text = without_surrogates(text)
         size = len(text.encode())
         self._bytes += size
-        check_size(self._bytes, self._max_tokens, self._address)
+        check_size(self._kept(), self._max_tokens, self._address)
         return text, size
+
+    def _kept(self) -> int:
+        """Bytes of what came of the model."""
+        return self._bytes
 
     def _edited(self) -> bool:
         """Whether the server cut text out: surely so, or not told. A thought before all text does

@@ -187,3 +187,12 @@ def test_no_delta_raises_anything_but_our_errors(values: list[Any], finish: str 
         turn(stream(*events, delta(finish)))
     except BackendError as error:
         assert error.message
+
+
+@pytest.mark.parametrize("piece", [lambda n: call("[" * 999, 1), lambda n: call("", n, name="x")])
+def test_what_waits_behind_an_open_call_is_bounded_too(piece: Any) -> None:
+    collector = ChatCollector("http://there", 16)
+    list(collector.feed(stream(delta(tool_calls=[call('{"a', 0, name="weather")]), done=False)))
+    with pytest.raises(BackendBroken, match="far more"):
+        for number in range(1, 9_999):
+            list(collector.feed(stream(delta(tool_calls=[piece(number)]), done=False)))
