@@ -18,7 +18,13 @@ from typing import Annotated, Any, Literal
 from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 
-from mlx_tools.backends import parse_address
+from mlx_tools.backends import (
+    BackendKind,
+    RouteChoice,
+    StrategyChoice,
+    StyleChoice,
+    parse_address,
+)
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.policy import (
     ASKABLE,
@@ -296,7 +302,7 @@ class LimitsSection(Section):
 
 
 class Routing(Section):
-    route: Literal["auto", "native", "prompted"] = setting(
+    route: RouteChoice = setting(
         "never",
         "By which path a model is asked: by its server's own function calling (native), by a "
         "prompt, or (auto) natively where that was tried and works",
@@ -311,7 +317,7 @@ class Routing(Section):
 
 
 class BackendSettings(Section):
-    kind: Literal["auto", "completions", "server", "local", "native"] = setting(
+    kind: BackendKind = setting(
         "never",
         "Where the model runs: on a completions server that is up, on one that is started for "
         "the run, in this process (local), on a server that is asked by its own function calling "
@@ -347,7 +353,7 @@ class Model(Section):
         group="backend",
         allowed="a name or a folder",
     )
-    prompt_style: Literal["auto", "jsonl", "markdown-json", "xml", "native"] = setting(
+    prompt_style: StyleChoice = setting(
         "any",
         "How the model is told to write its messages; native as its own template has it, auto "
         "as measured, else jsonl",
@@ -373,7 +379,7 @@ class Model(Section):
         "Whether the model answers what it knows, or looks things up first",
         run="response_mode",
     )
-    strategy: Literal["auto", "free", "guided", "grammar"] = setting(
+    strategy: StrategyChoice = setting(
         "never",
         "How a completion is held to the protocol: where a message begins (auto), never "
         "(free), from its first character on (guided), or by a mask of the sampler (grammar)",

@@ -29,9 +29,11 @@ if TYPE_CHECKING:
     from mlx_tools.backends.completions import CompletionsBackend, Health
     from mlx_tools.backends.interface import (
         Backend,
+        BackendKind,
         Chunk,
         CompletionRequest,
         GrammarText,
+        RouteChoice,
         TokenScore,
     )
     from mlx_tools.backends.local import LocalBackend
@@ -53,7 +55,6 @@ if TYPE_CHECKING:
     from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.router import (
         Route,
-        RouteChoice,
         context_of,
         decide_for,
         find_chat_format,

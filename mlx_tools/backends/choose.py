@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, some
-from mlx_tools.backends.interface import CompletionRequest
+from mlx_tools.backends.interface import BackendKind, CompletionRequest
 from mlx_tools.backends.local import LocalBackend
 from mlx_tools.backends.models.embedded import DEFAULT_MODEL, EMBEDDED
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
@@ -36,8 +36,6 @@ from mlx_tools.process import clean
 if TYPE_CHECKING:
     from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.vendors import VendorBackend
-
-Kind = Literal["auto", "completions", "server", "local", "native"]
 
 How = Literal["named", "found", "embedded", "started", "loaded"]
 
@@ -109,7 +107,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 async def choose_backend(
     *,
-    kind: Kind = "auto",
+    kind: BackendKind = "auto",
     url: str | Sequence[str] | None = None,
     model: str | None = None,
     api_key: str | None = None,
@@ -137,8 +135,8 @@ async def choose_backend(
         BackendUnreachable: the named server does not answer.
         ModelMissing: the model is not on this machine (its ``name`` can be pulled).
     """
-    if kind not in get_args(Kind):
-        raise UsageError(f"the backend {kind} is unknown", hint=f"use {', '.join(get_args(Kind))}")
+    if kind not in (known := get_args(BackendKind)):
+        raise UsageError(f"the backend {kind} is unknown", hint=f"use {', '.join(known)}")
     if kind in ("server", "local") and url:
         does = {"server": "starts a server of its own", "local": "runs the model in this process"}
         raise UsageError(f"the backend {kind} {does[kind]}", hint="leave the address out")
@@ -148,14 +146,15 @@ async def choose_backend(
 
         return await choose_pool(urls, model, api_key=api_key, spread=spread)
     if urls and (vendor := parse_address(urls[0])).interface:
-        from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend
+        from mlx_tools.backends.vendors import VENDORS
 
         if kind == "completions":
             raise UsageError(
                 f"{vendor.url} is no completions server", hint="use --backend native or auto"
             )
-        make = AnthropicBackend if vendor.interface == "anthropic" else OllamaBackend
-        return Chosen(backend=make(vendor.url, model, api_key=api_key), how="named", model=model)
+        backend_of = VENDORS[vendor.interface]
+        made = backend_of(vendor.url, model, api_key=api_key)
+        return Chosen(backend=made, how="named", model=model)
     if urls or kind in ("completions", "native"):
         return await look_at(CompletionsBackend((*urls, usual)[0], model, api_key=api_key))
     if kind == "auto" and gateway is not None:
@@ -186,7 +185,9 @@ async def look_at(backend: CompletionsBackend, *, forbid: Collection[str] = CALL
     return await _served(backend, health, forbid)
 
 
-def _own(kind: Kind, model: str | None, usual: str, note: Callable[[str], None] | None) -> Chosen:
+def _own(
+    kind: BackendKind, model: str | None, usual: str, note: Callable[[str], None] | None
+) -> Chosen:
     """A server of our own, or this process, with ``model`` or the embedded one."""
     name, suggestion = model or DEFAULT_MODEL, ""
     folder = model_path(name)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from mlx_tools.messages import FinishReason, Usage
+
+BackendKind = Literal["auto", "completions", "server", "local", "native"]
+"""Where a model runs, as it is asked for: `mlx_tools.backends.choose_backend`."""
+
+RouteChoice = Literal["auto", "native", "prompted"]
+"""By which path a model is asked: `mlx_tools.backends.find_route`."""
 
 
 class GrammarText(Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, to_builtins
 
-from mlx_tools.backends.interface import Backend
+from mlx_tools.backends.interface import Backend, RouteChoice
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
@@ -206,8 +206,6 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
 
 
 # --- native or prompted -----------------------------------------------------------------------
-
-RouteChoice = Literal["auto", "native", "prompted"]
 
 
 class Route(Struct, frozen=True, kw_only=True):

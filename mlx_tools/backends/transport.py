@@ -10,7 +10,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -56,6 +56,10 @@ _BLANK: Final = b" \t\r\n\xef\xbb\xbf"
 
 # --- the address ------------------------------------------------------------------------------
 
+INTERFACES: Final = ("anthropic", "ollama")
+"""What stands before an address that speaks an interface of its own: `mlx_tools.backends.vendors`
+has a backend for each."""
+
 _TAIL: Final = re.compile(r"/*(?:/v1(?:/+(?:chat/+)?completions)?)?/*\Z")
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]+\]", re.ASCII)
 
@@ -65,12 +69,12 @@ class Address(Struct, frozen=True):
 
     ``loopback`` says that its host is this machine by name or number; then no proxy is asked.
     ``interface`` is whose interface the server speaks, where the address says that it is not
-    OpenAI's: ``anthropic`` or ``ollama``.
+    OpenAI's, one of `INTERFACES`.
     """
 
     base: str
     loopback: bool
-    interface: Literal["", "anthropic", "ollama"] = ""
+    interface: str = ""
 
     def __str__(self) -> str:
         return self.base
@@ -90,10 +94,9 @@ def parse_address(url: str) -> Address:
             address is shown and recorded.
     """
     text = url.strip()
-    interface: Literal["", "anthropic", "ollama"] = ""
-    if (own := re.match(r"(?i)(anthropic|ollama):(?=https?:)", text)) is not None:
-        interface = "ollama" if own[1].lower() == "ollama" else "anthropic"
-        text = text[own.end() :]
+    interface = ""
+    if (own := re.match(rf"(?i)({'|'.join(INTERFACES)}):(?=https?:)", text)) is not None:
+        interface, text = own[1].lower(), text[own.end() :]
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
 
     def refused(why: str, hint: str = "an address looks like http://127.0.0.1:8080") -> UsageError:

@@ -450,3 +450,10 @@ def ollama_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             ]
         found.append(made)
     return found
+
+
+VENDORS: Final[Mapping[str, type[VendorBackend]]] = {
+    "anthropic": AnthropicBackend,
+    "ollama": OllamaBackend,
+}
+"""By what stands before the address (`mlx_tools.backends.transport.INTERFACES`)."""
