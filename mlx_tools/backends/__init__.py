@@ -54,18 +54,17 @@ if TYPE_CHECKING:
     from mlx_tools.backends.openblas import find_openblas
     from mlx_tools.backends.pool import UpstreamPool
     from mlx_tools.backends.router import (
+        ModelSetup,
         Route,
         context_of,
-        decide_for,
         find_chat_format,
         find_route,
         find_served_format,
+        find_setup,
         folder_of,
-        format_of,
         found_within,
         model_of,
         servers_of,
-        speakable,
         takes_grammar,
         tells_of_tools,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from msgspec import Struct, to_builtins
 
@@ -23,8 +23,11 @@ from mlx_tools.backends.verdicts import (
     find_verdict,
 )
 from mlx_tools.errors import BackendError, BackendTimeout, ChatFormatError, ModelError, UsageError
-from mlx_tools.messages import Style, replace
+from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
+
+if TYPE_CHECKING:
+    from mlx_tools.backends.choose import Chosen
 
 OURS: Final = ("completions", "server", "local")
 """What our own backends say of themselves by ``kind``."""
@@ -136,28 +139,7 @@ async def find_served_format(
     return find_chat_format(wanted, files=files, model=model)
 
 
-async def format_of(backend: Backend, style: Style = "jsonl") -> ChatFormat:
-    """The chat format of the model behind ``backend``, which is to write in this style.
-
-    Raises `BackendUnreachable` where a server does not answer.
-    """
-    if getattr(backend, "kind", "") not in OURS:
-        return find_chat_format(model=model_of(backend)).chat_format
-    model, files = await _served(backend, style)
-    return (await find_served_format(backend, files=files, model=model)).chat_format
-
-
 # --- the model --------------------------------------------------------------------------------
-
-
-async def _served(backend: Any, style: Style = "jsonl") -> tuple[str | None, ModelFiles | None]:
-    """The name and the files of the model behind a backend of ours, as far as they can be had."""
-    from mlx_tools.backends.choose import look_at, native_markers
-
-    if backend.kind != "completions":
-        return str(backend.model), read_model_files(backend.model)
-    chosen = await look_at(backend, forbid=native_markers(style))
-    return chosen.model, chosen.files
 
 
 def model_of(backend: Backend) -> str | None:
@@ -198,7 +180,7 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
     try:
         named = model is not None or model_of(backend) is not None
         if not named and getattr(backend, "kind", "") == "completions":
-            model = (await _served(backend))[0]
+            model = (await _look_at(backend)).model
         folder = folder_of(backend, model)
         return None if folder is None else read_context(folder)
     except (BackendError, ModelError):
@@ -323,11 +305,11 @@ def tells_of_tools(template: str) -> bool:
     return "tools" in template
 
 
-# --- style and strategy -----------------------------------------------------------------------
+# --- how it is spoken to -----------------------------------------------------------------------
 
 
 class Wishes(Protocol):
-    """What a caller says of style and strategy: a part of `RunSettings`."""
+    """What a caller says of how a model is spoken to: a part of `RunSettings`."""
 
     @property
     def style(self) -> StyleChoice: ...
@@ -340,48 +322,77 @@ class Wishes(Protocol):
     @property
     def chat_format(self) -> ChatFormat | None: ...
     @property
+    def context(self) -> int | None: ...
+    @property
     def route(self) -> Mapping[str, Any]: ...
 
 
-async def decide_for(backend: Backend, wishes: Wishes) -> Decided:
-    """The style and strategy of a run with the model behind ``backend``.
+class ModelSetup(Struct, frozen=True):
+    """How a model is spoken to: style and strategy, with why; the delimiters of turns; how many
+    tokens it takes, None where nobody says."""
 
-    Where ``auto`` leaves a choice and no verdict comes with the wishes, what is known of the model
-    is looked up. Nothing is asked of a server that has a name and a chat format already. Raises
-    `BackendUnreachable` where a server is asked, and does not answer.
+    decided: Decided
+    chat_format: ChatFormat
+    context: int | None
+
+
+async def find_setup(backend: Backend, wishes: Wishes) -> ModelSetup:
+    """How the model behind ``backend`` is spoken to.
+
+    What the wishes leave open is found out: what was measured of the model decides where ``auto``
+    does not, its own files or its server say the rest. A server whose model's chat format comes
+    with the wishes is asked for the size of the context alone.
+
+    Raises:
+        BackendUnreachable: a server that has to be asked does not answer.
+        UsageError: the style or the strategy is not to be had for this model.
     """
-    style, strategy, found = wishes.style, wishes.strategy, wishes.verdict
-    if wishes.route.get("path") == "native":
-        style = DEFAULT_STYLE  # in which a server's own calls are written down
-    if "auto" not in (style, strategy):
+    kind, name, found = getattr(backend, "kind", ""), model_of(backend), wishes.verdict
+    own: Any = backend
+    chosen, files, chat_format = None, None, wishes.chat_format
+    if kind == "completions" and chat_format is None:
+        chosen = await _look_at(own)
+        name, files = chosen.model, chosen.files
+    elif kind in OURS and kind != "completions":
+        name = str(own.model)
+        files = read_model_files(own.model) if chat_format is None else None
+    context = wishes.context or await context_of(backend, wishes.model or name)
+    style = DEFAULT_STYLE if wishes.route.get("path") == "native" else wishes.style
+    if "auto" not in (style, wishes.strategy):
         found = FoundVerdict()
     elif found is None:
-        identity = wishes.model or model_of(backend)
-        if getattr(backend, "kind", "") in OURS:
-            identity = await _identity(backend, wishes.model, look=wishes.chat_format is None)
-        found = find_verdict(identity)
-    held, free = (decide(style, strategy, found, grammars=grammars) for grammars in (True, False))
-    return held if held != free and await takes_grammar(backend) else free
+        found = find_verdict(_identity(backend, wishes.model or name, files))
+    held, free = (decide(style, wishes.strategy, found, grammars=yes) for yes in (True, False))
+    decided = held if held != free and await takes_grammar(backend) else free
+    if chosen is not None:
+        chosen.free_markers(decided.style)
+    if chat_format is None and kind in OURS:
+        chat_format = (await find_served_format(backend, files=files, model=name)).chat_format
+    elif chat_format is None:
+        chat_format = find_chat_format(model=name).chat_format
+    return ModelSetup(_speakable(decided, chat_format, wishes.style), chat_format, context)
 
 
-async def _identity(backend: Any, model: str | None, *, look: bool) -> str | None:
-    """What identifies the model behind a backend of ours."""
+async def _look_at(backend: Any) -> Chosen:
+    from mlx_tools.backends.choose import look_at
+
+    return await look_at(backend)
+
+
+def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> str | None:
+    """What identifies the model behind a backend: its files where it is ours, else its name."""
+    if name is None or getattr(backend, "kind", "") not in OURS:
+        return name
     from mlx_tools.backends.models.listing import model_identity
 
-    name = model or model_of(backend)
-    if name is None and backend.kind == "completions":
-        if not look:
-            return None
-        name, files = await _served(backend)
-        return model_identity(name, files.path if files is not None else None)
-    return model_identity(name, folder_of(backend, name))
+    return model_identity(name, files.path if files is not None else folder_of(backend, name))
 
 
-def speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -> Decided:
+def _speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -> Decided:
     """What was decided, for a model whose turns have this format.
 
-    Raises `UsageError` for the style ``native`` where the model's own template does not tell of
-    tools in a way that can be learnt; left to ``auto``, the usual style takes its place.
+    The style ``native`` needs a template that tells of tools in a way that can be learnt; left to
+    ``auto``, the usual style takes its place.
     """
     if decided.style != "native":
         return decided

@@ -20,17 +20,14 @@ from mlx_tools.backends import (
     STYLES,
     Backend,
     CompleteFunction,
-    Decided,
     FoundVerdict,
+    ModelSetup,
     StrategyChoice,
     StyleChoice,
     as_backend,
-    context_of,
-    decide_for,
-    format_of,
+    find_setup,
     found_within,
     model_of,
-    speakable,
 )
 from mlx_tools.controller.approvals import (
     Approvals,
@@ -260,8 +257,7 @@ class Controller:
         self._now, self._templates = now, templates
         self._depth, self._parent = 0, ""
         self._consents: Consents | None = None
-        self._decided: tuple[RunSettings, Decided] | None = None
-        self._context: tuple[int | None] | None = None
+        self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._kept: tuple[Any, Openings, Header] | None = None
         store = MemoryStore() if store is None else store
         approver = NobodyThere() if approver is None else approver
@@ -272,7 +268,7 @@ class Controller:
     def context(self) -> int | None:
         """How many tokens the model can take, as far as that is known: by the settings, or since a
         conversation was opened."""
-        return self.settings.context or (self._context and self._context[0])
+        return self.settings.context or (self._setup and self._setup[1].context)
 
     async def run(
         self,
@@ -385,19 +381,13 @@ class Controller:
         if self.settings.require_tools or choice not in ("auto", "none"):
             self._check_tools()
         with found_within(self.limits.total_timeout):
-            if self._decided is None or self._decided[0] != self.settings:
-                self._decided = self.settings, await decide_for(self.backend, self.settings)
-            if (context := self.settings.context) is None:
-                if self._context is None:
-                    self._context = (await context_of(self.backend, self.settings.model),)
-                context = self._context[0]
-            decided = self._decided[1]
-            chat_format = self.settings.chat_format or await format_of(self.backend, decided.style)
-            decided = speakable(decided, chat_format, self.settings.style)
+            if self._setup is None or self._setup[0] != self.settings:
+                self._setup = self.settings, await find_setup(self.backend, self.settings)
+        setup = self._setup[1]
         persona = self.settings.persona
         if earlier.system:
             persona = "\n\n".join(filter(None, (persona, earlier.system)))
-        header = partial(self._header, *self._beginning(decided, chat_format, context, persona))
+        header = partial(self._header, *self._beginning(setup, persona))
         return self._open(self._store.create(), header, earlier)
 
     async def resume(
@@ -512,7 +502,12 @@ class Controller:
             run.policy,
             limits=run.limits,
             settings=replace(
-                self.settings, tool_choice="auto", require_tools=(), output_schema=None
+                self.settings,
+                tool_choice="auto",
+                require_tools=(),
+                output_schema=None,
+                context=self.context,
+                chat_format=self._setup[1].chat_format if self._setup else None,
             ),
             store=self._store,
             approver=run.approver,
@@ -521,7 +516,6 @@ class Controller:
         )
         within._depth, within._parent = self._depth + 1, run.parent
         within._consents = run.consents
-        within._context = self._context
         return within
 
     def _check_tools(self) -> None:
@@ -548,24 +542,18 @@ class Controller:
         self.registry.add_search()
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
-    def _beginning(
-        self,
-        decided: Decided,
-        chat_format: ChatFormat,
-        context: int | None,
-        persona: str | None,
-    ) -> tuple[Openings, Header]:
+    def _beginning(self, setup: ModelSetup, persona: str | None) -> tuple[Openings, Header]:
         """What the headers of sessions are made of: the same as long as nothing changes here."""
         settings, words, policy = self.settings, load_words(), self.policy
         model, specs = settings.model or model_of(self.backend), self.registry.specs()
-        key = words, settings, decided, chat_format, context, persona, policy, self.limits, model
+        key = words, settings, setup, persona, policy, self.limits, model
         if self._kept is None or self._kept[0] != (*key, specs):
             frame = Frame(
                 words=words,
                 tools=tuple(s for s in self._permitted() if not is_on_demand(s)),
-                neutraliser=Neutraliser(chat_format.control_tokens),
-                style=decided.style,
-                native=chat_format.tools,
+                neutraliser=Neutraliser(setup.chat_format.control_tokens),
+                style=setup.decided.style,
+                native=setup.chat_format.tools,
                 response_mode=settings.response_mode,
                 project_context=settings.project_context,
                 persona=persona,
@@ -580,12 +568,12 @@ class Controller:
                 session="",
                 created="",
                 model=model,
-                chat_format=chat_format.to_json(),
-                style=decided.style,
-                strategy=decided.strategy,
-                verdict=decided.why,
+                chat_format=setup.chat_format.to_json(),
+                style=setup.decided.style,
+                strategy=setup.decided.strategy,
+                verdict=setup.decided.why,
                 sampling={"temperature": settings.temperature, "seed": settings.seed},
-                context=context,
+                context=setup.context,
                 tools=openings.tools,
                 catalog_hash=openings.catalog_hash,
                 policy=policy.to_json(),

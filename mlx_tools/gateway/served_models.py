@@ -12,12 +12,9 @@ import anyio
 from mlx_tools.app import RunOptions, found, with_route_tried
 from mlx_tools.backends import (
     TokenCounter,
-    context_of,
-    decide_for,
+    find_setup,
     folder_of,
-    format_of,
     model_of,
-    speakable,
 )
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.conversation import Manner
@@ -106,15 +103,12 @@ class ServedModels:
         if first:
             settings = await with_route_tried(options, chosen, settings, TRIAL)
         self.note(f"{settings.model or 'the model'} is asked {_told(settings.route)}")
-        decided = await decide_for(chosen.backend, settings)
-        chat_format = settings.chat_format or await format_of(chosen.backend, decided.style)
-        decided = speakable(decided, chat_format, settings.style)
-        context = settings.context or await context_of(chosen.backend, settings.model)
+        setup = await find_setup(chosen.backend, settings)
         model = settings.model or model_of(chosen.backend)
         manner = Manner(
-            chat_format=chat_format,
-            style=decided.style,
-            strategy=decided.strategy,
+            chat_format=setup.chat_format,
+            style=setup.decided.style,
+            strategy=setup.decided.strategy,
             words=load_words(),
             model=model,
             reasoning=settings.reasoning,
@@ -128,8 +122,10 @@ class ServedModels:
             idle_timeout=REQUEST_SECONDS,
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
-        settings = replace(settings, model=model, chat_format=chat_format, context=context)
-        return Speaker(chosen.backend, manner, limits, context, counter, settings=settings)
+        settings = replace(
+            settings, model=model, chat_format=setup.chat_format, context=setup.context
+        )
+        return Speaker(chosen.backend, manner, limits, setup.context, counter, settings=settings)
 
 
 def _told(route: Mapping[str, Any]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from strong_model import Asked, Served, Serving, StrongModel, Token, Wish, tokens_of
 
 from mlx_tools import Controller, Limits, Policy, RunSettings, Tool, ToolSpec
-from mlx_tools.backends import Decided, FoundVerdict, speakable
+from mlx_tools.backends import FoundVerdict, StyleVerdict, Verdict, find_setup
 from mlx_tools.errors import UsageError
-from mlx_tools.messages import ToolCall
+from mlx_tools.messages import ToolCall, replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.transcript.outcome import Answered
 from tests.core.sessions import answered
@@ -192,7 +193,13 @@ def test_without_such_a_template_the_style_is_refused_with_the_reason() -> None:
     with pytest.raises(UsageError, match="template is not at hand") as refused:
         run.run_sync("How is it?")
     assert "jsonl, markdown-json or xml" in str(refused.value.hint)
-    decided = speakable(Decided("native", "auto"), NAMED_FORMATS["chatml"], "auto")
-    assert decided.style == "jsonl" and "native" in decided.why["passed_over"]
+    kept = FoundVerdict(
+        verdict=Verdict(model="m", style="native", styles={"native": StyleVerdict("auto", "auto")})
+    )
+    found = anyio.run(find_setup, Said("x"), replace(settings, style="auto", verdict=kept))
+    assert found.decided.style == "jsonl" and "native" in found.decided.why["passed_over"]
+    given = RunSettings(
+        style="native", strategy="grammar", chat_format=tooled_format("qwen2.5-tools")
+    )
     with pytest.raises(UsageError, match="no grammar"):
-        speakable(Decided("native", "grammar"), tooled_format("qwen2.5-tools"), "native")
+        anyio.run(find_setup, Said("x"), given)

@@ -23,7 +23,7 @@ from mlx_tools.backends import (
     Verdict,
     VerdictStore,
     decide,
-    decide_for,
+    find_setup,
     find_verdict,
     model_identity,
 )
@@ -274,9 +274,10 @@ def test_a_kept_verdict_is_found_by_the_name_of_the_served_model(
     monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path))
     VerdictStore().put(verdict("owner/model", style="markdown-json", strategy="guided"))
     backend = CompletionsBackend("http://127.0.0.1:9", "owner/model")
-    decided = anyio.run(decide_for, backend, settings())
+    decided = anyio.run(find_setup, backend, settings()).decided
     assert (decided.style, decided.strategy) == ("markdown-json", "guided")
-    named = anyio.run(decide_for, CompletionsBackend("http://127.0.0.1:9"), settings(model="other"))
+    other = CompletionsBackend("http://127.0.0.1:9")
+    named = anyio.run(find_setup, other, settings(model="other")).decided
     assert (named.style, named.strategy) == ("jsonl", "auto")
 
 
