@@ -22,9 +22,6 @@ from mlx_tools.errors import UsageError
 Scope = MutableMapping[str, Any]
 
 LOCAL_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-AT_ONCE: Final = 8
-"""Requests, or runs, that are served at once for each server of the model: more would only wait
-there, out of our sight."""
 WAITING: Final = 64
 """Requests that wait their turn while as many as may be are served; any more are refused."""
 OPEN_PATHS: Final = frozenset(("/health",))

@@ -100,7 +100,7 @@ def setting(
     return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
 
-def _origins(value: Any) -> None:
+def _webhooks(value: Mapping[str, str]) -> None:
     from mlx_tools.toolbox import UrlRefused, read_url
 
     try:
@@ -108,6 +108,8 @@ def _origins(value: Any) -> None:
             raise UsageError("an origin has no path")
     except UrlRefused as error:
         raise UsageError(str(error)) from None
+    for secret in value.values():
+        signing_key(secret)
 
 
 def _database(value: Any) -> None:
@@ -492,24 +494,22 @@ class GatewaySettings(Section):
         group="gateway",
         allowed="a list of origins",
     )
+    concurrency: int = setting(
+        "never", "Requests that are served at the same time", ge=1, le=10_000
+    )
     approvals: Literal["person", "client"] = setting(
         "never",
         "Who decides about the calls of a run that a client asked for: a person, elsewhere, or the "
         "client too",
     )
-    webhooks: Names = setting(
+    webhooks: dict[str, Key] = setting(
         "never",
-        "Where clients may have it told that their runs wait or are done: an origin each, such as "
-        "https://hooks.example.org",
-        allowed="a list of origins such as https://hooks.example.org or http://127.0.0.1:9000",
-        test=_origins,
-    )
-    webhook_secret: Key | None = setting(
-        "never",
-        "The key that what is told there is signed with: whsec_ and base64",
+        "Where clients may have it told that their runs wait or are done: an origin each, with the "
+        "key that what is told there is signed with",
         repr=False,
-        allowed="whsec_ and 24 to 64 bytes in base64",
-        test=signing_key,
+        allowed='a table such as { "https://hooks.example.org" = "whsec_…" }, each key whsec_ and '
+        "24 to 64 bytes in base64",
+        test=_webhooks,
         secret=True,
     )
 

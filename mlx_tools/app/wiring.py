@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.guard import AT_ONCE
 from mlx_tools.app.settings import addresses, table
 from mlx_tools.backends import (
     Backend,
@@ -87,11 +86,6 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     def model_name(self) -> str | None:
         """The model that was named: here, or by the settings."""
         return self.model or self.configuration.settings.model.name
-
-    @property
-    def slots(self) -> int:
-        """How many requests are served at once."""
-        return AT_ONCE * max(1, len(addresses(self.configuration.settings.backend.url)))
 
 
 def registry_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry:

@@ -154,7 +154,7 @@ def _write(text: str) -> None:
 
 def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:
     value = loaded.values.get(row.key)
-    secret = row.setting.secret and value is not None
+    secret = row.setting.secret and bool(value)
     return {
         "key": row.key,
         "value": HIDDEN if secret else value,

@@ -234,6 +234,7 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
     """Do what is asked of runs, as the settings say, until SIGTERM or SIGINT. Raises `UsageError`
     where sessions are no database's."""
     configuration = options.configuration
+    own = configuration.settings.gateway
     store = session_store(configuration)
     if store.dsn is None:
         raise UsageError(
@@ -247,9 +248,9 @@ async def work(options: RunOptions, note: Note, run_due: Callable[[], Awaitable[
         await models.open()
         runs = RunWork(configuration, models, note, webhooks, queue=queue.add)
         served = tuple(row["id"] for row in models.rows())
-        worker = RunWorker(runs, queue, options.slots, (*served, DEFAULT), run_due, note)
+        worker = RunWorker(runs, queue, own.concurrency, (*served, DEFAULT), run_due, note)
         webhooks.wake(runs.rows)
-        note(f"runs of {', '.join(served)} are done here, {options.slots} at once")
+        note(f"runs of {', '.join(served)} are done here, {own.concurrency} at once")
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_at_signals, worker, note)
             await worker.serve()

@@ -357,7 +357,6 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     Raises `UsageError` where its port cannot be had, and what `mlx_tools.app.found` raises.
     """
     own = options.configuration.settings.gateway
-    slots = options.slots
     models = ServedModels(options, note)
     meters = Meters()
     store = session_store(options.configuration)
@@ -365,8 +364,8 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     runs = make(
         options.configuration,
         models,
-        Admission(slots, slots + WAITING, time.monotonic),
-        slots + WAITING,
+        Admission(own.concurrency, own.concurrency + WAITING, time.monotonic),
+        own.concurrency + WAITING,
         note,
         webhooks=Webhooks.of(options.configuration),
         meters=meters,
@@ -374,7 +373,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     person = Person(store.secret, time.time)
     gateway = Gateway(
         models,
-        Admission(slots, WAITING, time.monotonic),
+        Admission(own.concurrency, WAITING, time.monotonic),
         meters=meters,
         temperature=options.configuration.settings.model.temperature,
         runs=runs,

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -34,11 +34,10 @@ SECONDS: Final = 20.0
 
 @dataclass
 class Webhooks:
-    """Where may be told what. ``origins`` are those that the user named, ``key`` what is signed
-    with, empty where there is none. ``now`` is in seconds since 1970."""
+    """Where may be told what. ``keys`` are by the origins that the user named what is signed with.
+    ``now`` is in seconds since 1970."""
 
-    origins: tuple[str, ...] = ()
-    key: bytes = b""
+    keys: Mapping[str, bytes] = field(default_factory=dict)
     now: Callable[[], float] = time.time
     _telling: asyncio.Task[None] | None = field(default=None, init=False)
     _news: anyio.Event = field(default_factory=anyio.Event, init=False)
@@ -46,8 +45,8 @@ class Webhooks:
     @classmethod
     def of(cls, configuration: Configuration) -> Webhooks:
         """Those that the settings allow."""
-        own = configuration.settings.gateway
-        return cls(own.webhooks, signing_key(own.webhook_secret) if own.webhook_secret else b"")
+        own = configuration.settings.gateway.webhooks
+        return cls({origin: signing_key(secret) for origin, secret in own.items()})
 
     def check(self, url: str | None) -> None:
         """Raise `ApiError` for an address that is told nothing."""
@@ -57,10 +56,16 @@ class Webhooks:
             target = read_url(url)
         except UrlRefused as error:
             raise invalid("webhook", str(error)) from None
-        allowed = {(one.scheme, one.authority) for one in map(read_url, self.origins)}
-        if (target.scheme, target.authority) not in allowed or not self.key:
+        if self._key_for(target) is None:
             problem = "the user's settings do not allow this address (gateway.webhooks)"
             raise invalid("webhook", problem)
+
+    def _key_for(self, target: Target) -> bytes | None:
+        for origin, key in self.keys.items():
+            named = read_url(origin)
+            if (named.scheme, named.authority) == (target.scheme, target.authority):
+                return key
+        return None
 
     def wake(self, rows: RunRows) -> None:
         """See to it that all is told that is owed, by a task that ends once nothing is."""
@@ -111,12 +116,13 @@ class Webhooks:
         await anyio.to_thread.run_sync(rows.told, hook, again)
 
     async def _post(self, target: Target, body: bytes, mark: str) -> int:
+        key = self._key_for(target) or b""
         address = target.address  # written as one, so the user named just this
         fetcher = Fetcher(
             ports=frozenset((target.port,)),
             may_ask=lambda found: found == address or is_public(ip_address(str(found))),
         )
-        return await fetcher.post(target, body, signed(self.key, mark, int(self.now()), body))
+        return await fetcher.post(target, body, signed(key, mark, int(self.now()), body))
 
     async def aclose(self) -> None:
         """Tell no more; what is owed stays so."""

@@ -115,8 +115,8 @@ class McpServer:
         if taken := {RUN, RESUME} & self.tools.keys():
             name = min(taken)
             raise UsageError(f"a tool is called {name}, as one of the server's own", hint="deny it")
-        self._runs = anyio.CapacityLimiter(self.delegation.options.slots)
-        self._calls = anyio.CapacityLimiter(self.delegation.options.slots)
+        slots = self.delegation.configuration.settings.gateway.concurrency
+        self._runs, self._calls = anyio.CapacityLimiter(slots), anyio.CapacityLimiter(slots)
         self._shown: dict[str, str] = {}
         self._offered = {one.name: one for one in self._own()}
         found = to_mcp(self.tools.values())

@@ -148,6 +148,7 @@ def test_the_usual_words_switch_on(place: Any, word: str) -> None:
         ("[policy]\nrate_limits = {'a b' = '3/hour'}\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nsession_rate_limit = '0/hour'\n", "policy.session_rate_limit", "calls/unit"),
         ("[policy]\nnetwork_after_read = 'never'\n", "policy.network_after_read", "deny, ask"),
+        ("[gateway]\nwebhooks = {'https://a.org/x' = 'whsec_x'}\n", "gateway.webhooks", "whsec_…"),
         ("[policy]\nask_effects = ['read']\n", "policy.ask_effects", "write, execute, network"),
     ],
 )
