@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import httpx
+import httpx2
 import pytest
 
 from mlx_tools import Tool, tool
@@ -103,6 +104,46 @@ def serving() -> Callable[..., Any]:
         return SimpleNamespace(client=client, backend=backend, gateway=gateway, transport=transport)
 
     return serve
+
+
+def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
+    """What a request is answered with."""
+
+    async def ask() -> Any:
+        return await one.client.request(method, path, json=body, headers=headers)
+
+    return anyio.run(ask)
+
+
+def chat(one: Any, **body: Any) -> Any:
+    """What chat completions answer."""
+    asked = [{"role": "user", "content": "What is the weather in Rome?"}]
+    usual = {"model": "scripted", "messages": asked}
+    return send(one, "POST", "/v1/chat/completions", {**usual, **body})
+
+
+def respond(one: Any, **body: Any) -> Any:
+    """What the responses interface answers."""
+    return send(one, "POST", "/v1/responses", {"model": "scripted", "input": "Rome?", **body})
+
+
+def write_message(one: Any, **body: Any) -> Any:
+    """What the messages interface answers."""
+    asked = [{"role": "user", "content": "Rome?"}]
+    usual = {"model": "scripted", "max_tokens": 99, "messages": asked}
+    return send(one, "POST", "/v1/messages", {**usual, **body})
+
+
+def with_client(kind: Any, path: str, one: Any, use: Callable[[Any], Any]) -> Any:
+    """What comes of the use of an official client of this kind, which asks a gateway."""
+
+    async def run() -> Any:
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(one.transport.app))
+        address = f"http://127.0.0.1{path}"
+        async with kind(api_key="k", base_url=address, http_client=http, max_retries=0) as client:
+            return await use(client)
+
+    return anyio.run(run)
 
 
 # --- runs ----

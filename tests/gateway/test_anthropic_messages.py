@@ -17,7 +17,6 @@ from pydantic import BaseModel, TypeAdapter
 from mlx_tools.gateway.anthropic_messages import (
     anthropic_messages_error,
     read_anthropic_messages,
-    read_count_tokens,
 )
 from mlx_tools.gateway.request import (
     ApiError,
@@ -27,18 +26,10 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnRequest,
 )
-from mlx_tools.messages import Usage
-from tests.gateway import scripted_app
-from tests.gateway.scripted_app import (
-    Script,
-    ScriptedGateway,
-    called,
-    data_of,
-    json_values,
-    said,
-    streamed,
-    turns,
-)
+from mlx_tools.testing import answer, call
+from tests.gateway import conftest
+from tests.gateway.conftest import send, write_message
+from tests.gateway.scripted_turns import Script, called, data_of, json_values, streamed, turns
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"name": "read", "description": "Read a file", "input_schema": SCHEMA}
@@ -248,13 +239,6 @@ def test_a_body_of_any_shape_is_read_or_refused(body: dict[str, Any]) -> None:
         json.dumps(reply.whole(TurnDone(finish="stop", text="a"))).encode()
 
 
-def test_a_prompt_is_counted_without_what_only_an_answer_needs() -> None:
-    turn = read_count_tokens({"model": "tiny", "messages": HELLO, "tools": [READ]})
-    assert (turn.messages, len(turn.tools)) == ((ClientMessage("user", "Hello"),), 1)
-    with pytest.raises(ApiError):
-        read_count_tokens({"model": "tiny"})
-
-
 # --- messages and events --------------------------------------------------------------------------
 
 
@@ -284,6 +268,8 @@ def test_an_answer_and_a_call_are_told_by_the_events_of_the_interface() -> None:
 def test_a_message_says_why_it_ended(done: TurnDone, reason: str, text: str | None) -> None:
     message = reading({})[1].whole(done)
     assert (message["stop_reason"], message["stop_sequence"]) == (reason, text)
+    usage = message["usage"]  # of which nobody counted any
+    assert (usage["input_tokens"], usage["output_tokens"]) == (0, 0)
 
 
 def test_a_tool_is_called_by_the_name_that_its_client_gave() -> None:
@@ -301,20 +287,6 @@ def test_a_tool_is_called_by_the_name_that_its_client_gave() -> None:
         ]
     )
     assert again.messages[1].calls[0].name == name
-
-
-def test_an_error_in_the_middle_is_the_last_event() -> None:
-    _, reply = reading({"stream": True})
-    broken = ApiError(502, "model_output_invalid", "no call that fits")
-    assert data_of(streamed(reply, ["So", broken]))[-1] == {
-        "type": "error",
-        "error": {"type": "api_error", "message": "no call that fits"},
-    }
-
-
-def test_tokens_that_nobody_counted_are_none() -> None:
-    usage = reading({})[1].whole(TurnDone(finish="stop", usage=Usage()))["usage"]
-    assert (usage["input_tokens"], usage["output_tokens"]) == (0, 0)
 
 
 @given(turns())
@@ -352,77 +324,96 @@ def blocks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return blocks
 
 
-# --- the official client --------------------------------------------------------------------------
+# --- the whole of the gateway ---------------------------------------------------------------------
 
 
-with_client = partial(scripted_app.with_client, AsyncAnthropic, "")
-ASK: dict[str, Any] = {"model": "tiny", "max_tokens": 99, "messages": HELLO}
+with_client = partial(conftest.with_client, AsyncAnthropic, "")
+ASK: dict[str, Any] = {"model": "scripted", "max_tokens": 99, "messages": HELLO}
+CALLED = f"So:\n{call('read', path='a')}\n"
 
 
 class Weather(BaseModel):
     place: str
 
 
-def test_the_official_client_reads_calls_and_goes_on_with_their_results() -> None:
-    gateway = ScriptedGateway([called(("read", {"path": "a"}), text="So:"), said("Done.")])
+def test_the_official_client_reads_calls_and_goes_on_with_their_results(serving: Any) -> None:
+    one = serving(CALLED, answer("Done."), CALLED)
 
     async def use(client: AsyncAnthropic) -> Message:
         first = await client.messages.create(**ASK, tools=[READ, SEARCH])
-        assert first.stop_reason == "tool_use"
-        call = first.content[1]
-        assert call.type == "tool_use" and call.input == {"path": "a"}
-        result = {"type": "tool_result", "tool_use_id": call.id, "content": "text"}
+        made = first.content[1]
+        assert (first.stop_reason, made.type, made.input) == ("tool_use", "tool_use", {"path": "a"})
+        result = {"type": "tool_result", "tool_use_id": made.id, "content": "text"}
         messages = [
             *HELLO,
             {"role": "assistant", "content": first.content},
             {"role": "user", "content": [result]},
         ]
-        return await client.messages.create(**{**ASK, "messages": messages}, tools=[READ])
-
-    last = with_client(gateway, use)
-    assert last.content[0].text == "Done."
-    assert gateway.asked[1].messages[1:] == (
-        ClientMessage("assistant", "So:", (ClientCall("call_0", "read", '{"path": "a"}'),)),
-        ClientMessage("tool", "text", call_id="call_0"),
-    )
-
-
-def test_the_official_client_streams_to_the_same_message() -> None:
-    gateway = ScriptedGateway([called(("read", {"path": "a"}), text="So:")])
-
-    async def use(client: AsyncAnthropic) -> Any:
+        second = await client.messages.create(**{**ASK, "messages": messages}, tools=[READ])
+        assert second.content[0].text == "Done."
         async with client.messages.stream(**ASK, tools=[READ]) as stream:
             kinds = [event.type async for event in stream]
-            return kinds, await stream.get_final_message()
+            assert {"text", "input_json"} <= set(kinds)
+            return await stream.get_final_message()
 
-    kinds, message = with_client(gateway, use)
-    assert {"text", "input_json"} <= set(kinds)
+    message = with_client(one, use)
     assert [block.type for block in message.content] == ["text", "tool_use"]
     assert message.content[1].input == {"path": "a"}
-    assert (message.stop_reason, message.usage.output_tokens) == ("tool_use", 5)
+    assert (message.stop_reason, message.usage.output_tokens > 0) == ("tool_use", True)
+    assert one.backend.prompts[1].startswith(one.backend.prompts[0] + CALLED.rstrip())
 
 
-def test_the_official_client_parses_an_answer_that_must_fit() -> None:
-    gateway = ScriptedGateway([said('{"place": "Oslo"}')])
-    parsed = with_client(gateway, lambda c: c.messages.parse(**ASK, output_format=Weather))
+def test_the_official_client_parses_an_answer_and_is_told_what_is_wrong(serving: Any) -> None:
+    one = serving(call("final_result", place="Oslo"), *["<tool_call>no fit"] * 3)
+    parsed = with_client(one, lambda c: c.messages.parse(**ASK, output_format=Weather))
     assert parsed.parsed_output == Weather(place="Oslo")
-    assert gateway.asked[0].schema["properties"]["place"]["type"] == "string"
-
-
-def test_the_official_client_is_told_what_is_wrong_and_counts_tokens() -> None:
-    gateway = ScriptedGateway([["So", ApiError(502, "c", "no fit")]])
     with pytest.raises(APIStatusError, match="stop_sequences") as refused:
-        with_client(gateway, lambda c: c.messages.create(**ASK, stop_sequences=[""]))
+        with_client(one, lambda c: c.messages.create(**ASK, stop_sequences=[""]))
     assert refused.value.status_code == 400
 
     async def use(client: AsyncAnthropic) -> None:
-        async with client.messages.stream(**ASK) as stream:
+        async with client.messages.stream(**ASK, tools=[READ]) as stream:
             async for _ in stream:
                 pass
 
-    with pytest.raises(APIStatusError, match="no fit"):
-        with_client(gateway, use)
-    counted = with_client(
-        gateway, lambda c: c.messages.count_tokens(model="tiny", messages=HELLO, system="Be brief.")
-    )
-    assert counted.input_tokens == len("HelloBe brief.")
+    with pytest.raises(APIStatusError, match="no turn that fits"):
+        with_client(one, use)
+
+
+def test_a_prompt_is_counted_and_no_model_is_asked(serving: Any) -> None:
+    one, body = serving(), {"model": "scripted", "messages": HELLO}
+    few = with_client(one, lambda c: c.messages.count_tokens(**body)).input_tokens
+    more = with_client(one, lambda c: c.messages.count_tokens(**body, tools=[READ])).input_tokens
+    assert 0 < few < more
+    assert one.backend.requests == []
+    wrong = send(one, "POST", "/v1/messages/count_tokens", {"model": "nobody"})
+    assert (wrong.status_code, wrong.json()["type"]) == (400, "error")
+
+
+def test_a_message_fits_its_schema(serving: Any) -> None:
+    held = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    told = write_message(serving(call("final_result", path="a")), output_config=held).json()
+    assert json.loads(told["content"][0]["text"]) == {"path": "a"}
+
+
+@pytest.mark.parametrize(("size", "said"), [(9, True), (501, False)])
+def test_a_call_that_failed_is_told_to_the_model_as_one(
+    serving: Any, size: int, said: bool
+) -> None:
+    one = serving(answer("Sorry."))
+    made = {"type": "tool_use", "id": "1", "name": "read", "input": {"path": "a"}}
+    result = {"type": "tool_result", "tool_use_id": "1", "content": "x" * size, "is_error": True}
+    told = [
+        *HELLO,
+        {"role": "assistant", "content": [made]},
+        {"role": "user", "content": [result]},
+    ]
+    assert write_message(one, tools=[READ], messages=told).status_code == 200
+    assert ('"tool_error"' in one.backend.prompts[0]) is said
+    assert "x" * size in one.backend.prompts[0]
+
+
+def test_a_stop_sequence_ends_a_message_and_is_named(serving: Any) -> None:
+    told = write_message(serving("Rain. END of it"), stop_sequences=["END"]).json()
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", "END")
+    assert told["content"][0]["text"] == "Rain. "

@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 import httpx
-import httpx2
 import openai
 import pytest
 from hypothesis import given
@@ -17,30 +16,20 @@ from hypothesis import strategies as st
 
 from mlx_tools.backends import Chunk, CompletionRequest, CompletionsBackend
 from mlx_tools.backends.transport import Retry
-from mlx_tools.errors import BackendBroken, BackendTimeout, BackendUnreachable
+from mlx_tools.errors import BackendTimeout, BackendUnreachable
 from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.conversation import TurnMemory
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.messages import Usage
 from mlx_tools.testing import Script, answer, call
 from mlx_tools.transcript import CompletionRecord
-from tests.gateway.conftest import WEATHER
-from tests.gateway.scripted_app import json_values
+from tests.gateway.conftest import WEATHER, chat, send, with_client
+from tests.gateway.scripted_turns import json_values
 
 HI = [{"role": "user", "content": "What is the weather in Rome?"}]
 ROME = call("get_weather", city="Rome")
 
 NEW_YEAR = "Fri, 01 Jan 2027 00:00:00 GMT"
-
-
-def post(one: Any, **body: Any) -> Any:
-    """What a request is answered with."""
-    given = {"model": "scripted", "messages": HI, **body}
-
-    async def ask() -> Any:
-        return await one.client.post("/v1/chat/completions", json=given)
-
-    return anyio.run(ask)
 
 
 def message(response: Any) -> dict[str, Any]:
@@ -65,7 +54,7 @@ def result(id_: str, content: str) -> dict[str, Any]:
 
 
 def test_a_call_comes_as_a_tool_call_with_an_id_of_its_own(serving: Any) -> None:
-    response = post(serving(ROME), tools=[WEATHER])
+    response = chat(serving(ROME), tools=[WEATHER])
     assert message(response)["tool_calls"] == [
         {
             "id": "call_00000002",
@@ -79,26 +68,26 @@ def test_a_call_comes_as_a_tool_call_with_an_id_of_its_own(serving: Any) -> None
 
 def test_without_tools_nothing_of_ours_stands_in_the_prompt(serving: Any) -> None:
     one = serving("Sunny, I guess.")
-    assert message(post(one))["content"] == "Sunny, I guess."
+    assert message(chat(one))["content"] == "Sunny, I guess."
     assert one.backend.prompts == [
         "<|im_start|>user\nWhat is the weather in Rome?<|im_end|>\n<|im_start|>assistant\n"
     ]
 
 
 def test_without_tools_json_is_text_like_any_other(serving: Any) -> None:
-    assert message(post(serving(ROME)))["content"] == ROME
+    assert message(chat(serving(ROME)))["content"] == ROME
 
 
 def test_a_call_in_a_models_own_dialect_is_a_call_and_named_as_one(serving: Any) -> None:
     text = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Rome"}}\n</tool_call>'
-    response = post(serving(text), tools=[WEATHER])
+    response = chat(serving(text), tools=[WEATHER])
     assert message(response)["tool_calls"][0]["function"]["arguments"] == '{"city":"Rome"}'
     assert response.headers["x-mlx-tools-repairs"] == "dialect"
 
 
 def test_a_turn_that_cannot_be_read_is_corrected_inside_the_request(serving: Any) -> None:
     one = serving("<tool_call>get the weather", ROME)
-    assert message(post(one, tools=[WEATHER]))["tool_calls"]
+    assert message(chat(one, tools=[WEATHER]))["tool_calls"]
     assert len(one.backend.prompts) == 2
     assert one.backend.prompts[1].startswith(one.backend.prompts[0])
 
@@ -107,27 +96,26 @@ def test_a_turn_that_cannot_be_read_is_corrected_inside_the_request(serving: Any
     "texts", [["<tool_call>get the weather"] * 3, [f"<tool_call>weather {n}" for n in range(3)]]
 )
 def test_call_like_text_is_never_content_but_an_error(serving: Any, texts: list[str]) -> None:
-    response = post(serving(*texts), tools=[WEATHER])
+    response = chat(serving(*texts), tools=[WEATHER])
     assert response.status_code == 502
     assert response.json()["error"]["code"] == "model_output_invalid"
 
 
 def test_a_call_that_the_token_limit_cut_off_is_no_call(serving: Any) -> None:
     cut = Script('{"type":"tool_call","name":"get_weather","arguments":{"ci', "length")
-    choice = post(serving(cut), tools=[WEATHER], max_tokens=9).json()["choices"][0]
+    choice = chat(serving(cut), tools=[WEATHER], max_tokens=9).json()["choices"][0]
     assert choice["finish_reason"] == "length"
     assert "tool_calls" not in choice["message"]
 
 
-def test_several_calls_keep_their_order(serving: Any) -> None:
+def test_several_calls_keep_their_order_and_where_one_may_come_the_turn_ends_at_it(
+    serving: Any,
+) -> None:
     text = f"{ROME}\n{call('get_weather', city='Oslo')}\n"
-    calls = message(post(serving(text), tools=[WEATHER]))["tool_calls"]
+    calls = message(chat(serving(text), tools=[WEATHER]))["tool_calls"]
     assert [json.loads(one["function"]["arguments"])["city"] for one in calls] == ["Rome", "Oslo"]
-
-
-def test_without_parallel_calls_a_turn_ends_at_the_first(serving: Any) -> None:
-    text = f"{ROME}\n{call('get_weather', city='Oslo')}\n"
-    response = post(serving(text), tools=[WEATHER], parallel_tool_calls=False)
+    response = chat(serving(text), tools=[WEATHER], parallel_tool_calls=False)
+    assert message(response)["tool_calls"][0]["function"] == calls[0]["function"]
     assert len(message(response)["tool_calls"]) == 1
 
 
@@ -135,7 +123,7 @@ def test_a_required_call_is_asked_for_even_after_a_result(serving: Any) -> None:
     rest = 'get_weather","arguments":{"city":"Oslo"}}'
     one = serving(rest)
     told = [*HI, called("a"), result("a", "rain")]
-    response = post(one, messages=told, tools=[WEATHER], tool_choice="required")
+    response = chat(one, messages=told, tools=[WEATHER], tool_choice="required")
     assert message(response)["tool_calls"]
     assert one.backend.prompts[0].endswith('{"type":"tool_call","name":"')
 
@@ -145,7 +133,7 @@ def test_only_allowed_tools_are_called(serving: Any) -> None:
     chosen = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
     allowed = {"type": "allowed_tools", "allowed_tools": chosen}
     one = serving(ROME, ROME, call("get_time"))
-    calls = message(post(one, tools=[WEATHER, other], tool_choice=allowed))["tool_calls"]
+    calls = message(chat(one, tools=[WEATHER, other], tool_choice=allowed))["tool_calls"]
     assert [one["function"]["name"] for one in calls] == ["get_time"]
     assert '"get_weather"' in one.backend.prompts[0] or "get_weather(" in one.backend.prompts[0]
 
@@ -154,11 +142,11 @@ def test_the_prompt_of_a_longer_conversation_begins_with_that_of_the_shorter(ser
     raw = '{"type": "tool_call",  "name": "get_weather", "arguments": {"city": "Rome"} }'
     one = serving(raw, answer("It rains."), answer("Bye."))
     told: list[Any] = [{"role": "system", "content": "Be kind."}, *HI]
-    made = message(post(one, messages=told, tools=[WEATHER]))
+    made = message(chat(one, messages=told, tools=[WEATHER]))
     told += [made, result(made["tool_calls"][0]["id"], "rain")]
-    answered = message(post(one, messages=told, tools=[WEATHER]))
+    answered = message(chat(one, messages=told, tools=[WEATHER]))
     told += [answered, {"role": "user", "content": "Thanks."}]
-    post(one, messages=told, tools=[WEATHER])
+    chat(one, messages=told, tools=[WEATHER])
     first, second, third = one.backend.prompts
     assert second.startswith(first + raw)
     assert third.startswith(second + answer("It rains."))
@@ -170,7 +158,7 @@ def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
     told = [*HI, before, after]
     one, two = serving(answer(), answer()), serving(answer())
     for asked in (one, one, two):
-        post(asked, messages=told, tools=[WEATHER])
+        chat(asked, messages=told, tools=[WEATHER])
     assert len({*one.backend.prompts, *two.backend.prompts}) == 1
     written = '{"type":"tool_call","name":"get_weather","arguments":{"city":"Rome"}}'
     assert written in one.backend.prompts[0]
@@ -178,8 +166,8 @@ def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
 
 def test_what_was_written_with_tools_stands_as_an_answer_where_there_are_none(serving: Any) -> None:
     one = serving(answer("It rains."), "Rain")
-    told = [*HI, message(post(one, tools=[WEATHER])), {"role": "user", "content": "A title?"}]
-    post(one, messages=told)
+    told = [*HI, message(chat(one, tools=[WEATHER])), {"role": "user", "content": "A title?"}]
+    chat(one, messages=told)
     assert "assistant\nIt rains.<|im_end|>" in one.backend.prompts[1]
 
 
@@ -198,7 +186,7 @@ def test_results_find_their_calls_however_these_are_named(
     serving: Any, told: list[Any], seen: str
 ) -> None:
     one = serving(answer("Fine."))
-    message(post(one, messages=[*HI, *told], tools=[WEATHER]))
+    message(chat(one, messages=[*HI, *told], tools=[WEATHER]))
     assert "".join(re.findall("sun|rain", one.backend.prompts[0].partition("Rome?")[2])) == seen
 
 
@@ -214,13 +202,13 @@ def test_results_find_their_calls_however_these_are_named(
     ],
 )
 def test_a_conversation_that_cannot_go_on_is_refused(serving: Any, told: list[Any]) -> None:
-    assert post(serving(), messages=[*HI, *told], tools=[WEATHER]).status_code == 400
+    assert chat(serving(), messages=[*HI, *told], tools=[WEATHER]).status_code == 400
 
 
 def test_what_is_said_beside_a_result_stands_in_its_turn(serving: Any) -> None:
     one = serving(answer())
     told = [*HI, called("a"), result("a", "rain"), {"role": "user", "content": "In Celsius."}]
-    post(one, messages=told, tools=[WEATHER])
+    chat(one, messages=told, tools=[WEATHER])
     turn = one.backend.prompts[0].rpartition("<|im_start|>user\n")[2]
     assert turn.startswith('{"type":"tool_observation","name":"get_weather","content":"rain"}\nIn')
 
@@ -237,8 +225,8 @@ def test_what_is_said_beside_a_result_stands_in_its_turn(serving: Any) -> None:
     ],
 )
 def test_streamed_equals_whole(serving: Any, text: str, pieces: int) -> None:
-    whole = message(post(serving(text), tools=[WEATHER]))
-    events = chunks(post(serving(Script(text, pieces=pieces)), tools=[WEATHER], stream=True))
+    whole = message(chat(serving(text), tools=[WEATHER]))
+    events = chunks(chat(serving(Script(text, pieces=pieces)), tools=[WEATHER], stream=True))
     deltas = [event["choices"][0]["delta"] for event in events]
     content = "".join(delta.get("content") or "" for delta in deltas)
     calls: dict[int, dict[str, str]] = {}
@@ -260,7 +248,7 @@ def test_a_stop_text_ends_the_answer_wherever_it_is_split(
 ) -> None:
     said = "One, two, STOP three."
     script = Script(answer(said) if tools else said, pieces=pieces)
-    response = post(serving(script), tools=tools, stop=["STOP", "never"])
+    response = chat(serving(script), tools=tools, stop=["STOP", "never"])
     assert message(response)["content"] == "One, two, "
     assert response.json()["choices"][0]["finish_reason"] == "stop"
 
@@ -268,34 +256,30 @@ def test_a_stop_text_ends_the_answer_wherever_it_is_split(
 def test_a_thought_is_no_part_of_a_plain_answer(serving: Any) -> None:
     for pieces in (1, 2, 0):
         script = Script("<think>Rome, hm.</think>\n\nSunny.", pieces=pieces)
-        assert message(post(serving(script)))["content"] == "Sunny."
+        assert message(chat(serving(script)))["content"] == "Sunny."
 
 
-def test_a_prompt_that_the_context_cannot_hold_is_refused_unasked(serving: Any) -> None:
-    one = serving(ROME, context=100)
-    error = post(one, tools=[WEATHER]).json()["error"]
-    assert error["code"] == "context_length_exceeded"
-    assert "100 tokens" in error["message"]
+def test_a_prompt_must_fit_the_context_and_an_answer_gets_what_that_leaves(serving: Any) -> None:
+    one = serving(context=100)
+    error = chat(one, tools=[WEATHER]).json()["error"]
+    assert error["code"] == "context_length_exceeded" and "100 tokens" in error["message"]
     assert one.backend.prompts == []
-
-
-def test_a_ceiling_on_tokens_is_cut_to_what_the_context_leaves(serving: Any) -> None:
     one = serving("Hello.", context=500)
-    post(one, max_tokens=32_000)
+    chat(one, max_tokens=32_000)
     assert 400 < one.backend.requests[0].max_tokens < 500
 
 
 def test_a_corrected_turn_costs_its_last_prompt_and_all_that_was_written(serving: Any) -> None:
     first = Script("<tool_call>weather", usage=Usage(100, 0, 10))
     one = serving(first, Script(ROME, usage=Usage(150, 100, 20)))
-    usage = post(one, tools=[WEATHER]).json()["usage"]
+    usage = chat(one, tools=[WEATHER]).json()["usage"]
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (150, 30)
     assert usage["prompt_tokens_details"] == {"cached_tokens": 100}
 
 
 def test_sampling_goes_to_the_server_as_it_is(serving: Any) -> None:
     one = serving("Hello.")
-    post(one, temperature=0.5, top_p=0.9, seed=7, presence_penalty=0.1, logit_bias={"5": -100})
+    chat(one, temperature=0.5, top_p=0.9, seed=7, presence_penalty=0.1, logit_bias={"5": -100})
     asked = one.backend.requests[0]
     assert (asked.temperature, asked.seed, asked.logit_bias) == (0.5, 7, {5: -100})
     assert asked.sampling == {"top_p": 0.9, "presence_penalty": 0.1}
@@ -303,14 +287,8 @@ def test_sampling_goes_to_the_server_as_it_is(serving: Any) -> None:
 
 def test_what_has_no_effect_is_accepted_and_what_nobody_knows_is_named(serving: Any) -> None:
     hosted = {"type": "web_search"}
-    response = post(serving("Hi"), user="ann", store=False, shiny=1, tools=[hosted])
+    response = chat(serving("Hi"), user="ann", store=False, shiny=1, tools=[hosted])
     assert response.headers["x-mlx-tools-left-out"] == "tools.web_search, shiny"
-
-
-def test_a_name_of_the_clients_own_cannot_begin_a_header(serving: Any) -> None:
-    response = post(serving("Hi"), **{"x\r\nset-cookie: a": 1, "naïve": 2})
-    assert response.headers["x-mlx-tools-left-out"] == "x%0D%0Aset-cookie: a, na%C3%AFve"
-    assert "set-cookie" not in response.headers
 
 
 @pytest.mark.parametrize(
@@ -343,7 +321,7 @@ def test_a_name_of_the_clients_own_cannot_begin_a_header(serving: Any) -> None:
 def test_what_cannot_be_honoured_is_refused_naming_the_field(
     serving: Any, body: dict[str, Any], param: str
 ) -> None:
-    response = post(serving(), **body)
+    response = chat(serving(), **body)
     assert response.status_code in (400, 404)
     assert response.json()["error"]["param"] == param
 
@@ -366,17 +344,14 @@ def test_an_image_is_refused_in_words_that_say_what_to_do(
     if interface == "messages":
         given |= {"max_tokens": 9, "model": "default"}
 
-    async def ask() -> Any:
-        return await begin().client.post(f"/v1/{interface}", json=given)
-
-    response = anyio.run(ask)
+    response = send(begin(), "POST", f"/v1/{interface}", given)
     said = response.json()["error"]["message"]
     assert response.status_code == 400
     assert "the model reads text only" in said and "describe_image" in said
 
 
 def test_a_server_that_cannot_be_reached_is_an_error_that_says_so(serving: Any) -> None:
-    response = post(serving(BackendUnreachable("nobody listens at port 1")))
+    response = chat(serving(BackendUnreachable("nobody listens at port 1")))
     assert response.status_code == 502
     assert "nobody listens" in response.json()["error"]["message"]
 
@@ -434,7 +409,7 @@ def test_an_answer_is_held_to_its_schema_and_is_no_call(
         text = f'{name}", {rest.partition(", ")[2]}' if not name else rest.partition("{")[2]
         return Script(text, pieces=3)
 
-    response = post(serving(written), response_format=wanted, stream=stream)
+    response = chat(serving(written), response_format=wanted, stream=stream)
     if stream:
         deltas = [event["choices"][0]["delta"] for event in chunks(response)]
         assert "".join(delta.get("content") or "" for delta in deltas) == content
@@ -452,47 +427,24 @@ class Silent:
 
 
 def test_a_server_that_is_silent_is_told_without_the_options_of_runs(serving: Any) -> None:
-    response = post(serving(backend=Silent()), tools=[WEATHER])
+    response = chat(serving(backend=Silent()), tools=[WEATHER])
     assert response.status_code == 504
     assert response.json()["error"]["message"] == "it was silent for 60 s"
 
 
-class Breaking:
-    """A server that dies in the middle of an answer."""
-
-    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
-        yield Chunk('{"type":"final_answer","content":"It is su')
-        raise BackendBroken("the connection broke off")
-
-
-def test_what_breaks_in_mid_stream_is_told_in_the_stream(serving: Any) -> None:
-    events = chunks(post(serving(backend=Breaking()), tools=[WEATHER], stream=True))
-    assert "".join(e["choices"][0]["delta"].get("content", "") for e in events[:-1]) == "It is su"
-    assert events[-1]["error"]["code"] == "upstream_error"
-
-
 def test_the_official_client_reads_what_is_sent(serving: Any) -> None:
-    one = serving(ROME, Script(answer("Sunny."), pieces=3))
-
-    async def ask() -> tuple[Any, list[Any]]:
-        client = openai.AsyncOpenAI(
-            base_url="http://127.0.0.1/v1", api_key="none", http_client=_client_of(one)
-        )
+    async def use(client: openai.AsyncOpenAI) -> tuple[Any, list[Any]]:
         given: Any = {"model": "scripted", "messages": HI, "tools": [WEATHER]}
         made = await client.chat.completions.create(**given)
         streaming: Any = {"stream": True, "stream_options": {"include_usage": True}}
         stream = await client.chat.completions.create(**given, **streaming)
         return made, [event async for event in stream]
 
-    made, events = anyio.run(ask)
+    one = serving(ROME, Script(answer("Sunny."), pieces=3))
+    made, events = with_client(openai.AsyncOpenAI, "/v1", one, use)
     assert made.choices[0].message.tool_calls[0].function.name == "get_weather"
     assert "".join(e.choices[0].delta.content or "" for e in events if e.choices) == "Sunny."
     assert events[-1].usage.total_tokens > 0
-
-
-def _client_of(one: Any) -> Any:
-    """The client that OpenAI's own takes, over the same transport."""
-    return openai.DefaultAsyncHttpxClient(transport=httpx2.ASGITransport(one.transport.app))
 
 
 FIELDS = (

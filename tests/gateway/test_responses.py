@@ -25,10 +25,11 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.messages import Usage
-from tests.gateway import scripted_app
-from tests.gateway.scripted_app import (
+from mlx_tools.testing import answer, call
+from tests.gateway import conftest
+from tests.gateway.conftest import respond
+from tests.gateway.scripted_turns import (
     Script,
-    ScriptedGateway,
     called,
     data_of,
     json_values,
@@ -66,7 +67,7 @@ def asked(body: Mapping[str, Any]) -> TurnRequest:
     return reading(body)[0]
 
 
-def messages(*items: Mapping[str, Any]) -> tuple[ClientMessage, ...]:
+def messages_of(*items: Mapping[str, Any]) -> tuple[ClientMessage, ...]:
     return asked({"input": items and list(items)}).messages
 
 
@@ -94,15 +95,8 @@ def check_published(response: Mapping[str, Any]) -> None:
 # --- bodies ---------------------------------------------------------------------------------------
 
 
-def test_a_text_is_a_message_of_the_user_after_the_instructions() -> None:
-    turn = asked({"model": "tiny", "instructions": "Be brief.", "input": "Hello"})
-    assert turn.model == "tiny"
-    assert turn.messages == (ClientMessage("system", "Be brief."), user("Hello"))
-    assert turn.left_out == ()
-
-
 def test_items_are_the_conversation_with_calls_beside_what_was_said() -> None:
-    said_and_called = messages(
+    said_and_called = messages_of(
         {"type": "message", "role": "developer", "content": [text_of("A")]},
         {"role": "user", "content": [text_of("B")]},
         {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"},
@@ -135,6 +129,9 @@ def test_items_are_the_conversation_with_calls_beside_what_was_said() -> None:
         ClientMessage("tool", "", call_id="3"),
         ClientMessage("system", "D"),
     )
+    turn = asked({"model": "tiny", "instructions": "Be brief.", "input": "Hello"})
+    assert turn.messages == (ClientMessage("system", "Be brief."), user("Hello"))
+    assert (turn.model, turn.left_out) == ("tiny", ())
 
 
 @pytest.mark.parametrize(
@@ -385,16 +382,12 @@ def test_an_error_in_the_middle_is_an_event_and_the_response_has_failed() -> Non
         EVENTS.validate_python(event)
 
 
-def test_a_turn_of_nothing_is_an_empty_message() -> None:
+def test_a_turn_of_nothing_is_an_empty_message_and_its_tokens_are_not_told() -> None:
     _, reply = reading({"input": "a"})
-    response = reply.whole(TurnDone(finish="stop"))
+    response = reply.whole(TurnDone(finish="stop", usage=Usage(prompt_tokens=3)))
     assert [item["content"][0]["text"] for item in response["output"]] == [""]
+    assert response["usage"] is None
     check_published(response)
-
-
-def test_tokens_that_nobody_counted_are_not_told() -> None:
-    _, reply = reading({"input": "a"})
-    assert reply.whole(TurnDone(finish="stop", usage=Usage(prompt_tokens=3)))["usage"] is None
 
 
 BODIES = st.fixed_dictionaries(
@@ -453,76 +446,149 @@ def said_in(response: dict[str, Any]) -> dict[str, str]:
     }
 
 
-# --- the official client --------------------------------------------------------------------------
+# --- the whole of the gateway ---------------------------------------------------------------------
 
 
-with_client = partial(scripted_app.with_client, AsyncOpenAI, "/v1")
+with_client = partial(conftest.with_client, AsyncOpenAI, "/v1")
+CALLED = f"So:\n{call('read', path='a')}\n"
 
 
 class Weather(BaseModel):
     place: str
 
 
-def test_the_official_client_reads_a_response_and_its_calls() -> None:
-    gateway = ScriptedGateway([called(("read", {"path": "a"}), text="So:")])
-    response = with_client(
-        gateway, lambda c: c.responses.create(model="tiny", input="a", tools=[READ, SEARCH])
-    )
-    assert response.output_text == "So:"
-    call = response.output[1]
-    assert (call.type, call.name, call.arguments) == ("function_call", "read", '{"path": "a"}')
-    assert response.usage.total_tokens == 35
-
-
-def test_the_official_client_goes_on_with_what_it_read() -> None:
-    gateway = ScriptedGateway([called(("read", {"path": "a"})), said("Done.")])
+def test_the_official_client_reads_calls_and_goes_on_with_what_it_read(serving: Any) -> None:
+    one = serving(CALLED, answer("Done."), CALLED)
+    given: Any = {"model": "scripted", "tools": [READ, SEARCH]}
 
     async def use(client: AsyncOpenAI) -> Any:
-        first = await client.responses.create(model="tiny", input="a", tools=[READ])
-        output = {"type": "function_call_output", "call_id": "call_0", "output": "text"}
+        first = await client.responses.create(input="a", **given)
+        made = first.output[1]
+        assert (first.output_text, made.type, made.name) == ("So:", "function_call", "read")
+        assert (json.loads(made.arguments), first.usage.total_tokens > 0) == ({"path": "a"}, True)
+        output = {"type": "function_call_output", "call_id": made.call_id, "output": "text"}
         items = [{"role": "user", "content": "a"}, *first.output, output]
-        return await client.responses.create(model="tiny", input=items, tools=[READ])
-
-    assert with_client(gateway, use).output_text == "Done."
-    assert gateway.asked[1].messages == (
-        user("a"),
-        ClientMessage("assistant", "", (ClientCall("call_0", "read", '{"path": "a"}'),)),
-        ClientMessage("tool", "text", call_id="call_0"),
-    )
-
-
-def test_the_official_client_streams_to_the_same_response() -> None:
-    gateway = ScriptedGateway([called(("read", {"path": "a"}), text="So:")])
-
-    async def use(client: AsyncOpenAI) -> Any:
-        async with client.responses.stream(model="tiny", input="a", tools=[READ]) as stream:
+        second = await client.responses.create(input=items, **given)
+        assert second.output_text == "Done."
+        async with client.responses.stream(input="a", **given) as stream:
             found = [event.type async for event in stream]
             return found, await stream.get_final_response()
 
-    found, response = with_client(gateway, use)
+    found, response = with_client(one, use)
     assert "response.function_call_arguments.delta" in found
     assert [item.type for item in response.output] == ["message", "function_call"]
+    assert one.backend.prompts[1].startswith(one.backend.prompts[0] + CALLED.rstrip())
 
 
-def test_the_official_client_parses_an_answer_that_must_fit() -> None:
-    gateway = ScriptedGateway([said('{"place": "Oslo"}')])
-    response = with_client(
-        gateway, lambda c: c.responses.parse(model="tiny", input="a", text_format=Weather)
-    )
+def test_the_official_client_parses_an_answer_and_is_told_what_is_wrong(serving: Any) -> None:
+    one = serving(call("final_result", place="Oslo"), *["<tool_call>no fit"] * 3)
+    given: Any = {"model": "scripted", "input": "a"}
+    response = with_client(one, lambda c: c.responses.parse(**given, text_format=Weather))
     assert response.output_parsed == Weather(place="Oslo")
-    assert gateway.asked[0].schema["properties"]["place"]["type"] == "string"
-
-
-def test_the_official_client_is_told_what_is_wrong() -> None:
-    gateway = ScriptedGateway([["S", ApiError(502, "model_output_invalid", "no fit")]])
     with pytest.raises(APIStatusError) as refused:
-        with_client(gateway, lambda c: c.responses.create(model="tiny", input="a", background=True))
+        with_client(one, lambda c: c.responses.create(**given, background=True))
     assert (refused.value.status_code, refused.value.param) == (400, "background")
 
     async def use(client: AsyncOpenAI) -> None:
-        async for _ in await client.responses.create(model="tiny", input="a", stream=True):
+        async for _ in await client.responses.create(**given, tools=[READ], stream=True):
             pass
 
-    with pytest.raises(APIError, match="no fit") as broken:
-        with_client(gateway, use)
+    with pytest.raises(APIError) as broken:
+        with_client(one, use)
     assert broken.value.code == "model_output_invalid"
+
+
+def test_a_call_of_a_grouped_tool_goes_out_and_its_result_comes_back(serving: Any) -> None:
+    one = serving(call("agents.spawn", path="a"), answer("Rain."))
+    tools = [GROUP, SEARCH]
+    first = respond(one, tools=tools, stream=True)
+    assert first.headers["x-mlx-tools-left-out"] == "web_search"
+    made = data_of(first.text.split("\n\n")[:-1])[-1]["response"]["output"][0]
+    assert (made["namespace"], made["name"]) == ("agents", "spawn")
+    output = {"type": "function_call_output", "call_id": made["call_id"], "output": "rain"}
+    second = respond(one, tools=tools, input=[{"role": "user", "content": "Rome?"}, made, output])
+    assert second.json()["output"][0]["content"][0]["text"] == "Rain."
+    assert one.backend.prompts[1].startswith(one.backend.prompts[0])
+
+
+def message(role: str, content: str) -> dict[str, Any]:
+    return {"type": "message", "role": role, "content": content}
+
+
+ACCEPTANCE: dict[str, dict[str, Any]] = {
+    "basic": {"input": [message("user", "Say hello.")]},
+    "streaming": {"input": [message("user", "Count.")], "stream": True},
+    "system prompt": {"input": [message("system", "You are a pirate."), message("user", "Ahoy?")]},
+    "tool": {"tools": [READ]},
+    "tool, streaming": {"tools": [READ], "stream": True},
+    "several turns": {
+        "input": [
+            message("user", "My name is Alice."),
+            message("assistant", "Hello Alice!"),
+            message("user", "What is my name?"),
+        ]
+    },
+}
+"""What the acceptance tests of Open Responses ask, but for an image, which a model of text cannot
+see."""
+
+
+@pytest.mark.parametrize("name", ACCEPTANCE)
+def test_what_the_specifications_acceptance_tests_ask_is_answered(serving: Any, name: str) -> None:
+    asked = ACCEPTANCE[name]
+    response = respond(serving(call("read", path="a") if "tools" in asked else "Ahoy."), **asked)
+    streamed = "stream" in asked
+    whole = data_of(response.text.split("\n\n")[:-1])[-1]["response"] if streamed else None
+    told = whole or response.json()
+    published.ResponseResource.model_validate(told)
+    kind = "function_call" if "tools" in asked else "message"
+    assert (told["status"], [item["type"] for item in told["output"]]) == ("completed", [kind])
+
+
+TRIP = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+HELD = {"text": {"format": {"type": "json_schema", "name": "trip", "schema": TRIP}}}
+GIVEN = call("final_result", city="Rome", days=3)
+ALLOWED = {"type": "allowed_tools", "tools": [{"type": "function", "name": "read"}]}
+
+
+@pytest.mark.parametrize(
+    ("script", "asked"),
+    [
+        (GIVEN, {}),
+        (GIVEN, {"tools": [READ]}),
+        ('{"city":"Rome","days":"3"}', {"tools": [READ]}),
+        (GIVEN, {"tools": [READ], "tool_choice": "none"}),
+        (GIVEN, {"tools": [READ], "tool_choice": ALLOWED}),
+    ],
+)
+def test_an_answer_fits_its_schema_with_tools_and_without(
+    serving: Any, script: str, asked: dict[str, Any]
+) -> None:
+    told = respond(serving(script), **HELD, **asked).json()["output"][0]["content"][0]["text"]
+    assert json.loads(told) == {"city": "Rome", "days": 3}
+
+
+def test_beside_an_answer_that_must_fit_calls_come_and_one_that_does_not_fit_is_an_error(
+    serving: Any,
+) -> None:
+    told = respond(serving(call("read", path="a")), **HELD, tools=[READ]).json()
+    assert [item["name"] for item in told["output"]] == ["read"]
+    unfit = respond(serving(*["Rome, I guess."] * 9), **HELD)
+    assert unfit.json()["error"]["code"] == "model_output_invalid"
+
+
+def test_an_answer_that_fitted_stands_in_the_prompt_as_the_model_wrote_it(serving: Any) -> None:
+    one = serving(GIVEN)
+    earlier = message("assistant", '{"city":"Oslo","days":1}')
+    respond(one, **HELD, input=[message("user", "Oslo?"), earlier, message("user", "Rome?")])
+    assert '"name":"final_result","arguments":{"city":"Oslo","days":1}' in one.backend.prompts[0]
+
+
+def test_a_temperature_that_nobody_named_is_the_settings_own(serving: Any) -> None:
+    one = serving("a", "b")
+    assert respond(one).json()["temperature"] == 0.0
+    assert respond(one, temperature=0.5).json()["temperature"] == 0.5
