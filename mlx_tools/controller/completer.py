@@ -443,7 +443,7 @@ class Teller:
         self._at = call.index
         first = call.index == 0 and not self._told
         held = first and self._turn.tool == result.spec.name
-        if held and not compilable(result.spec.parameters).left_to_validation:
+        if held and compilable(result.spec.parameters).is_exact:
             self._text = ResultText(result.wrapped)
 
     def end(self, reading: Reading) -> None:

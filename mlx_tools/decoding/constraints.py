@@ -13,15 +13,13 @@ from typing import Any
 
 from mlx_tools.backends import GrammarText
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.protocol import turn_grammar
+from mlx_tools.protocol import repeated_end, turn_grammar
 
 
 class Grammar(GrammarText, frozen=True):
-    """A turn's grammar. ``left_to_validation`` names the keywords that one of the dialects does
-    not hold to, each as ``tool: path: keyword``. ``again`` is the end of the prefix that the
-    grammar begins with once more, so that a prompt must end before it."""
+    """A turn's grammar. ``again`` is the end of the prefix that it begins with once more, so that a
+    prompt must end before it."""
 
-    left_to_validation: tuple[str, ...] = ()
     again: str = ""
 
 
@@ -45,8 +43,8 @@ def grammar_for(
 @lru_cache(maxsize=32)
 def _made(parameters: str, style: Style, tool_choice: str, max_calls: int, prefix: str) -> Grammar:
     tools = {name: ToolSpec(name, parameters=one) for name, one in json.loads(parameters).items()}
-    asked: Any = {"style": style, "tool_choice": tool_choice, "prefix": prefix}
-    lark = turn_grammar(tools, dialect="lark", max_calls=max_calls, **asked)
-    gbnf = turn_grammar(tools, dialect="gbnf", max_calls=max_calls, **asked)
-    left = tuple(dict.fromkeys((*lark.left_to_validation, *gbnf.left_to_validation)))
-    return Grammar(gbnf.text, lark.text, left, lark.again)
+    asked: Any = {"style": style, "tool_choice": tool_choice, "max_calls": max_calls}
+    gbnf, lark = (
+        turn_grammar(tools, dialect=dialect, prefix=prefix, **asked) for dialect in ("gbnf", "lark")
+    )
+    return Grammar(gbnf, lark, repeated_end(prefix))

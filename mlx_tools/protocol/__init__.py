@@ -23,7 +23,7 @@ from mlx_tools.protocol.dialects import (
     find_call_mark,
 )
 from mlx_tools.protocol.echo import calls_in
-from mlx_tools.protocol.grammar import turn_grammar
+from mlx_tools.protocol.grammar import repeated_end, turn_grammar
 from mlx_tools.protocol.reading import (
     DEFAULT_REASONING_MARKERS,
     AnswerDelta,

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from msgspec import Struct
-
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Style, ToolSpec
 from mlx_tools.protocol.delimiters import ANSWER_END, ANSWER_TAG, write_answer, write_call
@@ -37,15 +35,14 @@ _JSON: Final[Mapping[str, str]] = {
 """JSON itself. A number has an end, and is small enough not to overflow."""
 
 
-class Gbnf:
-    """The rules as they come up, and what they leave to validation."""
+class _Gbnf:
+    """The dialect of llama.cpp. What it cannot say of a schema is left to validation."""
 
     string_end: Final = "string-end"
     tag_end: Final = "tag-end"
 
     def __init__(self) -> None:
-        self.left: dict[str, None] = {}
-        self._rules = {**_JSON, "tag-end": _tag_end(), "root": ""}
+        self._rules = {"root": "", **_JSON, "tag-end": _tag_end()}
         self._tool = ""
         self._definitions: Mapping[str, Any] = {}
         self._referred: dict[str, str] = {}
@@ -61,83 +58,68 @@ class Gbnf:
 
     def arguments(self, name: str, schema: Mapping[str, Any]) -> str:
         self._tool, self._referred, self._definitions = name, {}, schema.get("$defs", {})
-        return self.rule(f"arguments-{name}", self._value({**schema, "$defs": None}, "#"))
+        return self.rule(f"arguments-{name}", self._value(schema))
 
     def text(self, root: str) -> str:
-        rules = {"root": "", **self._rules} | {"root": root}
+        rules = {**self._rules, "root": root}
         return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
 
-    def _value(self, schema: Any, place: str) -> str:
-        """The values of a schema, as one item of a sequence; what they are not held to is left."""
-        due = {"false": None} if schema is False else {} if schema is True else dict(schema)
-        text = self._held(due, place)
-        left = due.keys() - {"type", "$defs"}
-        self.left |= {f"{self._tool}: {place}: {one}": None for one in due if one in left}
-        return text
-
-    def _held(self, due: dict[str, Any], place: str) -> str:
-        """Takes out of ``due`` what is held."""
-        if "enum" in due or "const" in due:
-            values = due.pop("enum") if "enum" in due else [due.pop("const")]
+    def _value(self, schema: Any) -> str:
+        """The values of a schema, as one item of a sequence."""
+        if isinstance(schema, bool):
+            return "value"
+        if "enum" in schema or "const" in schema:
+            values = schema["enum"] if "enum" in schema else [schema["const"]]
             whole = (int(v) if isinstance(v, float) and v.is_integer() else v for v in values)
             return _either([self.literal(compact(value)) for value in whole])
-        if "properties" not in due:
-            if "$ref" in due:
-                return self._reference(due.pop("$ref").rpartition("/")[2])
-            if "anyOf" in due:
-                parts = enumerate(due.pop("anyOf"))
-                return _either([self._value(one, f"{place}/anyOf/{at}") for at, one in parts])
-            if "allOf" in due:  # the first of several, the others are left
-                first = due.pop("allOf")[0] if len(due["allOf"]) == 1 else due["allOf"][0]
-                return self._value(first, f"{place}/allOf/0")
-        kinds = due.get("type", "object" if "properties" in due else [])
+        if "properties" not in schema:
+            if "$ref" in schema:
+                return self._reference(schema["$ref"].rpartition("/")[2])
+            if "anyOf" in schema:
+                return _either([self._value(one) for one in schema["anyOf"]])
+            if "allOf" in schema:  # of several the first
+                return self._value(schema["allOf"][0])
+        kinds = schema.get("type", "object" if "properties" in schema else [])
         kinds = kinds if isinstance(kinds, list) else [kinds]
-        return _either([self._of_kind(kind, due, place) for kind in kinds]) if kinds else "value"
+        return _either([self._of_kind(kind, schema) for kind in kinds]) if kinds else "value"
 
     def _reference(self, name: str) -> str:
         if name not in self._referred:
             self._referred[name] = self.rule(f"{self._tool}-{name}", "")
-            target = self._value(self._definitions[name], f"#/$defs/{name}")
-            self._rules[self._referred[name]] = target
+            self._rules[self._referred[name]] = self._value(self._definitions[name])
         return self._referred[name]
 
-    def _of_kind(self, kind: str, due: dict[str, Any], place: str) -> str:
+    def _of_kind(self, kind: str, schema: Mapping[str, Any]) -> str:
         match kind:
             case "object":
-                return self._object(due, place)
-            case "array" if "prefixItems" in due:
+                return self._object(schema)
+            case "array" if "prefixItems" in schema:
                 return "array"
             case "array":
-                items, counts = due.pop("items", True), _counts(due, "Items")
-                item = self._value(items, f"{place}/items")
+                items, counts = schema.get("items", True), _counts(schema, "Items")
+                item = self._value(items)
                 several = self._several(item, f'"," {item}', *counts)
                 return '"[]"' if items is False or counts[1] == 0 else f'("[" {several} "]")'
             case "string":
-                return rf'("\"" {_times("char", *_counts(due, "Length"))} "\"")'
+                return rf'("\"" {_times("char", *_counts(schema, "Length"))} "\"")'
             case "integer" | "number":
-                low = due.pop("minimum") if due.get("minimum") == 0 else due.get("minimum", -1)
-                names = ("number", "integer") if low < 0 else ("not-negative", "whole")
-                return names[kind == "integer"]
+                names = ("number", "integer", "not-negative", "whole")
+                return names[2 * (schema.get("minimum", -1) >= 0) + (kind == "integer")]
         return '("true" | "false")' if kind == "boolean" else '"null"'
 
-    def _object(self, due: dict[str, Any], place: str) -> str:
-        others = "patternProperties" in due or due.pop("additionalProperties", True)
-        named, required, other = due.pop("properties", {}), due.pop("required", []), ""
+    def _object(self, schema: Mapping[str, Any]) -> str:
+        others = "patternProperties" in schema or schema.get("additionalProperties", True)
+        named, required = dict(schema.get("properties", {})), schema.get("required", [])
         named |= {key: others for key in required if key not in named}
-        if others is not False:
-            other = self._value(others, f"{place}/additionalProperties")
+        other = "" if others is False else self._value(others)
         if not named and other:
-            several = self._several(
-                f"key {other}", f"next-key {other}", *_counts(due, "Properties")
-            )
-            return f'("{{" {several} "}}")'
-        if other:  # it may come under a name too
-            due["additionalProperties"] = True
-        members = []
-        for key, schema in named.items():
-            if schema is not False or key in required:
-                value = self._value(schema, f"{place}/properties/{key}")
-                members.append((compact(key) + ":", value, key in required))
+            counts = _counts(schema, "Properties")
+            return f'("{{" {self._several(f"key {other}", f"next-key {other}", *counts)} "}}")'
+        members = [
+            (compact(key) + ":", self._value(one), key in required)
+            for key, one in named.items()
+            if one is not False or key in required
+        ]
         return f'("{{" {self._members(members, other)} "}}")'
 
     def _members(self, members: Sequence[tuple[str, str, bool]], other: str) -> str:
@@ -172,11 +154,10 @@ def _either(options: Sequence[str]) -> str:
     return options[0] if len(options) == 1 else f"({' | '.join(dict.fromkeys(options))})"
 
 
-def _counts(due: dict[str, Any], what: str) -> tuple[int, int | None]:
-    """The least and the most of something, out of ``due`` where they can be said."""
-    least = due.pop(f"min{what}") if due.get(f"min{what}", _MOST + 1) <= _MOST else 0
-    most = due.pop(f"max{what}") if due.get(f"max{what}", _MOST + 1) <= _MOST else None
-    return least, most
+def _counts(schema: Mapping[str, Any], what: str) -> tuple[int, int | None]:
+    """The least and the most of something, where they can be said."""
+    least, most = schema.get(f"min{what}", 0), schema.get(f"max{what}")
+    return least if least <= _MOST else 0, most if most is None or most <= _MOST else None
 
 
 def _times(item: str, least: int, most: int | None) -> str:
@@ -192,17 +173,6 @@ def _character(character: str) -> str:
     return character if plain else f"\\x{ord(character):02X}"
 
 
-class TurnGrammar(Struct, frozen=True):
-    """A grammar as ``text``, and what it leaves to validation, each as ``tool: path: keyword``.
-
-    ``again`` is the end of the prefix that the grammar begins with once more, for the brace of the
-    arguments belongs to them: a prompt must end before it."""
-
-    text: str
-    left_to_validation: tuple[str, ...] = ()
-    again: str = ""
-
-
 def turn_grammar(
     tools: Mapping[str, ToolSpec],
     *,
@@ -211,19 +181,19 @@ def turn_grammar(
     tool_choice: str = "auto",
     max_calls: int = 1,
     prefix: str = "",
-) -> TurnGrammar:
+) -> str:
     """The grammar of up to ``max_calls`` calls of these tools, one a line, or of the final answer.
 
     ``tool_choice`` narrows it: ``none`` leaves the answer, ``required`` the calls, a tool's name
     the calls of that tool. ``prefix`` is what already stands at the start of the turn
-    (`mlx_tools.protocol.forcing_prefix`); the grammar is of what may follow it.
+    (`mlx_tools.protocol.forcing_prefix`); the grammar is of what may follow it, and begins with
+    `repeated_end` of it once more.
 
     Raises:
         UsageError: ``tool_choice`` names no tool here, or nothing may follow ``prefix``.
     """
-    writer = Gbnf() if dialect == "gbnf" else _Lark()
-    again = "{" if prefix.endswith('"arguments":{') else ""
-    due = len(prefix) - len(again)
+    writer = _Gbnf() if dialect == "gbnf" else _Lark()
+    due = len(prefix) - len(repeated_end(prefix))
 
     def after(ways: Iterable[tuple[str, str, str]]) -> list[str]:
         """Those that begin with what is written, without it."""
@@ -237,11 +207,10 @@ def turn_grammar(
     ways = [(head, writer.string_end, tail), (ANSWER_TAG, writer.tag_end, "")]
     ways = ways if style == "xml" else ways[:1]
     options = after(ways) if tool_choice in ("auto", "none") else []
-    left, named = [], []
+    named = []
     head, between, tail = re.split('(?<=")"|{}', write_call("", {}, style=style))
     for name, spec in _chosen(tools, tool_choice).items():
         named.append((f"{json.dumps(name)[1:]}{between}", writer.arguments(name, _schema(spec))))
-        left += [f"{name}: {one}" for one in compilable(spec.parameters).left_to_validation]
     if named:
         tool = writer.rule("tool", " | ".join(f"{writer.literal(n)} {inner}" for n, inner in named))
         whole = f"{writer.literal(head)} {tool} {writer.literal(tail)}"
@@ -251,7 +220,13 @@ def turn_grammar(
         options += [f"{one} {more}{{0,{max_calls - 1}}}" if max_calls > 1 else one for one in first]
     if not options:
         raise UsageError(f"no call or answer begins with {prefix!r:.200}")
-    return TurnGrammar(writer.text(" | ".join(options)), (*left, *writer.left), again)
+    return writer.text(" | ".join(options))
+
+
+def repeated_end(prefix: str) -> str:
+    """Return the end of a prefix that a turn's grammar begins with once more, for the brace of the
+    arguments belongs to them: a prompt must end before it."""
+    return "{" if prefix.endswith('"arguments":{') else ""
 
 
 def _chosen(tools: Mapping[str, ToolSpec], tool_choice: str) -> Mapping[str, ToolSpec]:
@@ -283,7 +258,6 @@ class _Lark:
 
     string_end: Final = "STRING_END"
     tag_end: Final = "TAG_END"
-    left: Final = ()
 
     def __init__(self) -> None:
         self._rules = [

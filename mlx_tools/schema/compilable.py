@@ -1,7 +1,7 @@
 """A tool's parameters as llguidance compiles them: loosened where it cannot hold to a keyword.
 
-What is taken out is named, so that it can be validated afterwards. What asks nothing of a value is
-left out too; all that references name stands under ``$defs``.
+What is taken out is left to validation. What asks nothing of a value is left out too; all that
+references name stands under ``$defs``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from mlx_tools.schema.resolve import (
     Path,
     anchors,
     kept_by_identity,
-    pointer,
     resolve,
 )
 
@@ -54,12 +53,11 @@ _DOUBTFUL: Final = (
 
 class Compilable(Struct, frozen=True):
     """``schema`` compiles, and takes all that the original takes; None where nothing compiles, so
-    that any object may be held. ``left_to_validation`` are the keywords that it does not hold to,
-    each as ``path: keyword`` by their places in the original; ``#: *`` stands for all of them.
-    """
+    that any object may be held. ``is_exact``: it takes nothing else, so that validation will find
+    no fault in it."""
 
     schema: dict[str, Any] | None
-    left_to_validation: tuple[str, ...] = ()
+    is_exact: bool = False
 
 
 @kept_by_identity
@@ -69,7 +67,7 @@ def compilable(schema: Mapping[str, Any]) -> Compilable:
     try:
         return _compilable(json.dumps(schema, default=dict))
     except (ToolDefinitionError, TypeError, ValueError, RecursionError):
-        return Compilable(None, ("#: *",))
+        return Compilable(None)
 
 
 @lru_cache(maxsize=2048)
@@ -77,11 +75,11 @@ def _compilable(text: str) -> Compilable:
     root = json.loads(text)
     some = [(keyword,) for keyword in _DOUBTFUL if f'"{keyword}"' in text]
     for without in ((), *some, _DOUBTFUL):
-        preparing = _Preparing(root, without)
-        prepared = preparing.whole()
-        if _compiles(prepared):
-            return Compilable(prepared, tuple(preparing.left))
-    return Compilable(None, ("#: *",))
+        loosening = _Loosening(root, without)
+        loosened = loosening.whole()
+        if _compiles(loosened):
+            return Compilable(loosened, loosening.is_exact)
+    return Compilable(None)
 
 
 def _compiles(schema: Mapping[str, Any]) -> bool:
@@ -90,58 +88,54 @@ def _compiles(schema: Mapping[str, Any]) -> bool:
     return not LLMatcher.validate_grammar(f"start: %json {json.dumps({**schema, **COMPACT})}")
 
 
-class _Preparing:
-    """One schema on its way."""
+class _Loosening:
+    """One schema on its way, ``without`` these keywords."""
 
     def __init__(self, root: Mapping[str, Any], without: tuple[str, ...]) -> None:
-        self.left: dict[str, None] = {}
+        self.is_exact = True
         self._root = root
         self._without = without
         self._anchors = anchors(root)
         self._names: dict[Path, str] = {}
-        self._targets: list[tuple[Path, Any]] = []
-        self._one_of: list[tuple[Path, list[Any]]] = []
+        self._targets: dict[str, Any] = {}
+        self._one_of: list[list[Any]] = []
 
     def whole(self) -> dict[str, Any]:
-        """The prepared root. Raises ToolDefinitionError where the parameters are no object."""
+        """The loosened root. Raises ToolDefinitionError where the parameters are no object."""
         if self._root.get("type", "object") != "object":
             raise ToolDefinitionError("the parameters are no object")
-        whole = self._node({"type": "object", **self._root}, ())
+        whole = self._node({"type": "object", **self._root})
         definitions: dict[str, Any] = {}
-        for path, target in self._targets:  # more of them turn up on the way
-            definitions[self._names[path]] = self._node(target, path)
-        for path, options in self._one_of:
+        while self._targets:  # more of them turn up on the way
+            name = next(iter(self._targets))
+            definitions[name] = self._node(self._targets.pop(name))
+        for options in self._one_of:
             if not _compiles({"oneOf": options, "$defs": definitions}):  # two of them may fit
-                self._leave(path, "oneOf")
+                self.is_exact = False
         return {**whole, "$defs": definitions} if definitions else whole
 
-    def _node(self, schema: Any, path: Path) -> Any:
+    def _node(self, schema: Any) -> Any:
         if not isinstance(schema, Mapping):
             return schema is not False
         found: dict[str, Any] = {}
         for keyword, value in schema.items():
-            if keyword in self._without or not self._take(found, keyword, value, path):
-                self._leave(path, keyword)
-        self._settle_members(schema, found, path)
+            if keyword in self._without or not self._take(found, keyword, value):
+                self.is_exact = False
+        self._settle_members(schema, found)
         return found
 
-    def _leave(self, path: Path, keyword: str) -> None:
-        self.left[f"#{pointer(path)}: {keyword}"] = None
-
-    def _take(self, found: dict[str, Any], keyword: str, value: Any, path: Path) -> bool:
+    def _take(self, found: dict[str, Any], keyword: str, value: Any) -> bool:
         """Puts a keyword into ``found`` as far as it can be held; False where that is not wholly.
         What asks nothing is held."""
         match keyword, value:
             case (("additionalProperties" | "items"), (bool() | dict())):
-                found[keyword] = self._node(value, (*path, keyword))
+                found[keyword] = self._node(value)
             case "patternProperties", dict() if not all(map(_is_exact, value)):
                 return False
             case (("properties" | "patternProperties"), dict()):
-                found[keyword] = {
-                    key: self._node(one, (*path, keyword, key)) for key, one in value.items()
-                }
+                found[keyword] = {key: self._node(one) for key, one in value.items()}
             case (("allOf" | "anyOf" | "oneOf" | "prefixItems"), [_, *_]):
-                self._take_list(found, keyword, value, path)
+                self._take_list(found, keyword, value)
             case (("$ref" | "$dynamicRef"), _):
                 return self._take_reference(found, str(value))
             case "pattern", str():
@@ -158,10 +152,10 @@ class _Preparing:
                 return keyword not in _ASKING
         return True
 
-    def _take_list(self, found: dict[str, Any], keyword: str, value: Any, path: Path) -> None:
-        parts = [self._node(one, (*path, keyword, at)) for at, one in enumerate(value)]
+    def _take_list(self, found: dict[str, Any], keyword: str, value: Any) -> None:
+        parts = [self._node(one) for one in value]
         if keyword == "oneOf":  # loosened, two may fit where one did
-            self._one_of.append((path, parts))
+            self._one_of.append(parts)
             keyword = "anyOf"
         if keyword == "allOf":
             parts = [part for part in parts if part not in ({}, True)] or [{}]
@@ -181,31 +175,31 @@ class _Preparing:
             while name in self._names.values():
                 name += "_"
             self._names[path] = name
-            self._targets.append((path, target))
+            self._targets[name] = target
         found["$ref"] = f"#/$defs/{self._names[path]}"
         return True
 
-    def _settle_members(self, schema: Mapping[str, Any], found: dict[str, Any], path: Path) -> None:
+    def _settle_members(self, schema: Mapping[str, Any], found: dict[str, Any]) -> None:
         """Takes out what the keywords of one object do not allow together."""
         named, required = found.get("properties", {}), found.get("required", [])
         optional = named.keys() - set(required)
         drop = set(_MEMBERS) if optional else set()
         if len(optional) > _MOST_OPTIONAL:
             found["properties"] = {key: one for key, one in named.items() if key not in optional}
-            self._leave(path, "properties")
             drop |= {"patternProperties", "additionalProperties"}
+            self.is_exact = False
         if "patternProperties" in schema and "patternProperties" not in found:
             drop |= {"additionalProperties"}  # it was for the keys of no pattern
-        for keyword in [key for key in found if key in drop]:
+        for keyword in drop & found.keys():
             del found[keyword]
-            self._leave(path, keyword)
+            self.is_exact = False
         if "additionalProperties" in drop:
             found["additionalProperties"] = True
         if found.get("additionalProperties") is False and not found.get("patternProperties"):
             possible = [key for key in required if key in named]
             if len(possible) < len(required):
                 found["required"] = possible
-                self._leave(path, "required")
+                self.is_exact = False
 
 
 # --- what can be held -------------------------------------------------------------------------

@@ -279,15 +279,20 @@ def _lines(fault: Any) -> Iterator[tuple[str, str]]:
         yield path_text(path), _expected(fault)
 
 
+_OF_WHOLE: Final = (None, "type", "const", "enum")
+"""Keywords whose fault says that a branch of a union is not meant; None is the schema false."""
+
+
 def _branches(fault: Any) -> Iterator[tuple[str, str]]:
     """Of a union: the faults of the one branch whose type fits, or all that would have fitted."""
     branches: dict[int, list[Any]] = {}
     for inner in fault.context:
-        branches.setdefault(inner.relative_schema_path[0], []).append(inner)
+        place = next(iter(inner.relative_schema_path), -1)  # of the schema false there is none
+        branches.setdefault(place, []).append(inner)
     fitting = [
         inner
         for inner in branches.values()
-        if not any(f.validator in ("type", "const", "enum") and not f.relative_path for f in inner)
+        if not any(f.validator in _OF_WHOLE and not f.relative_path for f in inner)
     ]
     if len(fitting) == 1:
         for inner in fitting[0]:

@@ -102,7 +102,7 @@ def to_gbnf(specs: Iterable[ToolSpec]) -> str:
     """A grammar of the same line for llama.cpp."""
     from mlx_tools.protocol import turn_grammar
 
-    return turn_grammar({spec.name: spec for spec in _sorted(specs)}, dialect="gbnf").text
+    return turn_grammar({spec.name: spec for spec in _sorted(specs)}, dialect="gbnf")
 
 
 _WRITERS: Final[Mapping[str, Callable[[Iterable[ToolSpec]], Any]]] = {

@@ -181,7 +181,7 @@ def test_pieces_are_held_as_the_whole_and_what_is_whole_fits(
     form = form_of(spec)
     whole, pieces = held(text, 0, form), held(text, size, form)
     assert (whole.complete, whole.misfit) == (pieces.complete, pieces.misfit)
-    if whole.complete and not compilable(spec.parameters).left_to_validation:
+    if whole.complete and compilable(spec.parameters).is_exact:
         try:
             value = loads(text[: whole.end])
         except ValueError:

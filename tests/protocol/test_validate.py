@@ -99,6 +99,8 @@ def judged(text: str, **more: Any) -> JudgedCall:
         (schema(a={"oneOf": [INTEGER, NUMBER]}), {"a": 1}, "a: exactly one of the forms allowed"),
         (schema(a={"not": {}}), {"a": 1}, "a: another form"),
         (schema(a=False), {"a": 1}, "a: no such key"),
+        (schema(a={"anyOf": [False]}), {"a": 1}, "a: nothing"),
+        (schema(a={"oneOf": [False, INTEGER]}), {"a": "x"}, "a: nothing or integer"),
         ({"type": "object", "minProperties": 1}, {}, "arguments: at least 1 keys"),
         (
             schema("b", a=INTEGER, b=STRING),

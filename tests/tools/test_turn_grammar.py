@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -22,7 +23,8 @@ from mlx_tools.protocol import (
     write_answer,
     write_call,
 )
-from mlx_tools.protocol.grammar import turn_grammar
+from mlx_tools.protocol.grammar import repeated_end, turn_grammar
+from mlx_tools.schema import compilable
 from mlx_tools.tools.exports import to_gbnf
 from tests.decoding.schemas import tools
 from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order, tokenizer
@@ -42,14 +44,14 @@ class Turn:
 
     def __init__(self, specs: Any, **options: Any) -> None:
         self.prefix = options.get("prefix", "")
-        self.lark = turn_grammar(specs, dialect="lark", **options)
-        self.gbnf = turn_grammar(specs, dialect="gbnf", **options)
-        self._matchers = matcher(self.lark.text), matcher(gbnf_to_lark(self.gbnf.text))
+        lark = turn_grammar(specs, dialect="lark", **options)
+        gbnf = turn_grammar(specs, dialect="gbnf", **options)
+        self._matchers = matcher(lark), matcher(gbnf_to_lark(gbnf))
 
     def takes(self, text: str) -> tuple[bool, bool]:
         """Whether each dialect takes a whole turn, the prefix included."""
         assert text.startswith(self.prefix)
-        rest = self.lark.again + text[len(self.prefix) :]
+        rest = repeated_end(self.prefix) + text[len(self.prefix) :]
         tokens = tokenizer().tokenize_bytes(rest.encode())
         return tuple(self._takes(one, tokens) for one in self._matchers)  # type: ignore[return-value]
 
@@ -190,23 +192,22 @@ def test_both_dialects_hold_to_it(schema: Any, fits: list[Any], not_fits: list[A
         assert turn.takes(write_call("t", {"v": value})) == (False, False), value
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"type": "integer", "minimum": 3},
-        {"type": "string", "maxLength": 1000},
-        {"type": "string", "pattern": "^a$"},
-        {"type": "array", "prefixItems": [{"type": "integer"}]},
-        {"type": "object", "patternProperties": {"^a": {"type": "integer"}}},
-        {"allOf": [{"type": "integer"}, {"type": "number", "maximum": 3}]},
-        {**PLAIN, "anyOf": [{"required": ["p"]}, {"required": ["q"]}]},
-    ],
-)
-def test_what_gbnf_does_not_say_is_named(schema: Any) -> None:
+UNSAID = [
+    ({"type": "integer", "minimum": 3}, 3, 2),
+    ({"type": "string", "pattern": "^a$"}, "a", "b"),
+    ({"type": "array", "prefixItems": [{"type": "integer"}]}, [1], ["a"]),
+    ({"allOf": [{"type": "number"}, {"maximum": 3}]}, 1, 4),
+    ({"allOf": [PLAIN, {"required": ["p"]}]}, {"p": 1}, {"q": 1}),
+]
+
+
+@pytest.mark.parametrize(("schema", "fits", "not_fits"), UNSAID)
+def test_what_gbnf_does_not_say_is_left_to_validation(
+    schema: Any, fits: Any, not_fits: Any
+) -> None:
     turn = Turn({"t": spec_of(schema)})
-    assert turn.lark.left_to_validation == ()
-    assert turn.gbnf.left_to_validation
-    assert any(one.startswith("t: #/properties/v") for one in turn.gbnf.left_to_validation)
+    assert turn.takes(write_call("t", {"v": fits})) == (True, True)
+    assert turn.takes(write_call("t", {"v": not_fits})) == (False, True)
 
 
 def test_properties_that_others_add_are_not_shut_out() -> None:
@@ -218,8 +219,7 @@ def test_no_repetition_is_longer_than_llama_cpp_takes() -> None:
     text = {"type": "string", "minLength": 850, "maxLength": 1500}
     long = {"type": "array", "minItems": 899, "maxItems": 5000, "items": text}
     made = turn_grammar({"t": spec_of(long)}, dialect="gbnf")
-    assert 850 < max(map(int, re.findall(r"\d+(?=[,}])", made.text))) < 1000
-    assert len(made.left_to_validation) == 2
+    assert 850 < max(map(int, re.findall(r"\d+(?=[,}])", made))) < 1000
 
 
 @pytest.mark.parametrize("needed", [True, False])
@@ -244,14 +244,16 @@ def test_a_call_that_fits_is_taken_and_its_neighbours_only_if_they_fit(
     turn = Turn({spec.name: spec}, style=style)
     line = write_call(spec.name, arguments, style=style)
     plain = "\x7f" not in line and "\\u003c" not in line and not SPELLED.search(line)
+    in_gbnf = not re.search('"(?:minimum|maximum|allOf)":', json.dumps(spec.parameters))
+    exact = compilable(spec.parameters).is_exact, in_gbnf
     by_lark, by_gbnf = turn.takes(line)
     assert by_gbnf and (by_lark or not plain)
     for _ in range(15):
         at = data.draw(st.integers(0, len(line)))
         put = data.draw(st.sampled_from(["", "0", "9", "-", ".", '"', ",", "{}", "null", "e", "]"]))
         changed = line[:at] + put + line[at + data.draw(st.integers(0, 2)) :]
-        for taken, grammar in zip(turn.takes(changed), (turn.lark, turn.gbnf), strict=True):
-            if taken and not grammar.left_to_validation and not OVERFLOW.search(changed):
+        for taken, is_exact in zip(turn.takes(changed), exact, strict=True):
+            if taken and is_exact and not OVERFLOW.search(changed):
                 reading = read(changed, rules=ReadingRules(style=style, max_calls=1))
                 assert reading.clean and reading.error is None
                 assert [one.error for one in judge(reading, {spec.name: spec})] == [None]
