@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec import Struct
@@ -91,36 +91,15 @@ LONGEST_TOKEN: Final = 32
 MAX_SENT: Final = 2
 """So often is the same text gone on from."""
 
-_TYPE: Final = r'"type"[ \t\r\n]*+:[ \t\r\n]*+"(?:tool_call|final_answer)"'
 _JSON_DIALECTS: Final = {
     dialect.open: dialect
     for dialect in reversed(DIALECTS)
     if dialect.body == "json" and dialect.name_key
 }
-_MARKS: Final = "|".join(map(re.escape, sorted(_JSON_DIALECTS, key=len, reverse=True)))
-_START: Final = re.compile(rf"{_TYPE}|(?P<mark>{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n]*+)?(?={{)")
-_BEGINNINGS: Final = "|".join(
-    re.escape(mark[:size]) for mark in _JSON_DIALECTS for size in range(len(mark) - 1, 0, -1)
-)
+_TO_OBJECT: Final = re.compile(r"[^{]*+{?+")
+_TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
+"""Up to where the reader may find itself in a message, out of an object and in one."""
 
-
-@cache  # slow to make, and not needed for a turn that is one line of the protocol
-def _begun() -> re.Pattern[str]:
-    """What may go on to be the beginning of a message, at the end of a text."""
-    return re.compile(
-        r'(?:"(?:t(?:y(?:p(?:e(?:"[ \t\r\n]*+(?::[ \t\r\n]*+(?:"[a-z_]{0,12})?)?)?)?)?)?)?'
-        rf"|(?:{_MARKS})[ \t\r\n]*+(?:\[[ \t\r\n]*+)?|{_BEGINNINGS})\Z"
-    )
-
-
-_CLOSE_MARKS: Final = "|".join({re.escape(d.close) for d in _JSON_DIALECTS.values() if d.close})
-_BETWEEN: Final = re.compile(rf"(?:[ \t\r\n,;\]]++|{_CLOSE_MARKS})*+")
-_NEXT_IN_ARRAY: Final = re.compile(r"[ \t\r\n,;]*+(?={)")
-_LONGEST_MARK: Final = 80
-_BARE: Final = re.compile(r'[ \t\r\n]*+\{[ \t\r\n]*+"name"[ \t\r\n]*+:')
-_BARE_BEGUN: Final = re.compile(
-    r'[ \t\r\n]*+(?:\{[ \t\r\n]*+(?:"(?:n(?:a(?:m(?:e(?:"[ \t\r\n]*+)?)?)?)?)?)?)?'
-)
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
@@ -189,7 +168,7 @@ class HeldTurn:
         self.unfilled = False
         self.closing = False
         self._rules = rules
-        self._prefix = self._drawn_from = self._fed = self._searched = len(rules.prefix)
+        self._prefix = self._drawn_from = self._fed = len(rules.prefix)
         self._after = self._prefix  # the last whole message, or the beginning
         self._whole = rules.prefix
         self._edges = [self._prefix]
@@ -400,7 +379,7 @@ class HeldTurn:
                 break
             self._object = None
             self._messages += 1
-            self._searched = self._after = self._begin + held.end
+            self._after = self._begin + held.end
         return deltas
 
     def _read_on(self, upto: int, deltas: list[Delta]) -> None:
@@ -412,13 +391,12 @@ class HeldTurn:
             self.closing = True
 
     def _find_message(self, deltas: list[Delta]) -> bool:
-        """Read on to where a message begins; False where none does yet."""
+        """Read on to where a message begins that is held; False where none does yet."""
         text = self._whole
         if self._free:
             self._read_on(len(text), deltas)
             return False
-        is_line = not self._searched and text[:1] == "{" and text[-1] in "}\n"
-        if is_line:
+        if not self._fed and text[:1] == "{" and text[-1] in "}\n":
             self._take_line(text, deltas)
         if self._line is not None and not text[self._after :].strip():
             return False
@@ -430,29 +408,22 @@ class HeldTurn:
                 return False
             if call_mark_begins(text, self._after):
                 return False
-        more = _NEXT_IN_ARRAY.match(text, self._after) if self._dialect is not None else None
-        if more is not None and more.end() >= self._searched:
-            return self._begins(more.end() + 1, self._dialect, deltas)
-        if self._bare is not None and not self._messages:
-            bare = _BARE.match(text, self._prefix)
-            if bare is not None and bare.end() > self._searched:
-                return self._begins(bare.end(), self._bare, deltas)
-            if _BARE_BEGUN.fullmatch(text, self._prefix):
-                return False
-        found = _START.search(text, self._searched)
-        if found is None:
-            begun = _begun().search(text, max(self._searched, len(text) - _LONGEST_MARK))
-            self._searched = begun.start() if begun is not None else len(text)
-            self._read_on(self._searched, deltas)
-            return False
-        dialect = _JSON_DIALECTS.get(found["mark"]) if found["mark"] else None
-        if (
-            self._dialect is not None
-            and _BETWEEN.fullmatch(text, self._after, found.start()) is None
-        ):
-            self._free = True  # the run of calls is over
+        while self._fed < len(text) and not self.closing:
+            part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(text, self._fed)
+            self._read_on(part.end() if part else len(text), deltas)
+            opened = None if self.closing else self._reader.opened
+            if opened is not None and self._may_hold(opened[1]):
+                self._hold(opened[0])
+                return True
+        return False
+
+    def _may_hold(self, mark: str | None) -> bool:
+        """Return whether a message is held whose dialect has this mark; None: a line of the
+        protocol."""
+        self._dialect = self._bare if mark == "" else _JSON_DIALECTS.get(mark or "")
+        if mark is None:
             return True
-        return self._begins(found.end() + (dialect is not None), dialect, deltas)
+        return self._dialect is not None and self._rules.tool_choice != "none"
 
     def _take_line(self, text: str, deltas: list[Delta]) -> None:
         """Take a turn that is one line of the protocol so far, whole and clean, which plainly fits:
@@ -468,7 +439,7 @@ class HeldTurn:
         self._line = reading
         self.tool = message.name if isinstance(message, ToolCall) else ""
         self._messages, self._after = 1, len(text)
-        self._fed = self._searched = len(text)
+        self._fed = len(text)
         self.closing = isinstance(message, FinalAnswer) or self._rules.max_calls == 1
 
     def _fits_plainly(self, message: ToolCall | FinalAnswer) -> bool:
@@ -478,22 +449,6 @@ class HeldTurn:
         spec = self._tools.get(message.name)
         named = spec is not None and choice in ("auto", "required", spec.name)
         return spec is not None and named and fits_plainly(message.arguments, spec.parameters)
-
-    def _begins(self, end: int, dialect: Dialect | None, deltas: list[Delta]) -> bool:
-        """Return whether the reader takes what ends at ``end`` for the beginning of a message; if
-        so, it is held."""
-        self._searched = end
-        self._read_on(end, deltas)
-        begun = self._reader.open_message
-        is_bare = dialect is not None and dialect is self._bare
-        begun = self._reader.open_object if is_bare else begun
-        is_refused = dialect is not None and self._rules.tool_choice == "none"
-        is_other = dialect is None and begun is not None and len(begun) == 1
-        if self.closing or begun is None or is_refused or is_other:
-            return not self.closing
-        self._dialect = dialect
-        self._hold(end - len(begun))
-        return True
 
     def _hold(self, begin: int) -> None:
         """Hold the object that begins there; where nothing may be held to, the rest is free."""
@@ -633,7 +588,6 @@ class HeldTurn:
         self._asked += 1
         self._ended = None
         self._go_on_from(boundary, put)
-        self._searched = min(self._searched, boundary)
         self.closing = False
         sent = self._sent[self._whole]
         if sent and put and alternatives:  # it leads where it led before
@@ -695,7 +649,7 @@ class HeldTurn:
         self._object = self._open = None
         self._go_on_from(self._prefix, (self._first or self._whole)[self._prefix :])
         self._read_on(len(self._whole), [])
-        if self._reader.open_message is None and self._has_message():
+        if self._reader.opened is None and self._has_message():
             return self.close(self._first_ended)  # no request asks for another call
         if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
             return self.close(self._first_ended)

@@ -127,6 +127,7 @@ class Run:
         size = 0 if dialect.open in _TAG_OPENS else len(dialect.open)
         self._skip = size if skip is None else skip
         self._last = 0  # where a call was looked for last
+        self.object_begin = -1  # of the object that is open and may be a call
         self._closed = False
         self._junk = False
         self._one_array = False  # the family writes all its calls in one array or object
@@ -298,9 +299,12 @@ class Run:
         self._add(name, value, *repairs)
 
     def _object(self) -> Steps[None]:
+        self.object_begin = self.source.pos
         try:
             value, repairs = yield from self._json()
+            self.object_begin = -1
         except Fault as fault:
+            self.object_begin = -1
             if self.dialect.form != "any" or not self.calls:
                 raise
             yield from self._skip_line(fault)

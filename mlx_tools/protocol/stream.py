@@ -81,34 +81,40 @@ class Reader:
         self._failed = 0  # characters of such forms that were no call
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._line_tried = -1  # the end of the line that was last looked at as strict JSON
-        self._in_run = False  # of calls behind a mark
+        self._run_read: Run | None = None  # that stands behind a mark
         self._open: OpenObject | None = None
         self._steps = self._turn()
         self._push(rules.prefix)
 
     @property
-    def open_message(self) -> str | None:
-        """The text so far of an object that is open and says that it is a message, at the start of
-        a line; in a dialect, whose objects are read as a run, a brace for each."""
-        if self._in_run and not self._fence:
-            return "{"
-        one = self._open
-        typed = one is not None and one.scanner.type in ("tool_call", "final_answer")
-        return self.open_object if typed or (one is not None and one.place.tagged) else None
+    def in_object(self) -> bool:
+        """True if an object is open that begins a line, and may soon say that it is a message."""
+        return self._open is not None and not self._open.place.inline
 
     @property
-    def open_object(self) -> str | None:
-        """The text so far of an object that is open at the start of a line."""
-        if self._open is None or self._open.place.inline:
+    def opened(self) -> tuple[int, str | None] | None:
+        """Where an object begins that is open and says that it is a message, and the opening mark
+        of its dialect: empty for a bare object, None for a line of the protocol."""
+        if (run := self._run_read) is not None:
+            here = run.object_begin, run.dialect.open
+            return None if run.object_begin < 0 or self._fence else here
+        if (one := self._open) is None or one.place.inline:
             return None
-        return self._source.text[self._open.scanner.start :]
+        place, scanner = one.place, one.scanner
+        if place.tagged:
+            return scanner.start, delimiters.CALL_TAG
+        if scanner.type in ("tool_call", "final_answer"):
+            return scanner.start, None
+        is_alone = place.only_aliases and not place.in_run
+        is_bare = is_alone and scanner.first_key == "name" and "" in self._rules.native
+        return (scanner.start, "") if is_bare else None
 
     @property
     def prose(self) -> str | None:
         """The text so far, where it is prose and no call can begin in it any more; None
         elsewhere."""
         draft = self._draft
-        stands = self._spoken and not (self._lead or self._in_run or self._open or self.done)
+        stands = self._spoken and not (self._lead or self._run_read or self._open or self.done)
         other = draft.messages or draft.aliases or draft.forged or draft.quoted or draft.error
         return draft.said(0, self._settled) if stands and not other else None
 
@@ -421,9 +427,9 @@ class Reader:
         """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
         source, rules, place = self._source, self._rules, self._here(inline=not self._lead)
         run = Run(source, dialect, rules.catalog, rules.max_calls, skip)
-        self._in_run = not weak
+        self._run_read = None if weak else run
         yield from run.steps()
-        self._in_run = False
+        self._run_read = None
         if run.header is not None:  # a message's header is no text; a thought may follow, or speech
             source.pos = run.end
             if run.header.channel == "analysis" and not run.header.recipient:
