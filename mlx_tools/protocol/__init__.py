@@ -39,7 +39,7 @@ from mlx_tools.protocol.reading import (
     writable,
 )
 from mlx_tools.protocol.result import ResultText, ResultTool, settled
-from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, REPAIRS, ObjectScanner
+from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode
 from mlx_tools.protocol.validate import (
@@ -49,4 +49,3 @@ from mlx_tools.protocol.validate import (
     unknown_tool,
     validate_arguments,
 )
-from mlx_tools.schema import COERCIONS

@@ -91,7 +91,7 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
         kind = "alias"
         if arguments is None:
             known, repairs = known | {"parameters"}, (*repairs, "envelope_alias")
-        arguments, named = _arguments(value)
+        arguments, named = _arguments(value["parameters"] if arguments is None else arguments)
         repairs += named
     if not isinstance(arguments, Mapping):
         return _faulty("arguments: an object", "invalid_arguments")
@@ -117,36 +117,14 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
 
 def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     """The forms in which other protocols write a call; with any other key it is none."""
-    inner, keys = value, value.keys() - {"type", "id"}
+    keys = value.keys() - {"type", "id"}
     if keys == {"function"} and isinstance(value["function"], Mapping):
-        inner = value["function"]
-        keys = set(inner)
-    arguments, named = _arguments(inner)
-    name = inner.get("name")
-    if not keys <= _ALIAS_KEYS or not isinstance(name, str) or not name or arguments is None:
-        return Judgement("prose")
-    found = _call(
-        {"name": name, "arguments": arguments, "id": value.get("id")},
-        (*repairs, "envelope_alias", *named),
-    )
-    return Judgement("alias", found.message)
-
-
-def _arguments(value: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
-    """The arguments under either key, as an object or as a string of one; and the repair made."""
-    if value.get("arguments") is not None and "parameters" in value:
-        return None, ()
-    arguments = value.get("arguments")
-    if arguments is None:
-        arguments = value.get("parameters")
-    named: tuple[str, ...] = ()
-    if isinstance(arguments, str):
-        named = ("arguments_string",)
-        try:
-            arguments = loads(arguments)
-        except Unreadable:
-            arguments = None
-    return (arguments if isinstance(arguments, Mapping) else None), named
+        keys = set(value["function"])
+    if keys <= _ALIAS_KEYS:
+        call, _ = object_call(value, (*repairs, "envelope_alias"))
+        if call is not None and "missing_arguments" not in call.repairs:
+            return Judgement("alias", call)
+    return Judgement("prose")
 
 
 _NAMES: Final = ("name", "tool_name", "tool", "function", "action")
@@ -157,35 +135,36 @@ _IDS: Final = ("id", "tool_call_id", "call_id")
 def object_call(
     value: Mapping[str, Any], repairs: tuple[str, ...] = ()
 ) -> tuple[ToolCall | None, tuple[str, ...]]:
-    """The call that an object between a dialect's marks is, under any family's keys.
+    """The call that an object is by the keys of any family, and those that say nothing.
 
-    None where it names no tool, or where two keys hold arguments. Also its keys that say nothing.
+    None where it names no tool, or where two keys hold arguments.
     """
     if isinstance(inner := value.get("function"), Mapping):
         value = {**inner, **{key: value[key] for key in _IDS if key in value}}
-    names = [key for key in _NAMES if isinstance(value.get(key), str)]
+    name = next((key for key in _NAMES if isinstance(value.get(key), str)), "")
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
-    if not names or len(held) > 1 or value.get("type") in ("final_answer", "tool_observation"):
+    if not (name and value[name]) or len(held) > 1:
         return None, ()
-    arguments, named = _arguments({"arguments": value[held[0]]}) if held else ({}, _MISSING)
+    given: Any = value[held[0]] if held else {}
+    arguments, named = _arguments(given) if held else (given, ("missing_arguments",))
     if arguments is None:
         return None, ()
     ids = [str(value[key]) for key in _IDS if isinstance(value.get(key), str | int)]
-    known = frozenset((*_IDS, "type", "index", names[0], *_ARGUMENTS))
-    call = ToolCall(value[names[0]], arguments, ids[0] if ids else None, (*repairs, *named))
+    known = frozenset((*_IDS, "type", "index", name, *_ARGUMENTS))
+    call = ToolCall(value[name], arguments, ids[0] if ids else None, (*repairs, *named))
     return call, _dropped(value, known)
 
 
-_MISSING: Final = ("missing_arguments",)
-
-
-def call_in(value: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]] | None:
-    """Name and arguments of the call that ``value`` would be in any form, or None (rule 12)."""
-    found = envelope(value, tagged=True).message
-    if isinstance(found, ToolCall):
-        return found.name, found.arguments
-    name, (arguments, _) = value.get("name"), _arguments(value)
-    return (name, arguments) if isinstance(name, str) and arguments is not None else None
+def _arguments(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+    """Arguments as an object, be it in a string of JSON; and the repair made."""
+    named: tuple[str, ...] = ()
+    if isinstance(given, str):
+        named = ("arguments_string",)
+        try:
+            given = loads(given)
+        except Unreadable:
+            given = None
+    return (given if isinstance(given, Mapping) else None), named
 
 
 # --- an object in its place -------------------------------------------------------------------

@@ -316,7 +316,7 @@ class Run:
             self.cut = cut
             return
         call, dropped = object_call(value, repairs)
-        if call is None:
+        if call is None or value.get("type") in ("final_answer", "tool_observation"):
             raise Fault("a call needs a name and arguments")
         self._add(call.name, call.arguments, *call.repairs, call_id=call.id)
         self.typed = self.typed or value.get("type") == "tool_call"

@@ -587,28 +587,6 @@ class _StringToken:
 
 # --- the fixes put in ---------------------------------------------------------------------------
 
-REPAIRS: Final[tuple[str, ...]] = (
-    "single_quotes",
-    "python_literal",
-    "trailing_comma",
-    "missing_comma",
-    "unquoted_key",
-    "raw_newline",
-    "raw_control",
-    "comment",
-    "invalid_escape",
-    "inline",
-    "missing_closers",
-    "envelope_alias",
-    "arguments_string",
-    "missing_arguments",
-    "id_string",
-    "tool_name",
-    "dialect",
-    "noise",
-)
-"""Every repair a message can bear, those of the envelope and of the tool's name included."""
-
 SECOND_OPINION_CHARS: Final = 2000
 """The longest text for which `json_repair`, which is not linear, is asked."""
 

@@ -23,7 +23,6 @@ from mlx_tools.schema.resolve import (
 )
 from mlx_tools.schema.sample import sample_arguments
 from mlx_tools.schema.validator import (
-    COERCIONS,
     MOST_CHARS,
     TooMuch,
     bounded,

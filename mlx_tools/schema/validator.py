@@ -343,14 +343,6 @@ def _expected(fault: Any) -> str:
 
 # --- coercions that cannot change meaning -----------------------------------------------------
 
-COERCIONS: Final[tuple[str, ...]] = (
-    "coerced_integer",
-    "coerced_number",
-    "coerced_boolean",
-    "wrapped_list",
-    "dropped_null",
-)
-
 _INTEGER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,299})")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]{0,299})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,3})?")
 _MOST: Final = 100

@@ -16,11 +16,10 @@ from mlx_tools.golden import Golden, find_golden, read_golden, replay
 from mlx_tools.messages import FinishReason, ToolCall, ToolSpec
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import ReadingRules, Style, judge, read
-from mlx_tools.protocol.scan import REPAIRS
-from mlx_tools.schema.validator import COERCIONS
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
 from scripts.golden_set.mutations import mutations
+from tests.protocol.texts import COERCIONS, REPAIRS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "golden_transcripts"

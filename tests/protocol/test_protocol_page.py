@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import get_args
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.protocol import COERCIONS, DEFAULT_REASONING_MARKERS, DIALECTS, REPAIRS
+from mlx_tools.protocol import DEFAULT_REASONING_MARKERS, DIALECTS
+from tests.protocol.texts import COERCIONS, REPAIRS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
-from mlx_tools.protocol import REPAIRS, ReadingRules, judge, read
-from tests.protocol.texts import BROKEN, CALL, MESSAGES, mixtures
+from mlx_tools.protocol import ReadingRules, judge, read
+from tests.protocol.texts import BROKEN, CALL, MESSAGES, REPAIRS, mixtures
 
 SPECS = {name: ToolSpec(name) for name in ("calculator", "clock", "a", "b", "c", "x", "t")}
 

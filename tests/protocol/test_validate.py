@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 from mlx_tools.errors import ErrorCode, ToolDefinitionError
 from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.protocol import (
-    COERCIONS,
     JudgedCall,
     ReadingRules,
     judge,
@@ -24,7 +23,7 @@ from mlx_tools.protocol import (
 )
 from mlx_tools.schema.resolve import check_parameters, is_plain
 from mlx_tools.schema.validator import bounded, fits_plainly, validator_for
-from tests.protocol.texts import CALL, json_values
+from tests.protocol.texts import CALL, COERCIONS, json_values
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
 BOOLEAN, NULL = {"type": "boolean"}, {"type": "null"}

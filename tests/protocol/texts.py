@@ -11,6 +11,17 @@ from hypothesis import strategies as st
 from mlx_tools.messages import FinishReason
 from mlx_tools.protocol import DIALECTS, Reader, Reading, ReadingRules
 
+REPAIRS = (
+    *("single_quotes", "python_literal", "trailing_comma", "missing_comma", "unquoted_key"),
+    *("raw_newline", "raw_control", "comment", "invalid_escape", "inline", "missing_closers"),
+    *("envelope_alias", "arguments_string", "missing_arguments", "id_string", "tool_name"),
+    *("dialect", "noise"),
+)
+COERCIONS = (
+    *("coerced_integer", "coerced_number", "coerced_boolean", "wrapped_list", "dropped_null"),
+)
+"""All that may be done to a call, as docs/protocol.md names it."""
+
 CALL = '{"type":"tool_call","name":"calculator","arguments":{"expression":"17 * 23"}}'
 OTHER_CALL = '{"type":"tool_call","name":"clock","arguments":{"timezone":"Europe/Rome"}}'
 ANSWER = '{"type":"final_answer","content":"17 times 23 is 391."}'
