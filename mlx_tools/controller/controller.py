@@ -64,7 +64,16 @@ from mlx_tools.prompt import (
     result_tool,
 )
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
-from mlx_tools.tools import SCOPES, CacheScope, Reads, Registry, Tool, why_off
+from mlx_tools.tools import (
+    SCOPES,
+    CacheScope,
+    Reads,
+    Registry,
+    Tool,
+    read_artifact,
+    tool_search,
+    why_off,
+)
 from mlx_tools.transcript import Consents, Header, Outcome, State, events
 
 T = TypeVar("T")
@@ -455,7 +464,7 @@ class Controller:
         secret = self._store.secret
         try:
             if files.artifacts is not None:
-                self.registry.add_reader()
+                self.registry.provide(read_artifact())
             specs, disabled = self.registry.specs(), dict(self.registry.disabled)
             if files.artifacts is None and is_reader(specs.get(READER)):
                 disabled[READER] = why_off()
@@ -539,7 +548,7 @@ class Controller:
 
     def _find_search(self) -> ToolSpec | None:
         """The tool that looks through the tools, where it may be called."""
-        self.registry.add_search()
+        self.registry.provide(tool_search(self.registry))
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
     def _beginning(self, setup: ModelSetup, persona: str | None) -> tuple[Openings, Header]:

@@ -23,6 +23,7 @@ from msgspec import ValidationError, convert, to_builtins
 from mlx_tools.errors import ConfigError, UsageError, told_as
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
 from mlx_tools.paths import data_dir, private_dir, read_private, write_whole
+from mlx_tools.policy import PLUGIN
 from mlx_tools.tools.tool import Preview, Run, Tool
 
 SourceKind = Literal["mcp", "openapi"]
@@ -106,6 +107,10 @@ class BoundSource:
         if not TOOL_NAME.fullmatch(text):
             text = f"{text[:55]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         return text
+
+    def key(self, tool: BoundTool) -> str:
+        """What stands for one of its tools that cannot be had: its plugin and name."""
+        return f"{PLUGIN}{self.plugin}/{self.tool_name(tool.name)}"
 
     def tool(
         self,

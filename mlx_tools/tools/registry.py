@@ -19,7 +19,6 @@ from msgspec import Struct
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError, UsageError, require_items
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
-from mlx_tools.prompt import READER, SEARCH
 from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder.collection import ToolCollection, exposed_by
 from mlx_tools.tools.folder.definition import FOLDER
@@ -72,8 +71,9 @@ class Registry:
         return self
 
     def provide(self, tool: Callee) -> None:
-        """Adds a tool that comes with the package, whose declaration its tests look at."""
-        self._tools[tool.spec.name] = tool
+        """Adds a tool that comes with the package, whose declaration its tests look at, unless its
+        name is taken."""
+        self._tools.setdefault(tool.spec.name, tool)
 
     def with_entry_points(self, find: Callable[[], Iterable[Offer]] | None = None) -> Self:
         """Adds the tools of installed packages: entry points of the group ``mlx_tools.tools``.
@@ -122,23 +122,18 @@ class Registry:
         """
         for name in sources.names():
             try:
-                self._bind(sources.read(name), made, refused)
+                source = sources.read(name)
             except MlxToolsError as error:
                 self._refused[f"{PLUGIN}bound:{name}/{name}"] = error.message
+                continue
+            self.sources.append(source)
+            for tool in source.tools:
+                with self._refusing(source.key(tool)):
+                    if refused is not None:
+                        raise ToolDefinitionError(refused)
+                    self.add(made[source.kind](source, tool), checked=True)
+            self._refused |= {source.key(tool): source.changed for tool in source.new}
         return self
-
-    def _bind(
-        self, source: BoundSource, made: Mapping[SourceKind, MakeTool], refused: str | None
-    ) -> None:
-        self.sources.append(source)
-        key = f"{PLUGIN}{source.plugin}/".__add__
-        for tool in source.tools:
-            with self._refusing(key(source.tool_name(tool.name))):
-                if refused is not None:
-                    raise ToolDefinitionError(refused)
-                self.add(made[source.kind](source, tool), checked=True)
-        for tool in source.new:
-            self._refused[key(source.tool_name(tool.name))] = source.changed
 
     @contextlib.contextmanager
     def _refusing(self, key: str) -> Iterator[None]:
@@ -174,21 +169,6 @@ class Registry:
         except ToolDefinitionError as error:
             raise ToolDefinitionError(f"{spec.name}: {error.message}", hint=error.hint) from None
         self._tools[spec.name] = tool
-
-    def add_search(self) -> None:
-        """Adds ``tool_search``, which looks through these tools, unless that name is taken."""
-        from mlx_tools.tools.host_tools import tool_search
-
-        if SEARCH not in self.all_specs():
-            self.provide(tool_search(self))
-
-    def add_reader(self) -> None:
-        """Adds ``read_artifact``, which reads on in outputs that were cut, unless that name is
-        taken."""
-        from mlx_tools.tools.host_tools import read_artifact
-
-        if READER not in self.all_specs():
-            self.provide(read_artifact())
 
     def disable(self, pattern: str, reason: str) -> None:
         """Switches off the tools that a name, a glob or ``plugin:NAME`` means."""
@@ -268,13 +248,21 @@ class Registry:
         Disabled tools, and offers that could not be added, come along.
         """
         rows = [self._row(spec, policy) for spec in self.all_specs().values()]
-        said: dict[str, Any] = {"description": "", "effects": [], "pinned": None}
-        denied = {"permitted": False, "denied_reason": None}
-        off = {"enabled": False, "disabled_reason": "", "needs_approval": False}
         for key, why in self._refused.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")
             rows.append(
-                {"name": name, "plugin": plugin, **said, **denied, **off, "disabled_reason": why}
+                {
+                    "name": name,
+                    "description": "",
+                    "effects": [],
+                    "plugin": plugin,
+                    "pinned": None,
+                    "enabled": False,
+                    "disabled_reason": why,
+                    "permitted": False,
+                    "denied_reason": None,
+                    "needs_approval": False,
+                }
             )
         return rows
 

@@ -14,7 +14,7 @@ from mlx_tools.controller import call_tool
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import Finder, signature
-from mlx_tools.tools import Registry, Tool, execute, find_tools
+from mlx_tools.tools import Registry, Tool, execute, find_tools, tool_search
 
 READ: Effects = frozenset({"read"})
 ALL = Policy(allow=["*"])
@@ -34,7 +34,7 @@ def shelf() -> Registry:
             named("letter_scale", "Weighs a letter.", plugin="scales"),
         ]
     )
-    registry.add_search()
+    registry.provide(tool_search(registry))
     return registry
 
 
@@ -67,7 +67,7 @@ def test_what_is_hidden_is_counted_whatever_rule_forbids_it(policy: Policy, hidd
     registry = Registry(
         [named("ring_home", "Rings a bell at home."), named("ring_up", "Rings a bell.", network)]
     )
-    registry.add_search()
+    registry.provide(tool_search(registry))
     told = search(registry, policy, query="ring a bell")
     notice = f"{hidden} of the best matches may not be called here."
     assert (notice in told) == (hidden > 0)
@@ -102,10 +102,10 @@ def test_the_search_itself_is_never_found() -> None:
 def test_the_search_is_added_once_and_takes_nobodys_name() -> None:
     registry = shelf()
     before = registry.get("tool_search")
-    registry.add_search()
+    registry.provide(tool_search(registry))
     assert registry.get("tool_search") is before
     own = Registry([named("tool_search", "My own.")])
-    own.add_search()
+    own.provide(tool_search(own))
     assert own.specs()["tool_search"].description == "My own."
 
 
@@ -118,7 +118,7 @@ def test_what_was_found_fits_into_an_observation() -> None:
         Tool(ToolSpec(f"letter_{n}", "letter " * 90, schema, READ), lambda a: "") for n in range(50)
     ]
     registry = Registry(many)
-    registry.add_search()
+    registry.provide(tool_search(registry))
     told = search(registry, ALL, query="letter", limit=20)
     assert len(told) < 3_600 and "more match." in told
     json.dumps(told)
