@@ -239,6 +239,10 @@ def _guarded(scheme: str) -> BoundTool:
     return _tool(operation, components={"securitySchemes": SCHEMES})
 
 
+ESCAPED = SECRET.replace("-", "\\u002d")
+AS_JSON = {"content-type": "application/json"}
+
+
 def _named(scheme: str, **more: Any) -> dict[str, Any]:
     """Where the secret of a scheme is."""
     return {"environ": {"ZOO": SECRET}, "secrets": {scheme: "env:ZOO"}, **more}
@@ -261,7 +265,10 @@ def test_a_secret_goes_where_its_scheme_says(scheme: str, place: str, value: str
 @pytest.mark.parametrize(
     "answer",
     [
-        httpx.Response(200, json={"you": SECRET}),
+        httpx.Response(200, json={"you": [SECRET], SECRET: "key"}),
+        httpx.Response(200, headers=AS_JSON, text=f'{{"you": "{ESCAPED}"}}'),
+        httpx.Response(403, headers=AS_JSON, text=f'{{"you": "{ESCAPED}"}}'),
+        httpx.Response(200, json={"authorization": "Basic czNjcjN0LW9mLW1pbmU="}),
         httpx.Response(500, text=f"bad {SECRET}"),
         httpx.Response(302, headers={"location": f"https://evil.test/?key={SECRET}"}),
     ],
@@ -269,7 +276,9 @@ def test_a_secret_goes_where_its_scheme_says(scheme: str, place: str, value: str
 def test_a_secret_that_a_server_sends_back_is_not_shown(answer: httpx.Response) -> None:
     (request,), result = _sent(_guarded("asked"), {}, answer=answer, **_named("asked"))
     assert request.url.params["key"] == SECRET
-    assert SECRET not in f"{result.content} {result.error}"
+    told = f"{result.content} {result.error}"
+    assert "[secret]" in told and SECRET not in told and ESCAPED not in told
+    assert "czNjcjN0" not in told
 
 
 def test_no_secret_goes_where_it_was_not_named_for() -> None:

@@ -298,11 +298,12 @@ class _Talk:
         self._over = self._over or over
 
     def _read_results(self, piece: bytes) -> bool:
-        *lines, rest = (self._line + piece).split(b"\n")
-        for line in lines:
-            self._take(bytes(line))
-        self._line = bytearray(rest)
-        if len(rest) > self._most + 100 and self._came is None:
+        first, *rest = piece.split(b"\n")
+        self._line += first
+        for following in rest:
+            self._take(bytes(self._line))
+            self._line = bytearray(following)
+        if len(self._line) > self._most + 100 and self._came is None:
             self._end(self._too_large(), over=True)
         self._over = self._over or not piece
         return not self._over

@@ -392,14 +392,14 @@ async def _report(
 async def _offer_of(client: mcp.Client) -> ServerOffer:
     """What a server offers, within bounds. Raises ToolError where there is no end to it."""
     able, info = client.server_capabilities, client.server_info
-    tools: list[BoundTool] = []
+    tools: dict[str, BoundTool] = {}
     hints, refused = {}, {}
     for tool in await _pages(client.list_tools, "tools") if able.tools else ():
-        if any(one.name == tool.name for one in tools):
+        if tool.name in tools:
             refused[tool.name] = "it has two of this name"
             continue
         try:
-            tools.append(bound_tool(tool))
+            tools[tool.name] = bound_tool(tool)
         except ToolDefinitionError as error:
             refused[tool.name] = error.message
         notes = tool.annotations
@@ -410,7 +410,12 @@ async def _offer_of(client: mcp.Client) -> ServerOffer:
     prompts = await _pages(client.list_prompts, "prompts") if able.prompts else ()
     called = f"{info.name} {info.version}".strip() if info is not None else ""
     return ServerOffer(
-        clean(called, 100), tuple(tools), hints, refused, tuple(prompts), bool(able.resources)
+        clean(called, 100),
+        tuple(tools.values()),
+        hints,
+        refused,
+        tuple(prompts),
+        bool(able.resources),
     )
 
 

@@ -8,6 +8,7 @@ up when a call needs it; it stands in no file of ours, in no preview and in no r
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import json
 import os
@@ -266,14 +267,14 @@ def _body(media: str, value: Any) -> bytes:
 
 
 async def _read(response: httpx.Response) -> bytes:
-    data = b""
+    data = bytearray()
     async for chunk in response.aiter_bytes():
         data += chunk
         if len(data) > MAX_ANSWER_BYTES:
             raise ToolError(
                 f"the answer has more than {MAX_ANSWER_BYTES} bytes", code="payload_too_large"
             )
-    return data
+    return bytes(data)
 
 
 def _answer(
@@ -282,27 +283,34 @@ def _answer(
     """What a model is shown of an answer. Raises ToolError for one that says that it failed."""
     status, media = response.status_code, response.headers.get("content-type", "")
     media = media.partition(";")[0].strip().lower()
-    if media and not media.startswith("text/") and not JSON.fullmatch(media) and b"\0" in data:
-        text = f"{len(data)} bytes of {media}"
-    else:
-        text = _hidden(data.decode(response.encoding or "utf-8", "replace"), secrets)
+    body: Any = data.decode(response.encoding or "utf-8", "replace")
+    if JSON.fullmatch(media):
+        with contextlib.suppress(ValueError, RecursionError):
+            body = json.loads(body)
+    elif media and not media.startswith("text/") and b"\0" in data:
+        body = f"{len(data)} bytes of {media}"
+    body = _hidden(body, secrets)
     if 300 <= status < 400:
         raise ToolError(_hidden(f"it leads on to {response.headers.get('location')}", secrets))
     if status >= 400:
+        text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
         said = " ".join(text.split())[:_SAID_CHARS]
         reason = f"HTTP {status} {response.reason_phrase}".strip()
         raise ToolError(f"{reason}: {said}" if said else reason, passing=status in _PASSING)
-    if JSON.fullmatch(media):
-        try:
-            return {"status": status, "body": json.loads(text)}
-        except (ValueError, RecursionError):
-            pass
-    return {"status": status, "body": text}
+    return {"status": status, "body": body}
 
 
-def _hidden(text: str, secrets: list[tuple[Mapping[str, Any], str]]) -> str:
-    """The text without the secrets of the call, which a server may send back."""
-    for _, secret in secrets:
-        if len(secret) >= _LEAST_SECRET:
-            text = text.replace(secret, "[secret]").replace(quote(secret, safe=""), "[secret]")
-    return text
+def _hidden(value: Any, secrets: list[tuple[Mapping[str, Any], str]]) -> Any:
+    """What a server sent, a text or what its JSON says, without the secrets of the call: as they
+    are, in an address, or in base64."""
+    if isinstance(value, list):
+        return [_hidden(one, secrets) for one in value]
+    if isinstance(value, dict):
+        return {_hidden(key, secrets): _hidden(one, secrets) for key, one in value.items()}
+    if isinstance(value, str):
+        for _, secret in secrets:
+            coded = base64.b64encode(secret.encode()).decode()
+            for form in (secret, quote(secret, safe=""), coded):
+                if len(secret) >= _LEAST_SECRET:
+                    value = value.replace(form, "[secret]")
+    return value
