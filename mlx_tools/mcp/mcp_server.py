@@ -35,7 +35,6 @@ from mcp.types import (
     ListToolsResult,
     PaginatedRequestParams,
     TextContent,
-    ToolAnnotations,
 )
 from mcp.types import Tool as OfferedTool
 from starlette.applications import Starlette
@@ -48,6 +47,7 @@ from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
 from mlx_tools.mcp.elicitation import PATIENCE, ClientApprover, Wording, answer_of, key_of, way_of
 from mlx_tools.messages import ToolSpec
+from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, permitted
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import strict
@@ -69,27 +69,6 @@ _CALL: Final = "call"
 _KEPT: Final = 256
 """Calls of tools that wait for their forms; the oldest are dropped."""
 _LINE: Final = 300
-_TEXT: Final[Mapping[str, Any]] = {"type": "string"}
-_OBJECTS: Final[Mapping[str, Any]] = {"type": "array", "items": {"type": "object"}}
-
-OUTCOME: Final[Mapping[str, Any]] = {
-    "type": "object",
-    "description": "How a run ended.",
-    "properties": {
-        "status": {"type": "string", "enum": ["answered", "paused", "stopped"]},
-        "answer": {"type": ["string", "null"], "description": "What the model answered."},
-        "reason": {"type": ["string", "null"], "description": "Why a run stopped."},
-        "session": {"type": "string", "description": "The run's id."},
-        "calls": {**_OBJECTS, "description": "The model's calls: name, arguments, status."},
-        "pending": {**_OBJECTS, "description": "The calls that wait for a person."},
-        "sources": {**_OBJECTS, "description": "What the answer cites."},
-        "turns": {"type": "integer"},
-        "usage": {"type": "object"},
-        "model": {"type": ["string", "null"]},
-    },
-    "required": ["status", "answer", "session", "calls", "pending", "usage"],
-}
-"""The schema of outcomes as ``mlx-tools ask --json`` prints them, as far as it is promised."""
 
 
 @dataclass
@@ -118,6 +97,7 @@ class McpServer:
         slots = self.delegation.configuration.settings.gateway.concurrency
         self._runs, self._calls = anyio.CapacityLimiter(slots), anyio.CapacityLimiter(slots)
         self._shown: dict[str, str] = {}
+        self._words = json.loads(read_data("prompts/mcp.json"))
         self._offered = {one.name: one for one in self._own()}
         found = to_mcp(self.tools.values())
         self._offered |= {one["name"]: OfferedTool.model_validate(one) for one in found}
@@ -127,8 +107,7 @@ class McpServer:
         made: Server[Any] = Server(
             "mlx-tools",
             version=version("mlx-tools"),
-            instructions="A local model that uses tools, and these tools. Work that is bounded, "
-            f"and need not leave this machine, can be handed to it by {RUN}.",
+            instructions=self._words["instructions"],
             on_list_tools=self._list,
             on_call_tool=self._call,
         )
@@ -228,59 +207,22 @@ class McpServer:
     def _own(self) -> Iterator[OfferedTool]:
         """Our two tools. Their hints are of all that a run may call."""
         effects = frozenset().union(*(spec.possible_effects for spec in self.tools.values()))
-        spec = ToolSpec(RUN, effects=effects)
-        hints = ToolAnnotations.model_validate(to_mcp([spec])[0]["annotations"])
-        names = ", ".join(self.tools) or "none"
-        yield OfferedTool(
-            name=RUN,
-            description="Hand bounded work to a local model, which may call tools for it "
-            f"({names}) and answers. It sees nothing of this conversation: say all it needs. What "
-            "needs a person's approval is asked of the person, or the run ends paused.",
-            input_schema=self._run_schema(),
-            output_schema=dict(OUTCOME),
-            annotations=hints,
-        )
-        yield OfferedTool(
-            name=RESUME,
-            description=f"How a run of {RUN} stands that was paused: its outcome once a person has "
-            "decided about its calls, elsewhere. Where it was broken off after that, it goes on. "
-            "It decides nothing.",
-            input_schema=_closed({"session": {**_TEXT, "description": "The run's id."}}, "session"),
-            output_schema=dict(OUTCOME),
-            annotations=hints,
-        )
-
-    def _run_schema(self) -> dict[str, Any]:
-        tools = {"type": "array", "items": {"type": "string", "enum": list(self.tools)}}
-        properties: dict[str, Any] = {
-            "user": {**_TEXT, "minLength": 1, "description": "The task, or the question."},
-            "system": {**_TEXT, "description": "How the model is to go about it."},
-            "preset": {
-                **_TEXT,
-                "enum": list(PRESETS),
-                "description": "Only these tools, of those that it may call anyway.",
-            },
-            "output_schema": {
-                "type": "object",
-                "description": "The answer is JSON that fits this JSON Schema.",
-            },
-        }
-        if self.tools:
-            said = "Fail at once where the model may not call one of these."
-            properties["require_tools"] = {**tools, "description": said}
-        if profiles := list(self.delegation.configuration.profiles):
-            said = "A profile of the user's; what it allows beyond the server's own, it does not."
-            properties["profile"] = {**_TEXT, "enum": profiles, "description": said}
-        return _closed(properties, "user")
-
-
-def _closed(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+        (made,) = to_mcp([ToolSpec(RUN, effects=effects)])
+        more = {"annotations": made["annotations"], "outputSchema": self._words["outcome"]}
+        run, resume = self._words["tools"]
+        run["description"] = run["description"].format(tools=", ".join(self.tools) or "none")
+        properties = run["inputSchema"]["properties"]
+        for key, names in (
+            ("preset", PRESETS),
+            ("require_tools", self.tools),
+            ("profile", self.delegation.configuration.profiles),
+        ):
+            if names:
+                properties[key].get("items", properties[key])["enum"] = list(names)
+            else:
+                del properties[key]
+        for tool in (run, resume):
+            yield OfferedTool.model_validate(tool | more)
 
 
 def _left(context: Context) -> anyio.Event:
