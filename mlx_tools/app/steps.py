@@ -10,7 +10,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -82,7 +82,7 @@ class Block(Struct, frozen=True):
 @dataclass(slots=True)
 class ReportStep:
     """One step. ``notes`` are said beside its ``title``, ``words`` below it. ``bad``: something
-    went wrong. ``differs`` are the numbers of the differences that arise here."""
+    went wrong."""
 
     kind: Kind
     label: str
@@ -91,12 +91,7 @@ class ReportStep:
     words: str = ""
     blocks: Sequence[Block] = ()
     bad: bool = False
-    type: str = ""
-    question: int = 0
-    turn: int = 0
-    call: str = ""
     at: str = ""
-    differs: list[int] = field(default_factory=list)
 
 
 def steps_of(records: Sequence[Record]) -> list[ReportStep]:
@@ -104,25 +99,19 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
     steps: list[ReportStep] = []
     calls: dict[str, ReportStep] = {}
     mends: list[MendRecord] = []
-    question = turn = 0
     for record in records:
-        call = getattr(record, "call", None) or ""
-        if isinstance(record, RepairRecord) and call in calls:
-            calls[call].notes = [*calls[call].notes, f"repaired: {record.name}"]
+        if isinstance(record, RepairRecord) and (call := calls.get(record.call or "")) is not None:
+            call.notes = [*call.notes, f"repaired: {record.name}"]
             continue
         if isinstance(record, GoldenRecord) and not record.expect:
             continue
-        if isinstance(record, UserRecord):
-            question, turn = question + 1, 0
-        turn = getattr(record, "turn", turn)
         step = _step(record)
         mends = [*mends, record] if isinstance(record, MendRecord) else []
         if isinstance(record, MendRecord):
             step.words = f"{dropped(mends) or 'nothing'} → {record.put or 'written anew'}"
-        step.type, step.question, step.turn, step.call = record.type, question, turn, call
         step.at = getattr(record, "at", "")
         if isinstance(record, CallRecord):
-            calls[call] = step
+            calls[record.call] = step
         steps.append(step)
     return steps
 

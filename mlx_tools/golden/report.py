@@ -11,18 +11,16 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from mlx_tools.app import LOOK, Html, ReportStep, steps_of, templates
+from mlx_tools.app import LOOK, Html, steps_of, templates
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
-from mlx_tools.golden.difference import NAMES, ROOMS, Difference, Room
-from mlx_tools.transcript import Record
+from mlx_tools.golden.difference import ROOMS, Room
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -90,7 +88,7 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
         "rows": rows,
         "runs": runs,
         "unfolded": len(runs) <= FEW,
-        "steps_of": steps_with,  # one run at a time: thousands are never held at once
+        "steps_of": steps_of,  # one run at a time: thousands are never held at once
     }
 
 
@@ -117,44 +115,6 @@ def _template() -> Template:
     environment = templates(_FOLDER)
     environment.filters["percent"] = lambda ends: "{}–{} %".format(*(round(100 * e) for e in ends))
     return environment.get_template("report.html.j2")
-
-
-# --- where the differences are in a conversation --------------------------------------------------
-
-
-def steps_with(records: Sequence[Record], differences: Sequence[Difference]) -> list[ReportStep]:
-    """The steps of a run, and at which of them its differences arise."""
-    steps = steps_of(records)
-    for number, difference in enumerate(differences):
-        if (place := _place(difference, steps)) is not None:
-            place.differs.append(number)
-    return steps
-
-
-_WHERE: Final = re.compile(
-    r"(?:question (\d{1,9}))?,? ?(?:turn (\d{1,9}))?,? ?(?:call (.+))?", re.S
-)
-_OF: Final = {name: kind for kind, name in NAMES.items()}
-
-
-def _place(difference: Difference, steps: Sequence[ReportStep]) -> ReportStep | None:
-    """The step that a difference is told of."""
-    found = _WHERE.fullmatch(difference.where)
-    if found is None or not difference.where:
-        return None
-    question, turn, call = int(found[1] or 1), int(found[2] or 0), found[3]
-    there = [s for s in steps if s.question == question]
-    if call:  # its turn is the one before, where the record says none
-        there = [s for s in there if s.call == call]
-    elif turn:
-        there = [s for s in there if s.turn == turn]
-    kind = _OF.get(difference.what)
-    if difference.what.startswith(("the output", "what is shown")):
-        kind = "tool_observation"
-    exact = [s for s in there if s.type == kind]
-    if not exact and difference.room == "outcome" and not turn:
-        return there[-1] if there else None
-    return next(iter(exact or there), None)
 
 
 # --- the table: a transcript a row, what it was checked with a column ----------------------------
