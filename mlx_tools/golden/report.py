@@ -1,9 +1,8 @@
 """Checks of golden transcripts as one HTML page that needs nothing else.
 
-The page holds its style and its script and names no other file: its content security policy lets
-nothing else be loaded or run. All that it shows is of others, models and tools, and is escaped; a
-character that is not seen is written by its number (`mlx_tools.app.templates`). It can be read
-without its script, which only filters.
+The page holds its style and names no other file: its content security policy lets nothing be loaded
+or run. All that it shows is of others, models and tools, and is escaped; a character that is not
+seen is written by its number (`mlx_tools.app.templates`).
 """
 
 from __future__ import annotations
@@ -68,15 +67,11 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
     differences = [d for check in checks for sample in check.samples for d in sample.differences]
     of_checks = Counter(room for check in checks for room in check.rooms)
     of_all = Counter(difference.room for difference in differences)
-    style, script = (
-        Html("".join(path.read_text(encoding="utf-8") for path in paths))
-        for paths in ((LOOK, _FOLDER / "report.css"), (_FOLDER / "report.js",))
-    )
+    style = "".join(path.read_text(encoding="utf-8") for path in (LOOK, _FOLDER / "report.css"))
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return {
-        "style": style,
-        "script": script,
-        "style_hash": _hash(style),
-        "script_hash": _hash(script),
+        "style": Html(style),
+        "style_hash": f"sha256-{digest}",
         "verdict": _verdict(checks, "transcript" if len(cells) == 1 else "check"),
         "counts": Counter(map(state_of, checks)),
         "rooms": [(room, MEANING[room], of_checks[room], of_all[room]) for room in ROOMS],
@@ -105,11 +100,6 @@ def _verdict(checks: Sequence[GoldenCheck], noun: str) -> str:
     return f"{failed:,} of {total:,} {noun} failed"
 
 
-def _hash(text: str) -> str:
-    """The name of a text in a content security policy."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
 @functools.cache
 def _template() -> Template:
     environment = templates(_FOLDER)
@@ -122,12 +112,10 @@ def _template() -> Template:
 
 @dataclass(slots=True)
 class ReportedCheck:
-    """A check, in the row with this number. ``run`` is the number that it is written out under, or
-    0."""
+    """A check. ``run`` is the number that it is written out under, or 0."""
 
     check: GoldenCheck
     state: State
-    row: int
     run: int = 0
 
 
@@ -135,7 +123,6 @@ class TranscriptRow(NamedTuple):
     """A transcript, told by one of its checks. ``cells`` are the results in each cell: one, mostly;
     none where it was not checked with it."""
 
-    number: int
     check: GoldenCheck
     state: State
     rooms: tuple[str, ...]
@@ -158,15 +145,15 @@ def rows_of(
     for check in checks:
         by_transcript.setdefault((check.path, check.name), []).append(check)
     rows, every = [], []
-    for number, own in enumerate(sorted(by_transcript.values(), key=_rank), start=1):
+    for own in sorted(by_transcript.values(), key=_rank):
         told = tuple(
-            [ReportedCheck(check, state_of(check), number) for check in own if check.cell == cell]
+            [ReportedCheck(check, state_of(check)) for check in own if check.cell == cell]
             for cell in cells
         )
         found = {room for check in own for room in check.rooms}
         rooms = tuple(room for room in ROOMS if room in found)
         worst = min(map(state_of, own), key=_ORDER.index)
-        rows.append(TranscriptRow(number, own[0], worst, rooms, told))
+        rows.append(TranscriptRow(own[0], worst, rooms, told))
         every += [one for cell in told for one in cell]
     runs = [o for o in every if o.state != "passed" or any(s.records for s in o.check.samples)]
     runs.sort(key=lambda one: one.check.passed)
