@@ -16,8 +16,16 @@ import asyncio
 import hashlib
 import hmac
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Container, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Container,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -224,7 +232,7 @@ class Runs:
         return self._status(row, records), records
 
     async def waiting(
-        self, row: RunRow, edited: Mapping[str, JsonObject] | None = None
+        self, row: RunRow, edited: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[tuple[ApprovalRequest, bool]]:
         """The calls of a run that wait for a person, as they would run now, and whether each is
         still what was asked about; of those that are ``edited`` only these, with the arguments
@@ -235,12 +243,8 @@ class Runs:
     async def _requests(
         self, row: RunRow, records: Sequence[Record], edited: Mapping[str, Mapping[str, Any]] | None
     ) -> list[tuple[ApprovalRequest, bool]]:
-        conversation = await self._reopen(row, records)
-        try:
+        async with self._opened(row, records) as conversation:
             return await requests_of(conversation, edited, read_run(row.body).own_names)
-        finally:
-            conversation.close()
-            await conversation.registry.aclose()
 
     async def look_again(self, row: RunRow) -> None:
         """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
@@ -309,13 +313,10 @@ class Runs:
             if not was_asked(records):
                 await in_thread(self.rows.cancel, row.id)
             if status == "paused":
-                conversation = await self._reopen(row, records)
-                try:
+                async with self._opened(row, records) as conversation:
                     conversation.cancelled = True
                     await conversation.settle()
-                finally:
-                    conversation.close()
-                records = conversation.files.transcript
+                    records = [*conversation.files.transcript]
             if status == "paused" or live is not None:
                 await self._work.put_to_rest(replace(row, cancelled=True), records)
         self._tell(row.id, len(records))
@@ -493,6 +494,16 @@ class Runs:
         except MlxToolsError as error:
             raise as_api_error(error) from error
 
+    @asynccontextmanager
+    async def _opened(self, row: RunRow, records: Sequence[Record]) -> AsyncIterator[Conversation]:
+        """The session of a run that rests, to look at, or to bring to rest. Raises `ApiError`."""
+        conversation = await self._reopen(row, records)
+        try:
+            yield conversation
+        finally:
+            conversation.close()
+            await conversation.registry.aclose()
+
     # --- what is kept ---
 
     async def _records(self, row: RunRow) -> Sequence[Record]:
@@ -522,18 +533,15 @@ class Runs:
             with suppress(TranscriptError), self.sessions.held(row.id):
                 await self._work.put_to_rest(row, records)
             return records
-        conversation = await self._reopen(row, records)
-        try:
+        async with self._opened(row, records) as conversation:
             conversation.cancelled = cancelled
-            now = [*conversation.files.transcript]
-            if not cancelled and self._is_at_rest(self.find(None, row.id), now):
-                return now  # it was left to a worker meanwhile
+            records = [*conversation.files.transcript]
+            if not cancelled and self._is_at_rest(self.find(None, row.id), records):
+                return records  # it was left to a worker meanwhile
             await conversation.settle()
             records = [*conversation.files.transcript]
             if row.act is not None:
                 await self._work.put_to_rest(row, records)
-        finally:
-            conversation.close()
         return records
 
     def _status(self, row: RunRow, records: Sequence[Record]) -> str:

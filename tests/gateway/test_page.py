@@ -14,7 +14,7 @@ import anyio
 import httpx
 import pytest
 
-from mlx_tools.gateway.page.person import COOKIE, HOLDS, Person
+from mlx_tools.gateway.page.routes import COOKIE, HOLDS, Person
 from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call

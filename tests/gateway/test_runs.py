@@ -67,8 +67,11 @@ async def test_what_the_tools_of_a_run_keep_open_is_ended_with_it(begin: Any) ->
     one = begin(AREA, answer("6"), KEEP)
     await ask(one)
     assert one.tools.closed == 1
-    assert (await ask(one))["status"] == "paused"
+    paused = await ask(one)
+    assert paused["status"] == "paused"
     assert one.tools.closed == 3  # that of the run, and that of a look at what waits
+    await one.client.post(f"/v1/runs/{paused['id']}/cancel")
+    assert one.tools.closed == 4
 
 
 async def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(begin: Any) -> None:

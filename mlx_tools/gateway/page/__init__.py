@@ -2,5 +2,4 @@
 
 from __future__ import annotations
 
-from mlx_tools.gateway.page.person import Person
-from mlx_tools.gateway.page.routes import PATH, Keep, Page
+from mlx_tools.gateway.page.routes import PATH, Keep, Page, Person

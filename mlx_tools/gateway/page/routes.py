@@ -8,6 +8,8 @@ form that is posted must come from a page of this very address.
 from __future__ import annotations
 
 import functools
+import hashlib
+import hmac
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -26,11 +28,7 @@ from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.exchange import EventStream, body_of
-from mlx_tools.gateway.page.others import OtherSessions
-from mlx_tools.gateway.page.person import Person
 from mlx_tools.gateway.page.shown import (
-    Look,
-    ShownSession,
     WaitingCall,
     diff_lines,
     edited_call,
@@ -39,6 +37,7 @@ from mlx_tools.gateway.page.shown import (
     session_shown,
     tool_rows,
 )
+from mlx_tools.gateway.page.shown_sessions import Sessions
 from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import ENDED, Runs
@@ -64,10 +63,46 @@ _HEADERS: Final = {
 }
 _FIELDS: Final = 20
 
+COOKIE: Final = "mlx_tools_person"
+HOLDS: Final = 30 * 86_400
+"""Seconds for which a browser is known."""
+
 Fields = Mapping[str, str]
 Keep = Callable[[str, str], Path]
 """Keeps a session as a golden transcript of this name, and returns its path. Blocks. Raises
 `MlxToolsError`."""
+
+
+class Person:
+    """The person whose sessions have this secret; ``now`` is the time in seconds since 1970.
+
+    A client may not decide about its own calls, so its key opens nothing here. A person's key is
+    made of the secret of the sessions, which only this user can read: whoever has it could decide
+    at a terminal too. It is given to the page once, and a cookie stands for it then.
+    """
+
+    def __init__(self, secret: bytes, now: Callable[[], float]) -> None:
+        self._secret, self._now = secret, now
+        self.key = self._sealed("key")[:40]
+
+    def admit(self, response: Response, *, https: bool) -> None:
+        """Have the browser that gets this response known from now on."""
+        until = str(int(self._now()) + HOLDS)
+        value = f"{until}.{self._sealed(f'cookie {until}')}"
+        response.set_cookie(
+            COOKIE, value, max_age=HOLDS, secure=https, httponly=True, samesite="strict"
+        )
+
+    def is_at(self, request: Request) -> bool:
+        """Return whether the request comes from a browser that was admitted."""
+        until, _, seal = request.cookies.get(COOKIE, "").partition(".")
+        if not same(seal, self._sealed(f"cookie {until}")):
+            return False
+        return int(until) > self._now()
+
+    def _sealed(self, what: str) -> str:
+        text = f"the page: {what}".encode(errors="surrogatepass")
+        return hmac.new(self._secret, text, hashlib.sha256).hexdigest()
 
 
 class Page:
@@ -76,13 +111,13 @@ class Page:
     def __init__(self, runs: Runs, models: ServedModels, person: Person, keep: Keep) -> None:
         self._runs, self._models, self._person, self._keep = runs, models, person, keep
         self._owner = runs.owner(person.key)
-        self._others = OtherSessions(runs, self._owner)
+        self._sessions = Sessions(runs, self._owner)
 
     def routes(self) -> list[BaseRoute]:
         """The routes, each behind the person's key."""
         seen = {
             "/": self._first,
-            f"{PATH}sessions": self._sessions,
+            f"{PATH}sessions": self._found,
             f"{PATH}sessions/{{id}}": self._session,
             f"{PATH}sessions/{{id}}/transcript": self._transcript,
             f"{PATH}tools": self._tools,
@@ -165,7 +200,7 @@ class Page:
 
     # --- sessions ---
 
-    async def _sessions(self, request: Request) -> Response:
+    async def _found(self, request: Request) -> Response:
         query, after = (request.query_params.get(name, "") for name in ("q", "after"))
         found = await anyio.to_thread.run_sync(searched, self._runs.sessions, query, after)
         return _html("sessions.html.j2", query=query, found=found)
@@ -179,7 +214,7 @@ class Page:
         look: WaitingCall | None = None,
     ) -> Response:
         start = _number(request.query_params.get("from"))
-        shown = await session_shown(self._runs, self._others, request.path_params["id"], start)
+        shown = await session_shown(self._sessions, request.path_params["id"], start)
         waiting = [look if look and look.call == one.call else one for one in shown.waiting]
         return await anyio.to_thread.run_sync(
             lambda: _html(
@@ -193,9 +228,7 @@ class Page:
         )
 
     async def _transcript(self, request: Request) -> Response:
-        shown: ShownSession = await session_shown(
-            self._runs, self._others, request.path_params["id"], 0
-        )
+        shown = await session_shown(self._sessions, request.path_params["id"], 0)
         name = {"content-disposition": f'attachment; filename="{shown.id}.jsonl"'}
         text = await anyio.to_thread.run_sync(shown.text)
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
@@ -236,19 +269,12 @@ class Page:
             return await self._session(request, problem=error.message)
         return _to(f"{PATH}sessions/{request.path_params['id']}")
 
-    def _look(self, request: Request) -> Look:
-        """What gives the calls of a session that wait."""
-        try:
-            return functools.partial(self._runs.waiting, self._row(request))
-        except ApiError:
-            return functools.partial(self._others.waiting, request.path_params["id"])
-
     async def _decide(self, request: Request, fields: Fields) -> Response:
-        call, look = fields.get("call", ""), self._look(request)
+        session, call = request.path_params["id"], fields.get("call", "")
         given, decision = fields.get("arguments"), fields.get("decision", "")
         if decision == "look":
             try:
-                edited = await edited_call(look, call, given or "")
+                edited = await edited_call(self._sessions, session, call, given or "")
             except (ApiError, UsageError) as error:
                 return await self._session(request, problem=str(error))
             return await self._session(request, look=edited)
@@ -261,27 +287,11 @@ class Page:
             answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)
         else:
             raise ApiError(400, "invalid_value", "decision: approve, session, deny or look")
-        return await self._done(request, self._go_on(request, call, answer))
+        return await self._done(request, self._sessions.go_on(session, call, answer))
 
     async def _look_again(self, request: Request, fields: Fields) -> Response:
-        return await self._done(request, self._go_on(request))
-
-    async def _go_on(
-        self, request: Request, call: str = "", answer: ApprovalAnswer | None = None
-    ) -> None:
-        """Have a session go on with a decision, or without one ask anew. Raises `ApiError`."""
         session = request.path_params["id"]
-        try:
-            row = self._row(request)
-        except ApiError:
-            if session not in self._runs.sessions.ids():
-                raise
-            await self._others.go_on(session, None if answer is None else {call: answer})
-            return
-        if answer is None:
-            await self._runs.look_again(row)
-        else:
-            await self._runs.decide(row, call, answer, by_person=True)
+        return await self._done(request, self._sessions.go_on(session, "", None))
 
     async def _continue(self, request: Request, fields: Fields) -> Response:
         row, question = self._row(request), fields.get("question", "")

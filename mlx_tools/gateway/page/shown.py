@@ -6,21 +6,18 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
-import anyio
 from msgspec import Struct
 
 from mlx_tools.app import as_json, spelled, steps_of
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
-from mlx_tools.gateway.page.others import OtherSessions
+from mlx_tools.gateway.page.shown_sessions import Sessions
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.policy import Policy
 from mlx_tools.store import ListedSession, SessionStore, Standing, standing_of, to_json
@@ -35,9 +32,6 @@ FOUND: Final = 25
 
 SECONDS: Final = 2.0
 """How long sessions are looked through for one page; the next one goes on from there."""
-
-Look = Callable[..., Awaitable[list[tuple[ApprovalRequest, bool]]]]
-"""Gives the calls of a session that wait, as `Runs.waiting` does."""
 
 # --- sessions -------------------------------------------------------------------------------------
 
@@ -143,45 +137,17 @@ class ShownSession:
         return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
 
 
-async def session_shown(
-    runs: Runs, others: OtherSessions, session: str, start: int | None
-) -> ShownSession:
+async def session_shown(sessions: Sessions, session: str, start: int | None) -> ShownSession:
     """A session from a record on, by default its end. Raises `ApiError` where there is none."""
-    look: Look
-    try:
-        row, problem = runs.find(None, session), ""
-    except ApiError:
-        row = None
-    if row is not None:
-        look, (status, records) = partial(runs.waiting, row), await runs.stands(row)
-    else:
-        look = partial(others.waiting, session)
-        stands = partial(_stands, runs.sessions, session)
-        status, records, problem = await anyio.to_thread.run_sync(stands)
+    status, records, problem = await sessions.stands(session)
     waiting: list[WaitingCall] = []
     if status == "paused":
         try:
-            waiting = await waiting_calls(look, records)
+            waiting = await waiting_calls(sessions, session, records)
         except (ApiError, UsageError) as error:
             problem = str(error)
-    begin = _begin(records, start)
-    return ShownSession(session, status, records, begin, row is not None, waiting, problem)
-
-
-def _stands(store: SessionStore, session: str) -> tuple[str, Sequence[Record], str]:
-    """How a session stands that is no run of a gateway, its records, and why it has none. Reads
-    files."""
-    if session not in store.ids():
-        raise ApiError(404, "not_found", "There is no such session, or none any more.")
-    try:
-        records = store.records(session)
-    except TranscriptError as error:
-        return "damaged", (), str(error)
-    try:
-        with store.held(session):
-            return standing_of(records).state, records, ""
-    except TranscriptError:
-        return "running", records, ""
+    begin, run = _begin(records, start), sessions.is_run(session)
+    return ShownSession(session, status, records, begin, run, waiting, problem)
 
 
 def _begin(records: Sequence[Record], start: int | None) -> int:
@@ -195,9 +161,11 @@ def _begin(records: Sequence[Record], start: int | None) -> int:
 # --- calls that wait ------------------------------------------------------------------------------
 
 
-async def waiting_calls(look: Look, records: Sequence[Record]) -> list[WaitingCall]:
-    """The calls of a session that a person decides about. Raises what ``look`` does."""
-    found = [_waiting(one, fresh=fresh) for one, fresh in await look()]
+async def waiting_calls(
+    sessions: Sessions, session: str, records: Sequence[Record]
+) -> list[WaitingCall]:
+    """The calls of a session that a person decides about. Raises what `Sessions.waiting` does."""
+    found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
     pause = at_rest(records)
     within = pause.within if isinstance(pause, PauseRecord) else ()
     return found + [
@@ -213,10 +181,11 @@ async def waiting_calls(look: Look, records: Sequence[Record]) -> list[WaitingCa
     ]
 
 
-async def edited_call(look: Look, call: str, text: str) -> WaitingCall:
+async def edited_call(sessions: Sessions, session: str, call: str, text: str) -> WaitingCall:
     """A call that waits, with other arguments. Raises `ApiError`, and `UsageError` where it cannot
     have them."""
-    for request, _ in await look({call: json_object(text, "The arguments are")}):
+    edited = {call: json_object(text, "The arguments are")}
+    for request, _ in await sessions.waiting(session, edited):
         return _waiting(request, fresh=True, edited=True)
     raise UsageError(f"{call[:100]} is not a call that waits")
 

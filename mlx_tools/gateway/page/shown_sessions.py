@@ -1,12 +1,12 @@
-"""Sessions that are no runs of a gateway, as those of `ask`, `chat` and jobs: a person decides
-about their calls at the page too. Each goes on in this process with what it was begun with: its
-model's server, its folders, its policy under what is configured here."""
+"""The sessions that a person sees and decides about at the page: runs of the gateway, which goes on
+with them itself, and those of `ask`, `chat` and jobs. Each of these goes on in this process with
+what it was begun with: its model's server, its folders, its policy under what is configured here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -14,28 +14,56 @@ import anyio
 
 from mlx_tools.app import KeptSession, RunOptions, as_options, header_of, refuse_where_off
 from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
-from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_work import requests_of
-from mlx_tools.gateway.runs import PATIENCE, Runs, is_taken
+from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
 from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.policy import restriction
+from mlx_tools.store import standing_of
 from mlx_tools.transcript import Event, Record
 
 
-class OtherSessions:
-    """The sessions beside the ``runs`` of a gateway. ``owner`` is whose turn it is that takes one
-    of its places."""
+class Sessions:
+    """The sessions beside the ``runs`` of a gateway, and these. ``owner`` is whose turn it is that
+    takes one of its places."""
 
     def __init__(self, runs: Runs, owner: str) -> None:
         self._runs, self._owner = runs, owner
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
+    def is_run(self, session: str) -> bool:
+        """Return whether a session is a run of a gateway."""
+        return self._runs.rows.holds(session)
+
+    async def stands(self, session: str) -> tuple[str, Sequence[Record], str]:
+        """How a session stands, its records, and what is wrong with them. Raises `ApiError` where
+        there is none."""
+        if (row := self._runs.rows.named(session)) is not None:
+            return (*await self._runs.stands(row), "")
+        return await in_thread(self._kept_stands, session)
+
+    def _kept_stands(self, session: str) -> tuple[str, Sequence[Record], str]:
+        store = self._runs.sessions
+        if session not in store.ids():
+            raise ApiError(404, "not_found", "There is no such session, or none any more.")
+        try:
+            records = store.records(session)
+        except TranscriptError as error:
+            return "damaged", (), str(error)
+        try:
+            with store.held(session):
+                return standing_of(records).state, records, ""
+        except TranscriptError:
+            return "running", records, ""
+
     async def waiting(
         self, session: str, edited: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[tuple[ApprovalRequest, bool]]:
-        """As `Runs.waiting`."""
+        """As `Runs.waiting`, of any session."""
+        if (row := self._runs.rows.named(session)) is not None:
+            return await self._runs.waiting(row, edited)
         async with self._acting(session):
             try:
                 kept = await self._kept(session)
@@ -46,9 +74,18 @@ class OtherSessions:
             except MlxToolsError as error:
                 raise as_api_error(error) from error
 
-    async def go_on(self, session: str, answers: Mapping[str, ApprovalAnswer] | None) -> None:
-        """Have a session that waits go on with these decisions, or ask anew about what waits; wait
-        until that is written down. Raises `ApiError` where it is refused."""
+    async def go_on(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
+        """Have a session that waits go on with a decision, or without one ask anew about what
+        waits; wait until that is written down. Raises `ApiError` where it is refused."""
+        if (row := self._runs.rows.named(session)) is not None:
+            if answer is None:
+                await self._runs.look_again(row)
+            else:
+                await self._runs.decide(row, call, answer, by_person=True)
+            return
+        if session not in self._runs.sessions.ids():
+            raise ApiError(404, "not_found", "There is no such session, or none any more.")
+        answers = None if answer is None else {call: answer}
         async with self._acting(session):
             taken, refused = anyio.Event(), list[MlxToolsError]()
             task = asyncio.create_task(self._do(session, answers, taken, refused))
@@ -57,7 +94,7 @@ class OtherSessions:
             with anyio.move_on_after(PATIENCE):
                 await taken.wait()
         for error in refused:
-            raise ApiError(409, "conflict", str(error)) from error
+            raise conflict(str(error)) from error
 
     async def _do(
         self,
@@ -72,13 +109,19 @@ class OtherSessions:
             async with (
                 self._runs.admission.slot(self._owner),
                 kept.opened(AlwaysApprove() if always else NobodyThere()) as controller,
-                await kept.begin(controller) as one,
+                await kept.begin(controller) as conversation,
             ):
-                records = one.files.transcript
+                records = conversation.files.transcript
+                began = len(records)
+
+                def tell(event: Event) -> None:
+                    if not taken.is_set() and is_taken(records[began:]):
+                        taken.set()
+
                 try:
-                    await one.resume(answers, partial(_tell, records, len(records), taken))
+                    await conversation.resume(answers, tell)
                 except UsageError:
-                    await one.settle()  # it waits again
+                    await conversation.settle()  # it waits again
                     raise
         except MlxToolsError as error:
             refused.append(error)
@@ -90,7 +133,7 @@ class OtherSessions:
 
     async def _kept(self, session: str) -> KeptSession:
         store, configuration = self._runs.sessions, self._runs.configuration
-        records = await anyio.to_thread.run_sync(store.records, session)
+        records = await in_thread(store.records, session)
         header = header_of(session, records, store.secret)
         own = configuration.settings.policy
         rules = {name: True for name in ("local_only", "dry_run") if getattr(own, name)}
@@ -98,8 +141,3 @@ class OtherSessions:
         refuse_where_off(run.configuration, run.tool_choice)
         within = restriction(("*",), **rules) if rules else None
         return KeptSession(session, records, header, run, lambda text: None, within)
-
-
-def _tell(records: Sequence[Record], began: int, taken: anyio.Event, event: Event) -> None:
-    if is_taken(records[began:]):
-        taken.set()
