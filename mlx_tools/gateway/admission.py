@@ -24,7 +24,7 @@ class Admission:
     """
 
     def __init__(self, slots: int, line: int, now: Callable[[], float]) -> None:
-        self._slots, self._line, self._now = slots, line, now
+        self._slots, self.line, self._now = slots, line, now
         self._lines: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
         self._seconds = _FIRST_GUESS  # a turn takes so long, by the last ones
         self.active = 0
@@ -46,7 +46,7 @@ class Admission:
             self._next()
 
     async def _wait(self, client: str) -> None:
-        if self.waiting >= self._line:
+        if self.waiting >= self.line:
             turns = (self.waiting + 1) / self._slots
             later = min(max(1, math.ceil(turns * self._seconds)), _LONGEST_WAIT)
             message = f"{self.active} requests are served and {self.waiting} wait: try again later"

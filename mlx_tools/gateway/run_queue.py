@@ -18,10 +18,13 @@ import anyio
 
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import MissingDependency, StorageError
+from mlx_tools.gateway.admission import Admission
+from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.request import ApiError, JsonObject
 from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
+from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken, shut
 from mlx_tools.messages import replace
 from mlx_tools.paths import to_install
 from mlx_tools.store import FileFormat, SessionStore, Statements
@@ -152,15 +155,17 @@ _SOON: Final = 0.1
 class QueuedRuns(Runs):
     """The runs of one gateway, which workers do that take them from ``queue``."""
 
-    def __init__(self, *arguments: Any, queue: RunQueue, **more: Any) -> None:
-        super().__init__(*arguments, queue=queue.add, **more)
+    def __init__(
+        self, work: RunWork, admission: Admission, meters: Meters, queue: RunQueue
+    ) -> None:
+        super().__init__(work, admission, meters)
         self._queue = queue
         self._listening: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Hear what workers tell, and go on telling what is owed."""
         self._listening = asyncio.create_task(self._queue.listen(self._tell))
-        self._work.webhooks.wake(self.rows)
+        self.work.webhooks.wake(self.rows)
 
     async def aclose(self) -> None:
         """Hear no more of them."""
@@ -173,7 +178,7 @@ class QueuedRuns(Runs):
         return await in_thread(self._queue.load)
 
     async def _add(self, row: RunRow, conversation: Conversation, key: str | None) -> bool:
-        conversation.close()  # a worker may be at it at once
+        await shut(conversation)  # a worker may be at it at once
         added = False
         try:
             added = await in_thread(self.rows.add, row, key)
@@ -189,7 +194,7 @@ class QueuedRuns(Runs):
             raise conflict("the run is at work")
         with anyio.move_on_after(PATIENCE):
             while (now := self.find(None, row.id)).act is not None:
-                records = await self._work.read(row)
+                records = await self.work.read(row)
                 if is_taken(records[act.records :]) and not rests(records):
                     break
                 await anyio.sleep(_SOON)
@@ -203,7 +208,7 @@ class QueuedRuns(Runs):
         with anyio.move_on_after(PATIENCE):
             while (row := self.find(None, row.id)).act is not None:
                 with suppress(ApiError):  # a worker is at it
-                    await self._settle(row, await self._work.read(row), cancelled=True)
+                    await self._settle(row, await self.work.read(row), cancelled=True)
                 await anyio.sleep(_SOON)
         return row
 

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
-    Callable,
     Container,
     Iterator,
     Mapping,
@@ -35,21 +34,17 @@ from weakref import WeakValueDictionary
 import anyio
 from msgspec import to_builtins
 
-from mlx_tools.app import Configuration
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
-from mlx_tools.gateway.run_rows import Queue, RunRow
+from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
-from mlx_tools.gateway.served_models import DEFAULT, ServedModels
+from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.gateway.turn import as_api_error
-from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
-from mlx_tools.policy import Policy
-from mlx_tools.tools import Registry
 from mlx_tools.transcript import (
     AnswerRecord,
     CallRecord,
@@ -57,7 +52,6 @@ from mlx_tools.transcript import (
     DecisionRecord,
     Event,
     Finished,
-    Header,
     PauseRecord,
     Record,
     RepairRecord,
@@ -113,33 +107,12 @@ class _Live:
 
 
 class Runs:
-    """The runs of one gateway, under one configuration, which does them itself.
+    """The runs of one gateway, which does them itself, by ``work``; ``admission`` says how many are
+    at it at once, and how many may wait. ``meters`` count what happens."""
 
-    ``admission`` says how many are at work at once, ``most`` how many may be or wait for that.
-    ``meters`` count what happens. ``make_registry`` makes the tools that exist, for a new session
-    or one with this header.
-    ``note`` is told what went wrong that no client hears of.
-    """
-
-    def __init__(
-        self,
-        configuration: Configuration,
-        models: ServedModels,
-        admission: Admission,
-        most: int,
-        note: Callable[[str], None],
-        *,
-        webhooks: Webhooks | None = None,
-        meters: Meters | None = None,
-        make_registry: Callable[[Header | None], Registry] | None = None,
-        queue: Queue | None = None,
-    ) -> None:
-        self.configuration, self.admission, self._most = configuration, admission, most
-        self._meters = meters or Meters()
-        self._work = RunWork(
-            configuration, models, note, webhooks or Webhooks(), make_registry, queue
-        )
-        self.sessions, self.rows = self._work.store, self._work.rows
+    def __init__(self, work: RunWork, admission: Admission, meters: Meters) -> None:
+        self.work, self.admission, self._meters = work, admission, meters
+        self.sessions, self.rows = work.store, work.rows
         self.rows.forget = self._forget
         self._live: dict[str, _Live] = {}
         self._followers: dict[str, set[_Follower]] = {}
@@ -157,7 +130,7 @@ class Runs:
         for row in await in_thread(self.rows.open_runs):
             with suppress(MlxToolsError):  # it is told to whoever looks at the run
                 await self._records(row)
-        self._work.webhooks.wake(self.rows)
+        self.work.webhooks.wake(self.rows)
 
     # --- what clients ask for ---
 
@@ -165,16 +138,13 @@ class Runs:
         """A run that a client asks for, and whether it is new: under the same ``key`` there is
         one, however often it is asked for. Raises `ApiError`."""
         asked = read_run(body)
-        webhook = asked.given.webhook
-        if webhook is not None and self.configuration.settings.policy.local_only:
-            raise invalid("webhook", "nothing leaves this machine (policy.local_only)")
-        self._work.webhooks.check(webhook)
+        self.work.webhooks.check(asked.given.webhook)
         async with self._creating:
             if key is not None and (there := await in_thread(self.rows.under, owner, key)):
                 return _same(there, body), False
             self._check_room()
             try:
-                conversation, model = await self._work.begin(asked)
+                conversation, model = await self.work.begin(asked)
             except StorageError:
                 raise
             except MlxToolsError as error:
@@ -193,7 +163,7 @@ class Runs:
             added = await in_thread(self.rows.add, row, key)
         finally:
             if not added:
-                conversation.close()
+                await shut(conversation)
                 self._forget(row.id)
         if added:
             self._begin(row, conversation)
@@ -257,7 +227,7 @@ class Runs:
     ) -> None:
         """Take a decision about a call, a client's or a person's. Raises `ApiError`: 403 where that
         is a person's, 409 where it does not hold."""
-        if not by_person and self.configuration.settings.gateway.approvals != "client":
+        if not by_person and self.work.configuration.settings.gateway.approvals != "client":
             problem = (
                 "what asked for a run does not decide about its calls: a person does, at the "
                 f"gateway's page or with mlx-tools sessions resume {row.id} (or set "
@@ -274,10 +244,6 @@ class Runs:
                 except UsageError as error:
                     raise invalid("arguments", str(error)) from None
             await self._go_on(row, RunAct("decide", {"call": call, **to_builtins(answer)}), records)
-
-    def tools(self) -> tuple[Registry, Policy]:
-        """The tools that there are, which the caller closes, and what may be called of them."""
-        return self._work.make_registry(None), self.configuration.policy()
 
     async def give(self, row: RunRow, given: ResultBody) -> None:
         """Take the result of a call of a client's own tool. Raises `ApiError`."""
@@ -318,7 +284,7 @@ class Runs:
                     await conversation.settle()
                     records = [*conversation.files.transcript]
             if status == "paused" or live is not None:
-                await self._work.put_to_rest(replace(row, cancelled=True), records)
+                await self.work.put_to_rest(replace(row, cancelled=True), records)
         self._tell(row.id, len(records))
 
     async def follow(
@@ -386,7 +352,7 @@ class Runs:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._work.webhooks.aclose()
+        await self.work.webhooks.aclose()
 
     # --- at work ---
 
@@ -395,7 +361,7 @@ class Runs:
         return self._acts.setdefault(row.id, anyio.Lock())
 
     def _check_room(self) -> None:
-        if len(self._live) >= self._most:
+        if len(self._live) >= self.admission.line:
             message = f"{len(self._live)} runs are at work or wait for that: try again later"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=10)
 
@@ -419,9 +385,9 @@ class Runs:
             live.status = "running"
             with suppress(StorageError):  # what broke off there is found so by whoever looks
                 emit = partial(self._happens, row, live)
-                live.refused = await self._work.do(live.conversation, act, emit)
+                live.refused = await self.work.do(live.conversation, act, emit)
                 if live.refused or rests(live.records):
-                    await self._work.put_to_rest(row, live.records, live.refused)
+                    await self.work.put_to_rest(row, live.records, live.refused)
 
     def _rest(self, row: RunRow, live: _Live) -> None:
         del self._live[row.id]
@@ -450,7 +416,7 @@ class Runs:
             posted = await in_thread(self.rows.post, row.id, act)
         finally:
             if not posted:
-                conversation.close()
+                await shut(conversation)
         if not posted:
             raise conflict("the run is at work")
         live = self._begin(replace(row, act=act, cancelled=False), conversation)
@@ -488,7 +454,7 @@ class Runs:
 
     async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         try:
-            return await self._work.open(row, records)
+            return await self.work.open(row, records)
         except TranscriptError as error:
             raise conflict(str(error)) from error
         except MlxToolsError as error:
@@ -501,19 +467,18 @@ class Runs:
         try:
             yield conversation
         finally:
-            conversation.close()
-            await conversation.registry.aclose()
+            await shut(conversation)
 
     # --- what is kept ---
 
     async def _records(self, row: RunRow) -> Sequence[Record]:
         """The records of a run that is not at work here; one that broke off is brought to rest."""
-        records = await self._work.read(row)
+        records = await self.work.read(row)
         if self._is_at_rest(row, records):
             return records
         async with self._settling:
             now = await in_thread(self.rows.named, row.id)
-            records = await self._work.read(row)
+            records = await self.work.read(row)
             if row.id in self._live or now is None or self._is_at_rest(now, records):
                 return records
             with suppress(ApiError):  # another process is at it, or its model is not served
@@ -531,7 +496,7 @@ class Runs:
         process is at it."""
         if not was_asked(records):
             with suppress(TranscriptError), self.sessions.held(row.id):
-                await self._work.put_to_rest(row, records)
+                await self.work.put_to_rest(row, records)
             return records
         async with self._opened(row, records) as conversation:
             conversation.cancelled = cancelled
@@ -541,7 +506,7 @@ class Runs:
             await conversation.settle()
             records = [*conversation.files.transcript]
             if row.act is not None:
-                await self._work.put_to_rest(row, records)
+                await self.work.put_to_rest(row, records)
         return records
 
     def _status(self, row: RunRow, records: Sequence[Record]) -> str:
@@ -560,6 +525,12 @@ class Runs:
         with suppress(TranscriptError):
             return self.sessions.remove(run)
         return False
+
+
+async def shut(conversation: Conversation) -> None:
+    """Close a session that is not gone on with, and what its tools keep open."""
+    conversation.close()
+    await conversation.registry.aclose()
 
 
 def is_taken(new: Sequence[Record]) -> bool:

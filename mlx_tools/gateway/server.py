@@ -56,6 +56,7 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
+from mlx_tools.gateway.run_work import RunWork
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
@@ -359,17 +360,14 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     own = options.configuration.settings.gateway
     models = ServedModels(options, note)
     meters = Meters()
-    store = session_store(options.configuration)
-    make = Runs if store.dsn is None else partial(QueuedRuns, queue=RunQueue(store))
-    runs = make(
-        options.configuration,
-        models,
-        Admission(own.concurrency, own.concurrency + WAITING, time.monotonic),
-        own.concurrency + WAITING,
-        note,
-        webhooks=Webhooks.of(options.configuration),
-        meters=meters,
-    )
+    store, webhooks = session_store(options.configuration), Webhooks.of(options.configuration)
+    queue = None if store.dsn is None else RunQueue(store)
+    taken_up = None if queue is None else queue.add
+    work = RunWork(options.configuration, models, note, webhooks, queue=taken_up)
+    places = Admission(own.concurrency, own.concurrency + WAITING, time.monotonic)
+    runs = Runs(work, places, meters)
+    if queue is not None:
+        runs = QueuedRuns(work, places, meters, queue)
     person = Person(store.secret, time.time)
     gateway = Gateway(
         models,

@@ -44,8 +44,9 @@ class Webhooks:
 
     @classmethod
     def of(cls, configuration: Configuration) -> Webhooks:
-        """Those that the settings allow."""
-        own = configuration.settings.gateway.webhooks
+        """Those that the settings allow: none where nothing leaves this machine."""
+        settings = configuration.settings
+        own = {} if settings.policy.local_only else settings.gateway.webhooks
         return cls({origin: signing_key(secret) for origin, secret in own.items()})
 
     def check(self, url: str | None) -> None:
@@ -57,7 +58,10 @@ class Webhooks:
         except UrlRefused as error:
             raise invalid("webhook", str(error)) from None
         if self._key_for(target) is None:
-            problem = "the user's settings do not allow this address (gateway.webhooks)"
+            problem = (
+                "the user's settings do not allow this address (gateway.webhooks names none like "
+                "it, or policy.local_only holds)"
+            )
             raise invalid("webhook", problem)
 
     def _key_for(self, target: Target) -> bytes | None:

@@ -212,16 +212,18 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         models: Any = OneModel(speaker)
         meters, store = Meters(), session_store(loaded)
         queue = None if store.dsn is None else RunQueue(store)
-        making = {"make_registry": lambda header: tools.registry()}
-        runs = (Runs if queue is None else partial(QueuedRuns, queue=queue))(
+        work = RunWork(
             loaded,
             models,
-            Admission(2, 10, lambda: 0.0),
-            most,
             [].append,
-            meters=meters,
-            **making,
+            Webhooks.of(loaded),
+            lambda header: tools.registry(),
+            queue=queue and queue.add,
         )
+        places = Admission(2, most, lambda: 0.0)
+        runs = Runs(work, places, meters)
+        if queue is not None:
+            runs = QueuedRuns(work, places, meters, queue)
         person = Person(runs.sessions.secret, lambda: 1_700_000_000.0)
         page = Page(runs, models, person, partial(keep_session, loaded))
         gateway = Gateway(models, Admission(4, 8, lambda: 0.0), meters=meters, runs=runs, page=page)
@@ -236,7 +238,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         def worker() -> RunWorker:
             """What does runs that are left to a queue."""
             assert queue is not None
-            work = RunWork(loaded, models, [].append, Webhooks(), queue=queue.add, **making)
             return RunWorker(work, queue, 2, ("scripted", "default"), nothing, [].append)
 
         shared = {

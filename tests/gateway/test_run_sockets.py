@@ -180,7 +180,7 @@ async def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(
     begin: Any, hooked: Any
 ) -> None:
     one = deciding(begin, KEEP, answer("done"))
-    one.runs._work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_700_000_000.5)
+    one.runs.work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_700_000_000.5)
     made = await ask(one, webhook=f"{hooked.origin}/here?x=1")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
     said = {"call_id": "c1", "digest": made["pending"][0]["digest"], "decision": "approve"}
@@ -207,7 +207,7 @@ async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
     begin: Any, hooked: Any
 ) -> None:
     one = begin(answer("a"), answer("b"))
-    one.runs._work.webhooks = Webhooks({hooked.origin: SECRET})
+    one.runs.work.webhooks = Webhooks({hooked.origin: SECRET})
     body, other = {"question": "secret"}, {"authorization": "Bearer two"}
     theirs = (await one.client.post("/v1/runs", json=body, headers=other)).json()["id"]
     await one.runs._live[theirs].rested.wait()
@@ -222,7 +222,7 @@ async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke
     begin: Any, hooked: Any, tmp_path: Path
 ) -> None:
     one = deciding(begin, KEEP)
-    one.runs._work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
+    one.runs.work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
     hooked.statuses.append(500)
     waits = await ask(one, webhook=f"{hooked.origin}/")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
@@ -233,7 +233,7 @@ async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke
     shutil.copytree(tmp_path / "state", tmp_path / "killed")
     await one.runs.aclose()
     two = begin(state="killed")
-    two.runs._work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 2_000.0)
+    two.runs.work.webhooks = Webhooks({hooked.origin: SECRET}, lambda: 2_000.0)
     await two.runs.open()
     for _ in range(2):
         await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
@@ -266,3 +266,15 @@ def test_no_other_address_is_told_anything(url: str) -> None:
         hooks.check(url)
     with pytest.raises(ApiError):
         Webhooks().check("http://127.0.0.1:9000/")
+
+
+@pytest.mark.parametrize(("local", "status"), [(False, 201), (True, 400)])
+async def test_where_nothing_leaves_this_machine_nobody_is_told(
+    begin: Any, local: bool, status: int
+) -> None:
+    secret = f"whsec_{base64.b64encode(SECRET).decode()}"
+    file = f'[gateway.webhooks]\n"http://127.0.0.1:9000" = "{secret}"\n'
+    one = begin(KEEP, file=file, policy__local_only=local)
+    body = {"question": "x", "webhook": "http://127.0.0.1:9000/"}
+    assert (await one.client.post("/v1/runs", json=body)).status_code == status
+    await one.runs.aclose()

@@ -314,7 +314,10 @@ class Page:
     # --- what there is ---
 
     async def _tools(self, request: Request) -> Response:
-        registry, policy = self._runs.tools()
+        registry, policy = (
+            self._runs.work.make_registry(None),
+            self._runs.work.configuration.policy(),
+        )
         try:
             rows = await anyio.to_thread.run_sync(tool_rows, registry, policy)
         finally:

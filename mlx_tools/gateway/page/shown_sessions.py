@@ -132,7 +132,7 @@ class Sessions:
         return self._acts.setdefault(session, anyio.Lock())
 
     async def _kept(self, session: str) -> KeptSession:
-        store, configuration = self._runs.sessions, self._runs.configuration
+        store, configuration = self._runs.sessions, self._runs.work.configuration
         records = await in_thread(store.records, session)
         header = header_of(session, records, store.secret)
         own = configuration.settings.policy
