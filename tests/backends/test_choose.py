@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,7 +26,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.backends.choose import meant_by
 from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
-from mlx_tools.backends.models.listing import folder_identity, known_model
+from mlx_tools.backends.models.listing import known_model
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_USAGE,
@@ -321,20 +320,6 @@ def test_the_embedded_model_in_a_stock_server_is_known_by_any_of_its_names(
         assert server.bodies == []
     assert sent(chosen) is None  # a name would make the server load it once more
     check_known(chosen, embedded, tmp_path)
-
-
-@pytest.mark.parametrize("named", [None, DEFAULT_MODEL, FOLDER])
-def test_a_copy_of_the_embedded_model_under_another_path_is_known_by_its_files(
-    embedded: Path, tmp_path: Path, named: str | None
-) -> None:
-    copy = tmp_path / "copies" / FOLDER
-    shutil.copytree(embedded, copy, ignore=shutil.ignore_patterns("manifest*"))
-    with mlx_server(str(copy)) as server:
-        chosen = choose(url=server.url, model=named)
-    assert sent(chosen) is None
-    check_known(chosen, copy, tmp_path)
-    (copy / "model.safetensors").write_bytes(b"\x01" * 9000)  # trained further
-    assert str(folder_identity(copy)).startswith("sha256:")
 
 
 @pytest.mark.parametrize("model", [None, DEFAULT_MODEL])

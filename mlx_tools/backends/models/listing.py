@@ -167,9 +167,6 @@ def folder_identity(folder: Path) -> str | None:
     for model in EMBEDDED.values():
         if manifest is not None and manifest["source"] == model.gguf_sha256:
             return model.name
-        for precision in get_args(Precision):
-            if _is_copy(folder, model_folder(model, precision)):
-                return model.name
     cache = folder.parent.parent.name
     if folder.parent.name == "snapshots" and cache.startswith("models--"):
         name = "/".join(cache.split("--")[1:])
@@ -179,20 +176,6 @@ def folder_identity(folder: Path) -> str | None:
         return _sampled(path for pattern in _READ for path in folder.glob(pattern))
     except OSError:
         return None
-
-
-def _is_copy(folder: Path, pulled: Path) -> bool:
-    """Whether ``folder`` holds the pulled model's files, by name and by what is in them."""
-    manifest = read_manifest(pulled)
-    if manifest is None:
-        return False
-    sizes = {name: size for name, (size, _) in manifest["files"].items()}
-    try:
-        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
-            return False
-        return _sampled(folder / name for name in sizes) == _sampled(pulled / n for n in sizes)
-    except OSError:
-        return False
 
 
 def _sampled(paths: Iterable[Path]) -> str:
