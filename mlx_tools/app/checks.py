@@ -7,9 +7,9 @@ that works and could be better, ``fail`` one that stops a run, ``skip`` one that
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, cast
 
 from msgspec import Struct
 
@@ -42,23 +42,6 @@ from mlx_tools.prompt import ChatFormat
 from mlx_tools.store import SessionStore, words_digest
 
 Status = Literal["ok", "warn", "fail", "skip"]
-
-Finding = tuple[Status, str, str]
-"""Status, detail and hint of a check."""
-
-T = TypeVar("T")
-
-_STOP: Final = {
-    "yes": "honoured in this try; it is not relied upon",
-    "edits": "edits the text and may run on; it is not relied upon",
-    "no": "ignored; it is not relied upon",
-    None: "the model wrote too little to tell",
-}
-_LOGPROBS: Final = {True: "the likeliest tokens can be asked for", False: "not offered"}
-_CACHE: Final = {
-    True: "usage says how much of a prompt was cached",
-    False: "not reported: cached tokens are shown as unknown",
-}
 
 TOKENS_ASKED: Final = 8
 """The control tokens that are tried at most: each takes a request."""
@@ -103,52 +86,42 @@ async def check_all(
         return [*await check_local(backend), *model, *told, check_store(sessions)]
     if backend.kind == "native":
         return [await check_vendor(backend), check_model(chosen), check_store(sessions)]
-    client: CompletionsBackend | None
-    if isinstance(backend, UpstreamPool):
-        checks, client = await check_upstreams(backend)
-    else:
-        server, client = await check_server(backend)
-        checks = [server]
+    checks, client = await check_server(backend)
     checks += model
     if client is not None:
         checks.append(await check_completion(client))
-        checks.append(await check_control_tokens(client, control_tokens))
-        checks += await check_abilities(client)
+        checks += await check_abilities(client, control_tokens)
     health = chosen.health if client is None else await client.health()
     web = check_origins(health, own=backend.kind == "server")
     return [*checks, *told, web, check_openblas(), check_store(sessions)]
 
 
 async def check_server(
-    backend: CompletionsBackend | ServerBackend,
-) -> tuple[Check, CompletionsBackend | None]:
-    """Return whether the server answers; and its client, None where it does not."""
+    backend: CompletionsBackend | ServerBackend | UpstreamPool,
+) -> tuple[list[Check], CompletionsBackend | None]:
+    """Return whether the server answers, or each of a pool; and the client of the one that is asked
+    first, None where it does not."""
+    if isinstance(backend, UpstreamPool):
+        checks = []
+        for one in backend.upstreams:
+            ((check,), _) = await check_server(one.backend)
+            checks.append(check if check.status == "ok" else replace(check, status="warn"))
+        for one in backend.others:
+            detail = f"{one.address} answers, and serves other models than {backend.model}"
+            checks.append(Check("server", "warn", detail, "it is asked for those alone"))
+        return checks, backend.current
     try:
         client = await backend.connected() if backend.kind == "server" else backend
+        health = await client.health()
+        if dead := health.as_error(str(client.address)):
+            raise dead
     except MlxToolsError as error:
-        return failed_check("server", error), None
-    health = await client.health()
-    dead = health.as_error(str(client.address))
-    if dead is not None:
-        return failed_check("server", dead), None
+        return [failed_check("server", error)], None
     if health.status in ("unreachable", "loading"):
         hint = health.hint or "wait until it is ready"
-        return Check("server", "fail", health.detail, hint), None
+        return [Check("server", "fail", health.detail, hint)], None
     whose = ", a gateway of mlx-tools," if health.is_gateway else ""
-    return Check("server", "ok", f"{client.address}{whose} answers ({health.detail})"), client
-
-
-async def check_upstreams(pool: UpstreamPool) -> tuple[list[Check], CompletionsBackend]:
-    """Return of each server of a pool whether it answers, and serves the model; and the client of
-    the one that is asked first."""
-    checks = []
-    for one in pool.upstreams:
-        check, _ = await check_server(one.backend)
-        checks.append(check if check.status == "ok" else replace(check, status="warn"))
-    for one in pool.others:
-        detail = f"{one.address} answers, and serves other models than {pool.model}"
-        checks.append(Check("server", "warn", detail, "it is asked for those alone"))
-    return checks, pool.current
+    return [Check("server", "ok", f"{client.address}{whose} answers ({health.detail})")], client
 
 
 async def check_vendor(backend: VendorBackend) -> Check:
@@ -160,24 +133,18 @@ async def check_vendor(backend: VendorBackend) -> Check:
     return Check("server", "fail", health.detail, "check the address, the key and the network")
 
 
-def check_tried(tried: NativeVerdict | None) -> Check:
-    """Return whether the server's own function calling works with its model."""
-    if tried is None:
-        return Check("native calls", "skip", "not tried: see the route")
-    status: Status = "ok" if tried.passed else "warn"
-    return Check("native calls", status, f"{tried.reason} (tried {tried.measured_at})")
-
-
 async def check_local(backend: LocalBackend) -> list[Check]:
     """Return whether a model in this process loads and completes text, and what it can do."""
     try:
         await backend.start()
     except MlxToolsError as error:
         return [failed_check("loading", error)]
-    found = [Check("loading", "ok", f"{backend.model.name} is loaded into this process")]
-    found.append(await check_completion(backend))
-    found += [Check("OpenBLAS", "warn", line) for line in backend.notes]
-    return [*found, Check("grammar", "ok", "offered, by llguidance")]
+    return [
+        Check("loading", "ok", f"{backend.model.name} is loaded into this process"),
+        await check_completion(backend),
+        *(Check("OpenBLAS", "warn", line) for line in backend.notes),
+        Check("grammar", "ok", "offered, by llguidance"),
+    ]
 
 
 async def check_completion(client: Backend) -> Check:
@@ -190,6 +157,72 @@ async def check_completion(client: Backend) -> Check:
     except MlxToolsError as error:
         return failed_check("completion", error)
     return Check("completion", "ok", "one token came, streamed")
+
+
+_STOP: Final = {
+    "yes": "honoured in this try; it is not relied upon",
+    "edits": "edits the text and may run on; it is not relied upon",
+    "no": "ignored; it is not relied upon",
+}
+_CACHE: Final = {
+    True: "usage says how much of a prompt was cached",
+    False: "not reported: cached tokens are shown as unknown",
+}
+
+
+async def check_abilities(client: CompletionsBackend, tokens: Sequence[str]) -> list[Check]:
+    """Whether the server's tokenizer reads the chat format's control tokens as such; ``logprobs``,
+    ``stop``, cache reporting and grammars: what the server can do, unjudged."""
+    asked = list(dict.fromkeys(filter(None, tokens)))[:TOKENS_ASKED]
+
+    async def control_tokens() -> Check:
+        found = await single_tokens(client, asked) if asked else {}
+        if not found:
+            why = "the server does not count prompt tokens" if asked else "the chat format has none"
+            return Check("control tokens", "skip", why)
+        if wrong := [token for token, single in found.items() if not single]:
+            hint = "the chat format is another model's: name the right one with --chat-format"
+            return Check(
+                "control tokens", "warn", f"no tokens of this model: {', '.join(wrong)}", hint
+            )
+        return Check(
+            "control tokens", "ok", f"{len(found)} tried, each is one token of the model's"
+        )
+
+    async def logprobs() -> Check:
+        offered = await has_logprobs(client)
+        said = "the likeliest tokens can be asked for" if offered else "not offered"
+        return Check("logprobs", "ok", said)
+
+    async def stop() -> Check:
+        how = await honours_stop(client)
+        if how is None:
+            return Check("stop", "skip", "the model wrote too little to tell")
+        return Check("stop", "ok", _STOP[how])
+
+    async def cache_reporting() -> Check:
+        return Check("cache reporting", "ok", _CACHE[await reports_cache(client)])
+
+    async def grammar() -> Check:
+        how = await obeys_grammar(client)
+        return Check("grammar", "ok", f"offered, by {how}" if how else "not offered")
+
+    checks = []
+    for probe in (control_tokens, logprobs, stop, cache_reporting, grammar):
+        try:
+            checks.append(await probe())
+        except MlxToolsError as error:
+            name = probe.__name__.replace("_", " ")
+            checks.append(Check(name, "skip", f"cannot be told: {error.message}"))
+    return checks
+
+
+def check_tried(tried: NativeVerdict | None) -> Check:
+    """Return whether the server's own function calling works with its model."""
+    if tried is None:
+        return Check("native calls", "skip", "not tried: see the route")
+    status: Status = "ok" if tried.passed else "warn"
+    return Check("native calls", status, f"{tried.reason} (tried {tried.measured_at})")
 
 
 def check_model(chosen: Chosen, *, named: bool = False) -> Check:
@@ -258,29 +291,6 @@ def written_tokens(chat_format: ChatFormat) -> list[str]:
     return sorted(own, key=text.index)
 
 
-async def check_control_tokens(client: CompletionsBackend, tokens: Sequence[str]) -> Check:
-    """Return whether the server's tokenizer reads the chat format's control tokens as such."""
-    asked = list(dict.fromkeys(token for token in tokens if token))[:TOKENS_ASKED]
-    if not asked:
-        return Check("control tokens", "skip", "the chat format has none")
-    return await _asked("control tokens", single_tokens(client, asked), _control_tokens)
-
-
-async def check_abilities(client: CompletionsBackend) -> list[Check]:
-    """``logprobs``, ``stop``, cache reporting, grammars: what the server can do, unjudged."""
-    asked: list[tuple[str, Callable[..., Awaitable[Any]], Callable[[Any], Finding]]] = [
-        ("logprobs", has_logprobs, lambda yes: ("ok", _LOGPROBS[yes], "")),
-        ("stop", honours_stop, lambda how: ("ok" if how else "skip", _STOP[how], "")),
-        ("cache reporting", reports_cache, lambda yes: ("ok", _CACHE[yes], "")),
-        (
-            "grammar",
-            obeys_grammar,
-            lambda how: ("ok", f"offered, by {how}" if how else "not offered", ""),
-        ),
-    ]
-    return [await _asked(name, probe(client), say) for name, probe, say in asked]
-
-
 def check_native_tools(chat_format: ChatFormat) -> Check:
     """Return whether the style ``native`` is to be had: the model's own template tells of tools."""
     tools = chat_format.tools
@@ -321,20 +331,3 @@ def check_store(sessions: SessionStore) -> Check:
     except MlxToolsError as error:
         return failed_check("transcripts", error)
     return Check("transcripts", "ok", f"{sessions.place} can be written to")
-
-
-async def _asked(name: str, probe: Awaitable[T], say: Callable[[T], Finding]) -> Check:
-    try:
-        return Check(name, *say(await probe))
-    except MlxToolsError as error:
-        return Check(name, "skip", f"cannot be told: {error.message}")
-
-
-def _control_tokens(found: Mapping[str, bool] | None) -> Finding:
-    if found is None:
-        return "skip", "the server does not count prompt tokens", ""
-    wrong = [token for token, single in found.items() if not single]
-    if not wrong:
-        return "ok", f"{len(found)} tried, each is one token of the model's", ""
-    hint = "the chat format is another model's: name the right one with --chat-format"
-    return "warn", f"no tokens of this model: {', '.join(wrong)}", hint

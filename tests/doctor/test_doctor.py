@@ -135,7 +135,7 @@ def test_a_server_that_is_not_well_fails_and_the_rest_is_still_checked(
 def test_an_own_server_that_cannot_start_fails_with_a_hint(tmp_path: Path) -> None:
     chosen = Chosen(backend=ServerBackend(tmp_path / "nothing"), how="started")
     assert isinstance(chosen.backend, ServerBackend)
-    check, client = asyncio.run(checks.check_server(chosen.backend))
+    (check,), client = asyncio.run(checks.check_server(chosen.backend))
     assert check.status == "fail"
     assert check.hint
     assert client is None
