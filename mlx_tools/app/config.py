@@ -500,13 +500,10 @@ def _read_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def _close_variable(name: str) -> str | None:
-    said = name.removeprefix("MLX_TOOLS_").lower()
-    section = next((one for one in _sections() if said.startswith(f"{one}_")), None)
-    if section is not None:
-        key = f"{section}.{said[len(section) + 1 :]}"
-        meant = [key, *_alike(key)]  # a fixed name stands instead of the one a user would derive
-        if found := next((table()[one].env for one in meant if one in table()), None):
-            return found
+    """The variable that a name which is none may mean: also as one would derive it from a key."""
+    said = name.removeprefix("MLX_TOOLS_").lower().replace("_", ".", 1)
+    if found := next((key for key in (said, *_alike(said)) if key in table()), None):
+        return table()[found].env
     close = difflib.get_close_matches(name, [*_by_env(), *OTHER_VARIABLES], n=1, cutoff=0.8)
     return close[0] if close else None
 
@@ -573,19 +570,20 @@ def _bare(key: str) -> str:
 
 
 def _alike(key: str) -> list[str]:
-    """The settings and sections that a name which is none may mean, the likeliest first."""
-    tail = key.rpartition(".")[2]
-    same = [k for k in table() if k.rpartition(".")[2] == tail]  # the wrong section
-    near = sorted(same, key=lambda k: -difflib.SequenceMatcher(None, k, key).ratio())
-    close = near[:1]  # of two as near, the one that stands first
-    flag = f"--{tail.replace('_', '-')}"  # named as its option is
-    close += [k for k, row in table().items() if row.setting.flag == flag]
-    if "." not in key:  # the section was left out
-        ends = {k.rpartition(".")[2]: k for k in table()}
-        close += [ends[one] for one in difflib.get_close_matches(key, ends, n=1, cutoff=0.7)]
-    names = {_bare(k): k for k in (*table(), *_sections())}
-    alike = difflib.get_close_matches(_bare(key), names, n=1, cutoff=0.7)
-    return close + [names[one] for one in alike]
+    """The settings and sections that a name which is none may mean, the likeliest first: in another
+    section or none, named as its option is, or misspelt."""
+    section, _, tail = key.rpartition(".")
+    flag = f"--{tail.replace('_', '-')}"
+    same = [
+        known
+        for known, row in table().items()
+        if known.rpartition(".")[2] == tail or row.setting.flag == flag
+    ]
+    same.sort(key=lambda known: -difflib.SequenceMatcher(None, known, key).ratio())
+    names = {_bare(known): known for known in (*table(), *_sections())}
+    names |= {} if section else {_bare(known.rpartition(".")[2]): known for known in table()}
+    close = difflib.get_close_matches(_bare(key), names, n=1, cutoff=0.7)
+    return same + [names[one] for one in close]
 
 
 def _unknown_key(key: str, value: Any) -> str:
