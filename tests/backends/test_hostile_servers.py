@@ -6,9 +6,11 @@ import asyncio
 import gzip
 import inspect
 import itertools
+import json
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
+from typing import Any
 
 import httpx
 import pytest
@@ -94,27 +96,37 @@ RUBBISH = (
 )
 
 
-@pytest.mark.parametrize("data", RUBBISH)
-def test_rubbish_is_broken_and_never_text(data: bytes) -> None:
-    assert isinstance(raised_by(sends(data)), BackendBroken)
+NO_HTTP = (b"", b"HTTP/1.0 200", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.0 200 OK\r\nContent-Le")
+ZIPPED = SSE[:-2] + b"Content-Encoding: gzip\r\n\r\n"
+NO_STREAMS = (
+    *(sends(data) for data in RUBBISH),
+    *(sends(data, head=b"") for data in NO_HTTP),
+    sends(gzip.compress(PIECE * 9), head=ZIPPED),
+    answers(200, b"<!doctype html><title>Hi</title>", "text/html; charset=utf-8"),
+)
 
 
-def test_an_error_within_the_stream_is_told() -> None:
-    for value in ("out of memory", {"message": "out of memory"}, {"error": "out of memory"}):
-
-        def complete(request: Connection, value: object = value) -> None:
-            request.send(SSE)
-            request.text("Hi")
-            request.event({"error": value})
-
-        error = raised_by(complete)
-        assert isinstance(error, BackendRefused)
-        assert "out of memory" in error.message
+@pytest.mark.parametrize("complete", NO_STREAMS)
+def test_what_is_no_stream_of_a_completion_is_broken_and_never_text(complete: Complete) -> None:
+    assert isinstance(raised_by(complete), BackendBroken)
 
 
-@pytest.mark.parametrize("reason", ["error", "abort", "content_filter"])
-def test_a_server_that_gives_up_has_refused(reason: str) -> None:
-    assert isinstance(raised_by(says("Hi", finish=reason)), BackendRefused)
+ERRORS: tuple[Any, ...] = ("no room", {"message": "no room"}, {"error": "no room"})
+
+
+@pytest.mark.parametrize(
+    ("complete", "words"),
+    [
+        *(
+            (sends(PIECE + b'data: {"error":%s}\n\n' % json.dumps(e).encode()), "no room")
+            for e in ERRORS
+        ),
+        *((says("Hi", finish=reason), reason) for reason in ("error", "abort", "content_filter")),
+    ],
+)
+def test_a_server_that_gives_up_in_the_stream_has_refused(complete: Complete, words: str) -> None:
+    error = raised_by(complete)
+    assert isinstance(error, BackendRefused) and words in error.message
 
 
 @pytest.mark.parametrize(
@@ -141,34 +153,6 @@ def test_an_error_of_the_servers_is_told_in_one_clean_line(
     assert error.message.isprintable()
 
 
-def test_an_error_page_without_end_is_not_read_to_its_end() -> None:
-    def complete(request: Connection) -> None:
-        request.send(b"HTTP/1.0 500 X\r\nContent-Type: text/html\r\n\r\n")
-        while not request.wait(0):
-            request.send(b"<b>oh no</b> " * 1000)
-
-    assert isinstance(raised_by(complete), BackendRefused)
-
-
-def test_a_web_page_is_no_completion() -> None:
-    page = answers(200, b"<!doctype html><title>Hi</title>", "text/html; charset=utf-8")
-    error = raised_by(page)
-    assert isinstance(error, BackendBroken)
-    assert "web page" in error.message
-
-
-def test_a_compressed_stream_is_not_unpacked() -> None:
-    head = SSE[:-2] + b"Content-Encoding: gzip\r\n\r\n"
-    assert isinstance(raised_by(sends(gzip.compress(PIECE * 9), head=head)), BackendBroken)
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"HTTP/1.0 200", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.0 200 OK\r\nContent-Le"]
-)
-def test_a_peer_that_does_not_speak_http_is_broken(data: bytes) -> None:
-    assert isinstance(raised_by(sends(data, head=b"")), BackendBroken)
-
-
 def test_nobody_at_the_address_is_unreachable_and_says_what_to_do() -> None:
     with serving(says("Hi")) as server:
         url = server.url
@@ -189,62 +173,40 @@ def test_a_proxy_that_cannot_be_is_the_callers_fault_whatever_is_asked(
             asyncio.run(asking())
 
 
-def test_silence_ends_by_the_idle_limit() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        request.text("Hi")
-        request.until_gone()
-
-    error = raised_by(complete, idle_timeout=0.2)
-    assert isinstance(error, BackendTimeout)
-    assert "silent" in error.message
-
-
-def test_keepalives_break_the_silence_and_do_not_extend_the_whole() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        while not request.wait(0.02):
-            request.send(b": keepalive 1/2\n\n")
-
-    error = raised_by(complete, idle_timeout=1.0, timeout=1.8)
-    assert isinstance(error, BackendTimeout)
-    assert "1.8 s" in error.message
-
-
-def test_a_flood_does_not_starve_the_deadline() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        while not request.wait(0):
-            request.send(b": keepalive\n\n" * 5000)
-
-    assert isinstance(raised_by(complete, timeout=0.5), BackendTimeout)
-
-
-def test_a_line_without_end_is_broken_before_it_fills_the_memory() -> None:
-    sent = 0
+def endless(piece: bytes, begin: bytes = SSE, pause: float = 0.0) -> Complete:
+    """Sends a piece again and again."""
 
     def complete(request: Connection) -> None:
-        nonlocal sent
-        request.send(SSE + b"data: ")
-        while not request.wait(0):
-            request.send(b"x" * 65536)
-            sent += 65536
+        request.send(begin)
+        while not request.wait(pause):
+            request.send(piece)
 
-    error = raised_by(complete)
-    assert isinstance(error, BackendBroken)
-    assert "longer" in error.message
-    assert sent < 64 << 20
+    return complete
 
 
-def test_far_more_text_than_was_asked_for_is_broken() -> None:
-    def complete(request: Connection) -> None:
-        request.send(SSE)
-        while not request.wait(0):
-            request.text("x" * 5000)
+LIVES = b": keepalive 1/2\n\n"
+PAGE = b"HTTP/1.0 500 X\r\nContent-Type: text/html\r\n\r\n"
+LONG = PIECE.replace(b"Hi", b"x" * 5000)
 
-    error = raised_by(complete, max_tokens=4)
-    assert isinstance(error, BackendBroken)
-    assert "max_tokens" in (error.hint or "")
+
+@pytest.mark.parametrize(
+    ("complete", "options", "kind", "words"),
+    [
+        (endless(b"", SSE + PIECE, 60), {"idle_timeout": 0.2}, BackendTimeout, "silent"),
+        # keep-alives break the silence, and do not extend the whole
+        (endless(LIVES, pause=0.02), {"idle_timeout": 1, "timeout": 1.8}, BackendTimeout, "1.8 s"),
+        (endless(LIVES * 5000), {"timeout": 0.5}, BackendTimeout, "0.5 s"),
+        (endless(b"x" * 65536, SSE + b"data: "), {}, BackendBroken, "longer"),
+        (endless(LONG), {"max_tokens": 4}, BackendBroken, "far more text"),
+        (endless(b"<b>oh no</b> " * 1000, PAGE), {}, BackendRefused, "oh no"),
+    ],
+    ids=["silence", "keep-alives", "flood", "line", "text", "error page"],
+)
+def test_what_has_no_end_is_ended(
+    complete: Complete, options: dict[str, Any], kind: type[BackendError], words: str
+) -> None:
+    error = raised_by(complete, **options)
+    assert isinstance(error, kind) and words in error.message
 
 
 def test_silence_after_the_reason_ends_the_completion_without_an_error() -> None:

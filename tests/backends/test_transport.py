@@ -200,16 +200,29 @@ def test_what_failed_before_its_first_byte_is_sent_again(
     assert clock.slept == [0.1, 0.2, 0.4][:times]
 
 
+def breaks(request: Connection) -> None:
+    """Begins an answer."""
+    request.send(SSE)
+    request.text("Hi")
+
+
 @pytest.mark.parametrize(
-    ("failure", "kind"), [(FAILS, BackendRefused), (drops, BackendBroken)], ids=["500", "dropped"]
+    ("route", "health", "kind", "times"),
+    [
+        # three times more, and then the failure is told
+        *((FAILS, OK, BackendRefused, 4), (drops, OK, BackendBroken, 4)),
+        # what the server refuses, what came after a first byte, and what is dead: once
+        *((answers(n, {"error": "no"}), OK, BackendRefused, 1) for n in (400, 401, 404, 422, 429)),
+        *((breaks, OK, BackendBroken, 1), (drops, DEAD, BackendDead, 1)),
+    ],
 )
-def test_it_is_sent_three_times_more_and_then_the_failure_is_told(
-    failure: Route, kind: type[BackendError]
+def test_how_often_a_failure_is_sent_again(
+    route: Route, health: Route, kind: type[BackendError], times: int
 ) -> None:
-    with serving(failure, health=OK) as server:
+    with serving(route, health=health) as server:
         with pytest.raises(kind):
             ask(CompletionsBackend(server.url, retry=AT_ONCE))
-        assert len(server.bodies) == 4
+        assert len(server.bodies) == times
 
 
 def test_nothing_is_sent_again_for_which_no_time_is_left() -> None:
@@ -221,50 +234,32 @@ def test_nothing_is_sent_again_for_which_no_time_is_left() -> None:
     assert clock.slept == [0.1, 0.2]  # a third pause would have outlasted the request
 
 
-@pytest.mark.parametrize("status", [400, 401, 404, 422, 429])
-def test_what_the_server_refuses_is_not_sent_again(status: int) -> None:
-    with serving(answers(status, {"error": "no"}), health=OK) as server:
-        with pytest.raises(BackendRefused):
-            ask(CompletionsBackend(server.url, retry=AT_ONCE))
-        assert len(server.bodies) == 1
-
-
-def test_what_broke_off_after_its_first_byte_is_not_sent_again() -> None:
-    def breaks(request: Connection) -> None:
-        request.send(SSE)
-        request.text("Hi")
-
-    with serving(breaks, health=OK) as server:
-        with pytest.raises(BackendBroken):
-            ask(CompletionsBackend(server.url, retry=AT_ONCE))
-        assert len(server.bodies) == 1
-
-
-def test_a_dead_server_is_not_asked_again() -> None:
-    with serving(drops, health=DEAD) as server:
-        with pytest.raises(BackendDead):
-            ask(CompletionsBackend(server.url, retry=AT_ONCE))
-        assert len(server.bodies) == 1
-
-
 # --- likelihoods ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure", [FAILS, drops], ids=["500", "dropped"])
-def test_a_request_for_likelihoods_that_failed_says_nothing_of_the_next(failure: Route) -> None:
-    with serving(in_turn(*[failure] * 4, SCORED), health=OK) as server:
-        backend = CompletionsBackend(server.url, retry=AT_ONCE)
-        with pytest.raises(BackendError):
-            ask(backend, top_logprobs=2)
-        assert ask(backend, top_logprobs=2)[1].scores
+TOO_LONG = answers(400, {"error": "the prompt is too long"})
+EMPTY = answers(200, {"choices": [{"text": "", "finish_reason": "stop", "logprobs": None}]})
 
 
-def test_a_request_that_is_refused_with_and_without_likelihoods_says_nothing_either() -> None:
-    too_long = answers(400, {"error": "the prompt is too long"})
-    with serving(in_turn(*[too_long] * 3, SCORED), health=OK) as server:
+@pytest.mark.parametrize(
+    ("routes", "kind"),
+    [
+        *(([FAILS] * 4, BackendRefused), ([drops] * 4, BackendBroken)),
+        ([TOO_LONG] * 3, BackendRefused),  # with likelihoods and without
+        ([EMPTY], None),
+    ],
+    ids=["500", "dropped", "refused", "empty"],
+)
+def test_a_request_for_likelihoods_that_gave_none_of_itself_says_nothing_of_the_next(
+    routes: list[Route], kind: type[BackendError] | None
+) -> None:
+    with serving(in_turn(*routes, SCORED), health=OK) as server:
         backend = CompletionsBackend(server.url, retry=AT_ONCE)
-        with pytest.raises(BackendRefused, match="too long"):
-            ask(backend, top_logprobs=2)
+        if kind is None:
+            assert ask(backend, top_logprobs=2)[1].scores == ()
+        else:
+            with pytest.raises(kind):
+                ask(backend, top_logprobs=2)
         assert ask(backend, top_logprobs=2)[1].scores
 
 
@@ -278,14 +273,6 @@ def test_a_server_that_refuses_likelihoods_alone_is_asked_for_them_once() -> Non
         assert ask(backend, top_logprobs=2) == ("Hi", Chunk("Hi", "stop"))
         assert ask(backend, top_logprobs=2)[1].scores == ()
         assert len(server.bodies) == 3
-
-
-def test_an_empty_completion_says_nothing_of_likelihoods() -> None:
-    empty = answers(200, {"choices": [{"text": "", "finish_reason": "stop", "logprobs": None}]})
-    with serving(in_turn(empty, SCORED)) as server:
-        backend = CompletionsBackend(server.url)
-        assert ask(backend, top_logprobs=2)[1].scores == ()
-        assert ask(backend, top_logprobs=2)[1].scores
 
 
 # --- answers that come whole, and streams of all kinds ------------------------------------------
