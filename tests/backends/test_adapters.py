@@ -175,39 +175,35 @@ def test_what_is_a_backend_stays_one_and_what_is_neither_is_refused() -> None:
         as_backend(3)  # type: ignore[arg-type]
 
 
-def test_what_the_function_raises_is_translated_and_our_own_errors_pass() -> None:
-    async def broken(prompt: str) -> str:
-        raise ValueError("no")
+def gives(what: Any) -> Any:
+    """A function that raises what can be raised, and returns anything else in 30 s or at once."""
 
-    async def refusing(prompt: str) -> str:
-        raise BackendRefused("no")
+    async def function(prompt: str) -> Any:
+        if isinstance(what, Exception):
+            raise what
+        await asyncio.sleep(30 if what == "late" else 0)
+        return what
 
-    with pytest.raises(BackendBroken, match="ValueError: no"):
-        ask(FunctionBackend(broken))
-    with pytest.raises(BackendRefused):
-        ask(FunctionBackend(refusing))
-
-
-@pytest.mark.parametrize("value", [None, b"bytes", 3])
-def test_what_is_no_text_is_broken(value: object) -> None:
-    async def odd(prompt: str) -> str:
-        return value  # type: ignore[return-value]
-
-    with pytest.raises(BackendBroken, match=type(value).__name__):
-        ask(FunctionBackend(odd))
+    return function
 
 
-def test_the_total_time_holds() -> None:
-    async def slow(prompt: str) -> str:
-        await asyncio.sleep(30)
-        return ""
-
-    with pytest.raises(BackendTimeout):
-        ask(FunctionBackend(slow), timeout=0.1)
+GRAMMAR = GrammarText('root ::= "a"', 'start: "a"')
 
 
-def test_a_request_that_cannot_be_completed_does_not_reach_the_function() -> None:
-    with pytest.raises(UsageError, match="the prompt is empty"):
-        ask(FunctionBackend(echo), "")
-    with pytest.raises(UsageError, match="no grammar"):
-        ask(FunctionBackend(echo), "Hi", grammar=GrammarText('root ::= "a"', 'start: "a"'))
+@pytest.mark.parametrize(
+    ("what", "options", "kind", "said"),
+    [
+        (ValueError("no"), {}, BackendBroken, "ValueError: no"),
+        (BackendRefused("no"), {}, BackendRefused, "no"),
+        *((value, {}, BackendBroken, type(value).__name__) for value in (None, b"bytes", 3)),
+        ("late", {"timeout": 0.1}, BackendTimeout, "0.1 s"),
+        # these do not reach the function
+        ("late", {"prompt": ""}, UsageError, "the prompt is empty"),
+        ("late", {"grammar": GRAMMAR}, UsageError, "no grammar"),
+    ],
+)
+def test_what_goes_wrong_with_a_function_is_told(
+    what: Any, options: dict[str, Any], kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        ask(FunctionBackend(gives(what)), **options)

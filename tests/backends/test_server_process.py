@@ -17,7 +17,13 @@ import pytest
 
 from mlx_tools.backends import ServerBackend
 from mlx_tools.backends.server import new_log, server_environment
-from mlx_tools.errors import BackendBroken, BackendDead, BackendTimeout, BackendUnreachable
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendDead,
+    BackendError,
+    BackendTimeout,
+    BackendUnreachable,
+)
 from tests.backends.asking import ask, collect
 from tests.forked import forks
 
@@ -100,30 +106,26 @@ def test_a_server_that_ends_early_is_told_with_its_last_words(model: Path) -> No
     assert logs[0].stat().st_mode & 0o077 == 0
 
 
-def test_a_model_that_cannot_be_loaded_is_told(model: Path) -> None:
-    with backend(model, "refuse") as server, pytest.raises(BackendDead, match="cannot be served"):
+@pytest.mark.parametrize(
+    ("fault", "options", "kind", "words"),
+    [
+        ("refuse", {}, BackendDead, "cannot be served"),
+        ("silent", {"start_timeout": 0.5}, BackendTimeout, "not ready within 0.5 s"),
+        ("stranger", {"once": False}, BackendUnreachable, "another program answers"),
+        ("taken", {"once": False}, BackendUnreachable, "was taken by another program"),
+        ("die", {"once": False}, BackendDead, "has died"),  # started again once for a request
+    ],
+)
+def test_a_server_that_cannot_be_had_is_told(
+    model: Path, fault: str, options: dict[str, Any], kind: type[BackendError], words: str
+) -> None:
+    with backend(model, fault, **options) as server, pytest.raises(kind, match=words):
         ask(server)
-
-
-def test_a_server_that_is_never_ready_is_given_up_and_ended(model: Path) -> None:
-    with backend(model, "silent", start_timeout=0.5) as server, pytest.raises(BackendTimeout):
-        ask(server)
-    assert server.pid is None
 
 
 def test_a_port_that_was_taken_in_between_is_tried_again(model: Path) -> None:
     with backend(model, "taken") as server:
         assert ask(server)[0].startswith("pid")
-    with backend(model, "taken", once=False) as server, pytest.raises(BackendUnreachable):
-        ask(server)
-
-
-def test_a_stranger_that_answers_on_the_port_is_not_taken_for_ours(model: Path) -> None:
-    with (
-        backend(model, "stranger", once=False) as server,
-        pytest.raises(BackendUnreachable, match="another program"),
-    ):
-        ask(server)
 
 
 @pytest.mark.parametrize("fault", ["exit", "die"])
@@ -243,11 +245,6 @@ def test_without_mlx_lm_it_is_said_what_to_install(model: Path) -> None:
     )
     said, _ = forks().start(code=code).communicate()
     assert b"[mlx]'" in said
-
-
-def test_it_is_started_again_only_once_for_a_request(model: Path) -> None:
-    with backend(model, "die", once=False) as server, pytest.raises(BackendDead):
-        ask(server)
 
 
 def test_a_killed_server_is_started_again_for_all_who_wait(model: Path) -> None:

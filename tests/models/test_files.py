@@ -120,18 +120,16 @@ def test_the_vocabulary_is_not_decoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"a"', '{"a":1', '{"added_tokens": [}', '{"post_processor":]}', "{" * 5000],
+    ("file", "text"),
+    [
+        *(("tokenizer", t) for t in ("", "{", "[]", '{"a"', '{"a":1', "{" * 5000)),
+        *(("tokenizer", t) for t in ('{"added_tokens": [}', '{"post_processor":]}')),
+        *(("tokenizer_config", t) for t in ("", "{}}", "[1]", "[" * 100_000)),
+    ],
 )
-def test_a_broken_tokenizer_file_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ModelError, match=r"tokenizer\.json"):
-        read(tmp_path, tokenizer_json=text)
-
-
-@pytest.mark.parametrize("text", ["", "{}}", "[1]", "[" * 100_000])
-def test_a_broken_settings_file_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ModelError, match=r"tokenizer_config\.json"):
-        read(tmp_path, tokenizer_config_json=text)
+def test_a_broken_file_is_named(tmp_path: Path, file: str, text: str) -> None:
+    with pytest.raises(ModelError, match=rf"{file}\.json"):
+        read(tmp_path, **{f"{file}_json": text})
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
