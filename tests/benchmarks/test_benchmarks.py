@@ -64,16 +64,6 @@ def test_reading_measures_each_parser_and_says_what_it_found() -> None:
 
 
 @pytest.mark.slow
-def test_steps_hold_every_run_to_its_calls_and_its_answer() -> None:
-    ways = ("", ", durable", ", synced", ", streamed")
-    agents = [f"mlx-tools{way}" for way in ways]
-    found = results("steps.py", "--steps", "3", "--rounds", "1", "--agents", ";".join(agents))
-    assert {name: cell["outcome"] for name, cell in found["3"].items()} == dict.fromkeys(
-        agents, "3 calls"
-    )
-
-
-@pytest.mark.slow
 def test_replays_are_held_to_their_transcripts_and_stand_beside_a_run() -> None:
     options = ("--here", "--replays", "8", "--repeats", "1", "--rounds", "1")
     found = results("golden_replay.py", *options)
@@ -83,20 +73,6 @@ def test_replays_are_held_to_their_transcripts_and_stand_beside_a_run() -> None:
     for count, cells in found["step"].items():
         assert {"mlx-tools", "golden replay"} <= set(cells)
         assert {cell["outcome"] for cell in cells.values()} == {f"{count} calls"}
-
-
-@pytest.mark.slow
-def test_a_missing_competitor_is_left_out_or_where_all_are_needed_an_error() -> None:
-    options = [sys.executable, str(BENCHMARKS / "steps.py"), "--steps", "1", "--rounds", "1"]
-    options += ["--agents", "mlx-tools;LangChain JSON chat"]
-    if importlib.util.find_spec("langchain_classic"):
-        pytest.skip("LangChain is installed here")
-    there = subprocess.run(options, capture_output=True, text=True)
-    assert "left out: LangChain JSON chat" in there.stderr
-    assert list(json.loads(there.stdout)["1"]) == ["mlx-tools"]
-    needed = subprocess.run([*options, "--need", "all"], capture_output=True, text=True)
-    assert needed.returncode == 1
-    assert "cannot be measured: LangChain JSON chat" in needed.stderr
 
 
 def test_tool_retrieval_counts_the_questions_whose_tools_are_found(

@@ -161,3 +161,29 @@ def test_the_second_servers_switches_reach_the_server(
             return [body[differs] for body in server.bodies]
 
     assert asked(*switch) != asked()
+
+
+def result(number: int, strategy: str, *, correct: bool) -> dict[str, Any]:
+    of = {"category": "multiple", "strategy": strategy, "id": f"multiple_{number}"}
+    cost = {"seconds": 2.0, "requests": 3, "pieces": None if number == 1 else 10}
+    return of | cost | {"correct": correct, "valid": True}
+
+
+def test_shares_come_with_their_intervals_and_servers_are_told_apart() -> None:
+    found = {
+        "servers": {
+            "one": {"results": [result(n, "guided", correct=n < 3) for n in range(4)]},
+            "two": {"results": [result(n, "guided", correct=n == 3) for n in range(4)]},
+        }
+    }
+    lines = second_server.table(found).splitlines()
+    assert lines[2] == (
+        "| one | multiple | guided | 3 of 4 (30–95 %) | 4 of 4 (51–100 %) | 8.0 | 30 | 3.0 |"
+    )
+    assert lines[-1] == "guided: right only on one 3, only on two 1 (p 0.62)"
+
+
+def test_a_server_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        second_server.main(["--servers", "mlx,other"])
+    assert "no such server: other" in capsys.readouterr().err
