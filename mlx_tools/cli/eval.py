@@ -130,14 +130,6 @@ def tasks(
         str | None, option("--category A,B", "Only tasks of these categories.")
     ] = None,
     only: Annotated[str | None, option("--only A,B", "Only the tasks of these ids.")] = None,
-    tasks_file: Annotated[
-        Path,
-        option(
-            "--tasks FILE",
-            "Take the tasks from FILE; docs/evaluation.md says what stands in it.",
-            show_default="those that come along",
-        ),
-    ] = FILE,
     transcripts: Annotated[
         Path | None, option("--transcripts DIR", "Keep the transcript of each run in DIR.")
     ] = None,
@@ -148,9 +140,9 @@ def tasks(
     options_given: options.Options,
 ) -> None:
     """Whole runs with real tools, judged by their outcome."""
-    known = load_tasks(tasks_file).only(options.names(category), options.names(only))
+    known = load_tasks().only(options.names(category), options.names(only))
     run = options.run_options(options_given)
-    data = f"sha256:{file_sha256(tasks_file)}"
+    data = f"sha256:{file_sha256(FILE)}"
 
     async def ask(
         backend: Backend, each: Mapping[str, RunSettings], results: Results, step: Step

@@ -10,26 +10,25 @@ import re
 import shutil
 import tempfile
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from time import monotonic
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from pydantic import AwareDatetime, ConfigDict, TypeAdapter, ValidationError
+import msgspec
+from msgspec import Struct, field
 
 from mlx_tools.backends import Backend
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, RunSettings
-from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
+from mlx_tools.errors import BackendError, ConfigError, UsageError
 from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.messages import replace
-from mlx_tools.policy import PRESETS, Limits, Policy
+from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
 from mlx_tools.toolbox import (
@@ -43,7 +42,6 @@ from mlx_tools.toolbox import (
     create_file,
     notes_create,
     notes_search,
-    zone_of,
 )
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
@@ -65,36 +63,29 @@ TOOLS: Final = (
 )
 """The tools that a task may use: those built in that need no network and start no program."""
 
-_STRICT: Final = ConfigDict(extra="forbid")
 Texts = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobDue:
+class JobDue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job that must be there: when it is due, and what its task must say."""
 
-    __pydantic_config__: ClassVar = _STRICT
-    due: tuple[AwareDatetime, ...]
+    due: tuple[datetime, ...]
     again: bool = False
     holds: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class After:
+class After(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must stand when the run has ended, beside what stood before."""
 
-    __pydantic_config__: ClassVar = _STRICT
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
     note: tuple[str, ...] = ()
     job: JobDue | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A question, what it is asked over, and what a right run answers and leaves behind."""
 
-    __pydantic_config__: ClassVar = _STRICT
     id: str
     category: str
     question: str
@@ -117,13 +108,12 @@ class Task:
     after: After = field(default_factory=After)
 
 
-@dataclass(frozen=True, slots=True)
-class TaskSet:
+class TaskSet(Struct, frozen=True, forbid_unknown_fields=True):
     """Tasks, the time at which their clock stands, and the time zone of their person."""
 
     tasks: tuple[Task, ...]
     now: datetime
-    timezone: ZoneInfo
+    timezone: str
 
     def only(self, categories: Iterable[str] = (), ids: Iterable[str] = ()) -> TaskSet:
         """The tasks of these categories and those of these ids; all where none is named. Raises
@@ -143,59 +133,9 @@ class TaskSet:
         return TaskSet(kept, self.now, self.timezone)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    """A file of tasks as it stands."""
-
-    __pydantic_config__: ClassVar = _STRICT
-    now: AwareDatetime
-    tasks: tuple[Task, ...]
-    timezone: str = "UTC"
-
-
-def load_tasks(path: Path = FILE) -> TaskSet:
-    """The tasks of a file. Raises `ConfigError` for a file that is not one of tasks."""
-    try:
-        read = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = TypeAdapter(_File).validate_python(read)
-        for task in found.tasks:
-            _check(task)
-        if twice := [i for i, n in Counter(task.id for task in found.tasks).items() if n > 1]:
-            raise ConfigError(f"two tasks have the id {twice[0]}")
-        return TaskSet(found.tasks, found.now, zone_of(found.timezone))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        told = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"[:300]
-        raise ConfigError(f"{path} is no file of tasks: {told}") from None
-    except MlxToolsError as error:
-        raise ConfigError(f"{path}: {error.message}", hint=error.hint) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is no file of tasks: {error}") from None
-
-
-def _check(task: Task) -> None:
-    """Raises `ConfigError` for a task that could not be asked or judged, or that would reach out of
-    its folder."""
-    told = f"task {task.id}: "
-    if not task.id or not task.category or not task.question.strip():
-        raise ConfigError(f"{told}id, category and question must say something")
-    if task.preset is not None and task.preset not in PRESETS:
-        raise ConfigError(f"{told}no preset {task.preset}", hint=f"one of {', '.join(PRESETS)}")
-    for name in (*task.tools, *task.ran, *task.tried):
-        if name not in TOOLS:
-            raise ConfigError(f"{told}no tool {name} here", hint=f"one of {', '.join(TOOLS)}")
-    documents = (name for texts in task.corpora.values() for name in texts)
-    for name in (*task.files, *task.notes, *documents, *task.corpora):
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in name:
-            raise ConfigError(f"{told}{name!r} is no name of a file in the task's own folder")
-    if task.after.job is not None and not task.after.job.due:
-        raise ConfigError(f"{told}after.job.due names no time")
-    if task.matches is not None:
-        try:
-            re.compile(task.matches)
-        except re.error as error:
-            raise ConfigError(f"{told}matches is no regular expression: {error}") from None
+def load_tasks() -> TaskSet:
+    """The tasks that come along."""
+    return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), TaskSet)
 
 
 _NO_CALL: Final = frozenset(("unknown_tool", "invalid_arguments", "invalid_json"))
@@ -318,8 +258,7 @@ class SaysYes:
         return [ApprovalAnswer(True) for _ in requests]
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """What a run left behind: the files by their paths, the texts of new notes, the jobs with when
     each is due first."""
 
@@ -336,8 +275,8 @@ class World:
         self.files = folder / "files"
         self.root = f"{self.files}:rw" if task.writable else str(self.files)
         self._task = task
-        self._now = tasks.now.astimezone(tasks.timezone)
-        self._zone = tasks.timezone.key
+        self._zone = tasks.timezone
+        self._now = tasks.now.astimezone(ZoneInfo(tasks.timezone))
         self._notes = folder / "notes"
         self._documents = folder / "documents"
         self._knowledge = folder / "knowledge.sqlite"

@@ -129,26 +129,13 @@ def test_tasks_are_run_judged_and_kept(run: Any) -> None:
     assert again.code == 0 and server.bodies == []
 
 
-OWN = """
-now = "2027-01-01T00:00:00Z"
-[[tasks]]
-id = "keep"
-category = "mine"
-question = "Note that the key hangs by the door."
-preset = "notes"
-after.note = ["key", "door"]
-"""
-
-
-def test_tasks_of_ones_own_change_nothing_of_the_users(
-    run: Any, write: Any, home: Path, tmp_path: Path
-) -> None:
-    script = (call("notes_create", title="Key", content="It hangs by the door."), answer("Noted."))
-    given = ("--tasks", write("own.toml", OWN), "--only", "keep", "--transcripts", "runs", "--json")
+def test_tasks_change_nothing_of_the_users(run: Any, home: Path) -> None:
+    script = (call("notes_create", title="Meter", content="It reads 48213."), answer("Noted."))
+    given = ("--only", "note-meter", "--transcripts", "runs", "--json")
     result, _ = tasks(run, *given, script=script)
     assert result.code == 0, result.err
     assert [row["correct"]["hits"] for row in result.json["rows"]] == [1]
-    assert "by the door" in Path("runs/keep-free.jsonl").read_text()
+    assert "48213" in Path("runs/note-meter-free.jsonl").read_text()
     assert not [path for path in home.rglob("*.md") if path.parent.name == "notes"]
 
 
@@ -157,7 +144,6 @@ def test_tasks_of_ones_own_change_nothing_of_the_users(
     [
         (("--category", "cellar"), "there is no category 'cellar'"),
         (("--only", "cellar"), "there is no task 'cellar'"),
-        (("--tasks", "none.toml"), "none.toml is no file of tasks"),
         (("--transcripts", "file.txt"), "file.txt/product-free.jsonl cannot be written"),
     ],
 )
