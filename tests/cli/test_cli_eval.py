@@ -130,7 +130,7 @@ def test_tasks_are_run_judged_and_kept(run: Any) -> None:
 
 
 def test_tasks_change_nothing_of_the_users(run: Any, home: Path) -> None:
-    script = (call("notes_create", title="Meter", content="It reads 48213."), answer("Noted."))
+    script = (call("notes_create", title="Gas meter", content="It reads 48213."), answer("Noted."))
     given = ("--only", "note-meter", "--transcripts", "runs", "--json")
     result, _ = tasks(run, *given, script=script)
     assert result.code == 0, result.err
