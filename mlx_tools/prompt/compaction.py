@@ -187,13 +187,13 @@ def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
 
 def _steps(prompt: Prompt, placeholders: Placeholders) -> list[Cut]:
     """The cuts, step by step: each holds all of the one before. The first is nothing."""
-    steps = [Cut()]
-    for call in _long(prompt, placeholders):
-        steps.append(Cut((*steps[-1].calls, call)))
-    calls = steps[-1].calls
-    for place in _places(prompt.records):
-        left = {record.call for record in _observations(prompt.records[place:])}
-        steps.append(Cut(tuple(call for call in calls if call in left), place))
+    records, calls = prompt.records, _long(prompt, placeholders)
+    seen = {one.call: n for n, one in enumerate(records) if isinstance(one, ObservationRecord)}
+    steps = [Cut(tuple(calls[:number])) for number in range(len(calls) + 1)]
+    steps += (
+        Cut(tuple(call for call in calls if seen[call] >= place), place)
+        for place in _places(records)
+    )
     return steps
 
 
@@ -216,9 +216,6 @@ def _long(prompt: Prompt, placeholders: Placeholders, *, late: bool = False) -> 
     records = prompt.records
     last = [0, *_places(records)][-1]
     some = records[last:] if late else records[:last]
-    sizes = ((record.call, len(record.content or "")) for record in _observations(some))
-    return [call for call, size in sizes if size > _GAIN * len(placeholders.of_call)]
-
-
-def _observations(records: Sequence[Record]) -> Iterator[ObservationRecord]:
-    return (one for one in records if isinstance(one, ObservationRecord) and one.error is None)
+    observed = (one for one in some if isinstance(one, ObservationRecord) and one.error is None)
+    least = _GAIN * len(placeholders.of_call)
+    return [one.call for one in observed if len(one.content or "") > least]

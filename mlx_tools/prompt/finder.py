@@ -21,6 +21,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from mlx_tools.messages import ToolSpec
+from mlx_tools.policy import BUILTIN
 from mlx_tools.prompt.catalog import LEAST_SHOWN, build_catalog, names_in
 from mlx_tools.transcript import (
     CompactedRecord,
@@ -31,13 +32,11 @@ from mlx_tools.transcript import (
 )
 
 SEARCH: Final = "tool_search"
-"""The name of the built-in tool that looks through the tools."""
+"""The name of the built-in tool that looks through the tools; another plugin's tool of this name is
+like any other."""
 
 READER: Final = "read_artifact"
-"""The name of the built-in tool that reads on in an output that was cut."""
-
-BUILTIN: Final = "builtin"
-"""The plugin of the built-in tools: another tool may bear the name, and is then like any other."""
+"""The same of the one that reads on in an output that was cut."""
 
 OFFERED: Final = 5
 """So many of the best matches of a later question are told of with it."""

@@ -115,7 +115,10 @@ class _Chat:
             {
                 "id": given,
                 "type": "function",
-                "function": {"name": call.name, "arguments": self._arguments(call)},
+                "function": {
+                    "name": call.name,
+                    "arguments": _compact(neutral(call.arguments, self._neutraliser)),
+                },
             }
             for call, given in zip(calls, ids, strict=True)
         ]
@@ -124,9 +127,6 @@ class _Chat:
         for call, given in zip(calls, ids, strict=True):
             content = self._neutraliser.plain(self._result(self._observed.get(call.call)))
             self.messages.append({"role": "tool", "tool_call_id": given, "content": content})
-
-    def _arguments(self, call: CallRecord) -> str:
-        return _compact(neutral(call.arguments, self._neutraliser))
 
     def _result(self, record: ObservationRecord | None) -> str:
         if record is None:  # nobody will say how it ended
@@ -137,9 +137,7 @@ class _Chat:
 
     def _advised(self, error: ErrorInfo) -> str:
         advice = self._words.correction(error.code, "native")
-        return " ".join(
-            filter(None, (error.message, advice if advice not in error.message else ""))
-        )
+        return error.message if advice in error.message else f"{error.message} {advice}".strip()
 
 
 def neutral(value: Any, neutraliser: Neutraliser) -> Any:

@@ -269,8 +269,6 @@ class TranscriptStore(SessionStore):
         with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
             data, at = reader.read(), os.fstat(file).st_mtime
         yield KeptPart(NAME, at, data[: data.rfind(b"\n") + 1])
-        with contextlib.suppress(FileNotFoundError):
-            yield KeptPart(ACCESS_FILE, at, (folder / ACCESS_FILE).read_bytes())
         for kind in (ARTIFACTS, UNDO_FOLDER):
             for path, written in KeptFiles(folder / kind).all():
                 with contextlib.suppress(FileNotFoundError):  # it has expired

@@ -17,7 +17,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
-from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
+from mlx_tools.store.access_list import Access, Used
 from mlx_tools.store.artifacts import Kept
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
 from mlx_tools.store.session_store import (
@@ -198,9 +198,6 @@ class PostgresStore(SessionStore):
             if (row := db.execute(query, (session,)).fetchone()) is None:
                 raise TranscriptError(f"there is no session {session}")
             yield KeptPart(NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session)))
-            query = "SELECT list FROM access_lists WHERE session = %s"
-            for (data,) in db.execute(query, (session,), binary=True).fetchall():
-                yield KeptPart(ACCESS_FILE, row[0], data)
             query = "SELECT kind, key, at FROM kept WHERE session = %s ORDER BY kind, key"
             for kind, key, at in db.execute(query, (session,)).fetchall():
                 query = "SELECT data FROM kept WHERE session = %s AND kind = %s AND key = %s"
@@ -268,9 +265,7 @@ def _lines(db: Connection, session: str) -> list[bytes]:
 
 
 def _keep_part(db: Connection, session: str, part: KeptPart) -> None:
-    if part.name == ACCESS_FILE:
-        db.execute("INSERT INTO access_lists VALUES (%s, %b)", (session, part.data))
-    elif part.name != NAME:
+    if part.name != NAME:
         kind, _, key = part.name.partition("/")
         query = "INSERT INTO kept (session, kind, key, at, data) VALUES (%s, %s, %s, %s, %b)"
         db.execute(query, (session, kind, key, part.at, part.data))

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
 from mlx_tools.messages import replace
-from mlx_tools.store.access_list import ACCESS_FILE, Access, Used
+from mlx_tools.store.access_list import Access, Used
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
@@ -319,7 +319,8 @@ class SessionStore(ABC):
     @abstractmethod
     def parts(self, session: str) -> Iterator[KeptPart]:
         """All that a session keeps, its transcript first: without a line that a crash cut off, as
-        whoever opens it. Raises `TranscriptError` where there is none, or it cannot be read."""
+        whoever opens it, and without an access list, which would help no run. Raises
+        `TranscriptError` where there is none, or it cannot be read."""
 
     @abstractmethod
     def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
@@ -329,9 +330,7 @@ class SessionStore(ABC):
 
 _ID: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}", re.ASCII)
 _PART: Final = re.compile(
-    rf"{re.escape(NAME)}|{re.escape(ACCESS_FILE)}"
-    rf"|(?:{ARTIFACTS}|{re.escape(UNDO_FOLDER)})/[0-9a-f]{{32}}",
-    re.ASCII,
+    rf"{re.escape(NAME)}|(?:{ARTIFACTS}|{re.escape(UNDO_FOLDER)})/[0-9a-f]{{32}}", re.ASCII
 )
 
 

@@ -21,7 +21,7 @@ from mlx_tools.store.artifacts import Change
 from mlx_tools.toolbox import SCHEDULE, Job, JobStore, parse_when
 from mlx_tools.transcript.records import AnswerRecord, UserRecord
 from tests.cli.conftest import Run
-from tests.core.sessions import header, spec
+from tests.core.sessions import header
 from tests.forked import forks
 from tests.gateway.postgres import Cluster
 
@@ -66,7 +66,6 @@ def filled(store: SessionStore, sessions: int = 3) -> list[str]:
         files.artifacts.put("x" * 100_000)
         change = Change(root="/r", inode=1, names=("a",), before="absent", after="b", mode=0)
         files.undo.keep_old(change, b"\0\xff old")
-        files.access.begin(files.session, "p", [spec("look")])
         files.used.take(f"{number:064x}")
         files.transcript.close()
     jobs = JobStore(store.tables(SCHEDULE), store.secret, lambda: NOW)
