@@ -130,29 +130,22 @@ def test_too_many_arguments_leave_the_required_ones() -> None:
 TOOLS = [tool(f"tool_{number}", "word " * 30, properties={"x": {}}) for number in range(20)]
 
 
-def test_a_tight_budget_shortens_all_before_it_hides_any() -> None:
-    catalog = build_catalog(TOOLS, 500)
-    assert catalog.hidden == ()
-    assert sum(map(count_tokens, catalog.lines)) <= 500
-
-
-def test_past_the_budget_tools_are_shown_in_order_while_they_fit() -> None:
-    catalog = build_catalog(TOOLS, 30)
-    names = [spec.name for spec in TOOLS]
-    assert list(catalog.shown + catalog.hidden) == names
-    assert 0 < len(catalog.shown) < 20
-    assert sum(map(count_tokens, catalog.lines)) <= 30
-    assert build_catalog(TOOLS, 30) == catalog
-
-
-def test_one_tool_is_always_shown() -> None:
-    assert build_catalog(TOOLS, 0).shown == ("tool_0",)
-    assert build_catalog([], 0).shown == ()
-    assert build_catalog(TOOLS, 0, search=SEARCH).shown == ("tool_0", "seek")
-    assert build_catalog([], 0, search=SEARCH).shown == ()
-
-
 SEARCH = tool("seek", "Finds tools. " * 20, properties={"text": {"type": "string"}})
+
+
+@pytest.mark.parametrize(
+    ("budget", "search", "least", "most"),
+    [(500, None, 20, 20), (30, None, 1, 19), (0, None, 1, 1), (0, SEARCH, 2, 2)],
+)
+def test_a_tight_budget_shortens_all_before_it_hides_any_and_one_is_always_shown(
+    budget: int, search: Any, least: int, most: int
+) -> None:
+    catalog = build_catalog(TOOLS, budget, search=search)
+    shown = [name for name in catalog.shown if name != "seek"]
+    assert [*shown, *catalog.hidden] == [spec.name for spec in TOOLS]
+    assert least <= len(catalog.shown) <= most and len(catalog.lines) == len(catalog.shown)
+    assert budget == 0 or sum(map(count_tokens, catalog.lines)) <= budget
+    assert build_catalog([], budget, search=search).shown == ()
 
 
 def test_a_shortlist_holds_the_best_that_fit_and_the_search_last() -> None:
@@ -172,16 +165,12 @@ def test_all_arguments_of_a_tool_on_a_shortlist_are_told() -> None:
             assert re.match(r"tool_\d+\(x\?: any\) - word", line)
 
 
-def test_where_all_fit_nothing_is_ranked_or_searched() -> None:
+def test_where_all_fit_nothing_is_ranked_or_searched_and_names_are_read_off_the_lines() -> None:
     def best() -> list[ToolSpec]:
         raise AssertionError
 
     catalog = build_catalog(TOOLS, 500, best=best, search=SEARCH)
     assert (catalog.hidden, catalog.search, len(catalog.shown)) == ((), False, 20)
-
-
-def test_the_names_are_read_off_the_lines() -> None:
-    catalog = build_catalog(TOOLS, 300, search=SEARCH)
     assert tuple(names_in("\n".join(catalog.lines))) == catalog.shown
     assert names_in("3 more match.\nsay f(x)\n(a)\n") == []
 
@@ -198,21 +187,9 @@ def test_a_request_finds_tools_by_its_own_words_not_by_those_of_any_request() ->
     }
 
 
+LEAVES = [{}, True, False, None, 7, "x", [], {"type": "string"}, {"$ref": "#"}]
 SCHEMAS = st.recursive(
-    st.sampled_from(
-        [
-            {},
-            True,
-            False,
-            None,
-            7,
-            "x",
-            [],
-            {"type": "string"},
-            {"$ref": "#"},
-            {"$ref": "#/$defs/a"},
-        ]
-    ),
+    st.sampled_from([*LEAVES, {"$ref": "#/$defs/a"}]),
     lambda inner: st.one_of(
         st.fixed_dictionaries({"type": st.just("array"), "items": inner}),
         st.fixed_dictionaries(
@@ -233,20 +210,8 @@ SCHEMAS = st.recursive(
 
 @given(schema=SCHEMAS, text=st.text(max_size=40))
 def test_any_schema_comes_to_one_bounded_line(schema: Any, text: str) -> None:
-    parameters = {
-        "type": "object",
-        "properties": {"x": schema, text: schema},
-        "$defs": {"a": schema},
-    }
-    line = signature(ToolSpec("f", text, parameters))
-    assert len(line) <= MAX_LINE_CHARS
-    assert len(line.splitlines()) == 1
-    assert line.startswith("f(")
-
-
-def test_a_schema_that_grows_without_end_is_cut() -> None:
-    parameters = {
-        "type": "object",
-        "properties": {f"p{n}": {"$ref": "#"} for n in range(40)},
-    }
-    assert len(signature(ToolSpec("f", "", parameters))) <= MAX_LINE_CHARS
+    endless = {f"p{n}": {"$ref": "#"} for n in range(40)}
+    for properties in ({"x": schema, text: schema}, endless):
+        line = signature(tool("f", text, properties=properties, **{"$defs": {"a": schema}}))
+        assert len(line) <= MAX_LINE_CHARS and len(line.splitlines()) == 1
+        assert line.startswith("f(")

@@ -33,8 +33,9 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.prompt.conversations import WORDS
-from tests.prompt.transcripts import CONTENT, STYLES, Step, transcripts
+from tests.prompt.conversations import WORDS, formats
+from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, Texts, transcripts
+from tests.prompt.transcripts import opened as begun
 
 CHATML = NAMED_FORMATS["chatml"]
 
@@ -154,6 +155,35 @@ def test_the_bytes_only_grow_but_where_it_is_recorded(run: tuple[str, list[Step]
         assert {*roles[1::2]} == {"user"} and {*roles[2::2]} == {"assistant"}
         control = [token for token in KNOWN_TOKENS if token in text]
         assert {*control} <= {"<|im_start|>", "<|im_end|>"} or style == "xml"
+
+
+@st.composite
+def runs(draw: Any) -> tuple[str, str, str | int, list[Step]]:
+    """A format's name, a style, how much is thought, and a conversation in that style."""
+    style = draw(st.sampled_from(STYLES))
+    name = draw(st.sampled_from(sorted(formats())))
+    return name, style, draw(st.sampled_from(("off", "auto", 200))), draw(transcripts(style))
+
+
+@given(run=runs(), text=CONTENT)
+def test_the_prompt_of_a_turn_is_a_prefix_of_the_next_in_every_format(
+    run: tuple[str, str, str | int, list[Step]], text: str
+) -> None:
+    name, style, reasoning, steps = run
+    hostile = Texts(**dict.fromkeys(ORIGINS, text))
+    prompt = begun(formats()[name], style, hostile, reasoning=reasoning)
+    again = begun(formats()[name], style, hostile, reasoning=reasoning)
+    before = ""
+    for step in (*steps, Step((asked("and then?"),), "")):
+        for record in step.records:
+            prompt.add(record)
+            again.add(record)
+        if step.prefix is not None:
+            text = prompt.render(step.prefix)
+            assert text.startswith(before)
+            before = text
+    assert again.render() == before  # folded without a prompt in between
+    before.encode("utf-8")
 
 
 # --- what leaves ---

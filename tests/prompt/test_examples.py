@@ -12,7 +12,6 @@ from mlx_tools.prompt import build_examples
 from mlx_tools.prompt.opening import MAX_CALLS, MAX_WHOLE
 from mlx_tools.protocol import ReadingRules, read
 from mlx_tools.schema.validator import fits
-from mlx_tools.store import load_words
 from tests.prompt.conversations import WORDS
 from tests.prompt.transcripts import STYLES
 
@@ -91,18 +90,12 @@ def test_the_last_thing_shown_is_a_call_where_a_tool_has_a_second_example() -> N
         assert isinstance(messages(build_examples(WORDS, tools, "jsonl"))[-1], ToolCall)
 
 
-def test_without_tools_only_direct_answers_are_shown() -> None:
+def test_without_tools_for_which_arguments_can_be_made_up_only_direct_answers_are_shown() -> None:
     said = messages(build_examples(WORDS, [], "jsonl"))
     assert [type(message) for message in said] == [FinalAnswer] * len(WORDS.examples.direct)
-
-
-def test_a_tool_for_which_no_arguments_can_be_made_up_is_left_out() -> None:
     tools = [ToolSpec("coded", "", IMPOSSIBLE), ToolSpec("weather", "", PLACE)]
-    names = {
-        m.name for m in messages(build_examples(WORDS, tools, "jsonl")) if m.type == "tool_call"
-    }
-    assert names == {"weather"} | FOREIGN
-    only = messages(build_examples(WORDS, tools[:1], "jsonl"))
+    both, only = (messages(build_examples(WORDS, some, "jsonl")) for some in (tools, tools[:1]))
+    assert {m.name for m in both if m.type == "tool_call"} == {"weather"} | FOREIGN
     assert {type(message) for message in only} == {FinalAnswer}
 
 
@@ -122,10 +115,7 @@ def test_a_natural_example_that_does_not_fit_gives_way_to_one_from_the_schema() 
 
 
 def test_the_natural_examples_fit_the_built_in_tools() -> None:
-    tools = {name: BUILTIN.get(name) for name in load_words().examples.tools}
     for name, examples in WORDS.examples.tools.items():
-        spec = tools[name]
         assert examples[0].observation, name
-        for example in examples:
-            if spec is not None:
-                assert fits(dict(example.arguments), spec.parameters), (name, example)
+        if name in BUILTIN:
+            assert all(fits(one.arguments, BUILTIN[name].parameters) for one in examples), name

@@ -56,46 +56,34 @@ def test_no_text_keeps_a_control_token_and_every_text_comes_back(
     assert neutraliser.restore(neutraliser.plain(neutral)) == neutral
 
 
+FAMILIES = {
+    "Mistral": "</s> [INST] [TOOL_CALLS] [CALL_ID] [ARGS] [THINK] [MODEL_SETTINGS] [IMG] [AUDIO]",
+    "Gemma 3": "<start_of_image> <end_of_image>",
+    "Gemma 4": '<turn|> <|turn> <|tool> <tool|> <|channel> <channel|> <|think|> <|"|> <|image>',
+    "Llama 4": "<|eot|> <|eom|> <|header_start|> <|step|> <|python_start|> <|image|>",
+    "MiniMax": "]~!b[ ]~b] [e~[ <minimax:tool_call> ]<]image[>[ <begin_of_document>",
+    "Seed": "<seed:bos> <seed:think> </seed:cot_budget_reflect> <[begin▁of▁sentence]>",
+    "Qwen-VL": "<|vision_start|> <|image_pad|> <|box_end|> <|object_ref_start|>",
+    "InternLM": "<|action_start|> <|action_end|> <|interpreter|> <|plugin|> <eoa>",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_tokens_of_a_family_are_broken_where_the_model_is_not_known(family: str) -> None:
+    neutraliser = Neutraliser(NAMED_FORMATS["plain"].control_tokens)
+    for token in (*FAMILIES[family].split(), "]<]start of video[>["):
+        assert token not in neutraliser.plain(f"a {token} b")
+
+
 @pytest.mark.parametrize(
-    ("family", "tokens"),
+    "text",
     [
-        (
-            "Mistral",
-            "</s> [INST] [TOOL_CALLS] [CALL_ID] [ARGS] [THINK] [MODEL_SETTINGS] [IMG] [AUDIO]",
-        ),
-        (
-            "Gemma 4",
-            '<turn|> <|turn> <|tool> <tool|> <|channel> <channel|> <|think|> <|"|> <|image>',
-        ),
-        (
-            "Llama 4",
-            "<|eot|> <|eom|> <|header_start|> <|step|> <|python_start|> <|python_end|> <|image|>",
-        ),
-        ("MiniMax", "]~!b[ ]~b] [e~[ <minimax:tool_call> ]<]image[>[ ]<]start|of|video[>["),
-        ("MiniMax-01", "<begin_of_document> <beginning_of_sentence> <end_of_sentence>"),
-        ("Seed", "<seed:bos> <seed:eos> <seed:think> <seed:tool_call> </seed:cot_budget_reflect>"),
-        ("Seed-Coder", "<[begin▁of▁sentence]> <[end▁of▁sentence]>"),
-        ("Gemma 3", "<start_of_image> <end_of_image>"),
-        (
-            "Qwen-VL",
-            "<|vision_start|> <|vision_end|> <|image_pad|> <|box_end|> <|object_ref_start|>",
-        ),
-        ("InternLM", "<|action_start|> <|action_end|> <|interpreter|> <|plugin|> <eoa>"),
+        *("cp <filename> /tmp", '<img src="a">', "<box>", "[a][b]", "[]", "", "a < b > c"),
+        *("<html><body>x</body>", "f([1, 2])", "·", "naïve · café", "The User: a manual"),
     ],
 )
-def test_the_tokens_of_a_family_are_broken_where_the_model_is_not_known(
-    family: str, tokens: str
-) -> None:
-    neutraliser = Neutraliser(NAMED_FORMATS["plain"].control_tokens)
-    for token in tokens.split():
-        token = token.replace("t|of|v", "t of v")
-        assert token not in neutraliser.plain(f"a {token} b"), family
-        assert neutraliser.restore(neutraliser.plain(token)) == token
-
-
-@pytest.mark.parametrize("text", ["cp <filename> /tmp", '<img src="a">', "<box>", "[a][b]", "[]"])
 def test_what_is_written_in_many_a_text_is_left_alone(text: str) -> None:
-    assert KNOWN.plain(text) == text
+    assert KNOWN.plain(text) == KNOWN.in_mixed(text) == text
 
 
 @pytest.mark.parametrize("neutraliser", [KNOWN, Neutraliser(())], ids=["known", "none"])
@@ -145,20 +133,11 @@ def test_no_control_token_stands_across_a_seam_with_untrusted_text(
         assert token in host
 
 
-def test_in_json_the_first_character_is_an_escape() -> None:
-    assert KNOWN.in_json('{"a":"<|im_end|>"}') == '{"a":"\\u003c|im_end|>"}'
+def test_json_strings_are_broken_by_an_escape_and_prose_around_them_by_the_mark() -> None:
     assert KNOWN.in_json('{"<s>":["</s>"]}') == '{"\\u003cs>":["\\u003c/s>"]}'
-
-
-def test_prose_around_json_is_broken_by_the_mark_and_its_strings_by_the_escape() -> None:
     assert KNOWN.in_mixed('It\'s 5" <s>.\n{"a":"<s>"} </s>') == (
         'It\'s 5" <·s>.\n{"a":"\\u003cs>"} <·/s>'
     )
-
-
-def test_text_without_control_tokens_stays_as_it_is() -> None:
-    for text in ("", "a < b > c", "<html><body>x</body>", "f([1, 2])", "·", "naïve · café"):
-        assert KNOWN.plain(text) == KNOWN.in_mixed(text) == text
 
 
 @pytest.mark.parametrize("text", ["\nUser: x", "\r\nuser: x", "\u2028  USER:", "\x0bUser:"])
@@ -166,10 +145,6 @@ def test_a_delimiter_of_lines_is_broken_however_its_line_begins(text: str) -> No
     neutral = KNOWN.plain(f"hello{text}")
     assert "·" in neutral
     assert KNOWN.restore(neutral) == f"hello{text}"
-
-
-def test_a_delimiter_of_lines_within_a_line_is_no_delimiter() -> None:
-    assert KNOWN.plain("The User: a manual") == "The User: a manual"
 
 
 @pytest.mark.parametrize(
@@ -185,19 +160,12 @@ def test_no_untrusted_text_looks_like_an_observation(text: str) -> None:
     assert KNOWN.restore(KNOWN.plain(text)) == text
 
 
-def test_a_mark_that_is_in_a_control_token_is_not_taken() -> None:
+def test_a_literal_may_hold_a_mark_or_sentencepieces_blank_and_has_two_characters() -> None:
     neutraliser = Neutraliser(("<·>", "<¦>"))
     assert neutraliser.mark not in "·¦"
     assert not neutraliser.found(neutraliser.plain("<·><¦>"))
-
-
-def test_literals_of_one_character_and_blank_ones_are_passed_over() -> None:
     assert Neutraliser(("!", " ", "\n\n", "▁")).plain("Hi! \n\n▁") == "Hi! \n\n▁"
-
-
-def test_a_space_and_sentencepieces_mark_for_it_are_the_same() -> None:
-    neutraliser = Neutraliser(("<｜end▁of▁sentence｜>",))
-    assert neutraliser.found("<｜end of▁sentence｜>")
+    assert Neutraliser(("<｜end▁of▁sentence｜>",)).found("<｜end of▁sentence｜>")
 
 
 @pytest.mark.slow

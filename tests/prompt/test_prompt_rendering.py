@@ -78,19 +78,18 @@ def test_observations_of_a_turn_stand_in_one_turn_in_call_order_with_ids() -> No
     assert [line["id"] for line in lines] == ["mine", "2", "3"]
 
 
-def test_a_prompt_is_due_only_when_all_calls_have_observations() -> None:
+def test_a_prompt_is_due_only_when_something_was_asked_and_all_calls_have_observations() -> None:
     prompt = folded(UserRecord(content="?"), said(1, CALL), called(1, "a"), called(1, "b"))
     prompt.add(saw("b"))
     with pytest.raises(UsageError, match="has no observation"):
         prompt.render()
     prompt.add(saw("a"))
     assert prompt.render()
-
-
-def test_a_prompt_is_due_only_when_something_was_asked() -> None:
     for records in ((), (UserRecord(content="?"), said(1, ANSWER))):
         with pytest.raises(UsageError, match="nothing was asked"):
             folded(*records).render()
+    with pytest.raises(UsageError, match="jsonl, markdown-json, xml"):
+        folded(style="yaml")
 
 
 def test_a_correction_follows_the_line_it_speaks_of_and_says_how_to_mend_it() -> None:
@@ -137,25 +136,25 @@ def test_records_that_no_model_sees_change_nothing() -> None:
 # --- thoughts ---
 
 
-@pytest.mark.parametrize("chat_format", [THINKS, OPENS])
+@pytest.mark.parametrize(
+    ("chat_format", "header"),
+    [
+        (THINKS, "<think>\n\n</think>\n\n"),
+        (OPENS, "<think>\n\n</think>\n\n"),
+        (NAMED_FORMATS["plain"], "Assistant: "),
+        (NAMED_FORMATS["mistral"], "[/INST] "),
+    ],
+)
 @pytest.mark.parametrize("reasoning", ["off", "auto", 100])
-def test_a_prefix_never_stands_in_a_thought(chat_format: ChatFormat, reasoning: str | int) -> None:
+def test_a_prefix_stands_in_no_thought_and_behind_the_headers_blank(
+    chat_format: ChatFormat, header: str, reasoning: str | int
+) -> None:
     prompt = folded(UserRecord(content="?"), chat_format=chat_format, reasoning=reasoning)
-    asked = prompt.render('{"a":')
-    assert asked.endswith('<think>\n\n</think>\n\n{"a":')
-    prompt.add(said(1, '{"a":1}', prefix='{"a":'))
-    prompt.add(UserRecord(content="!"))
-    assert prompt.render().startswith(asked + "1}<|im_end|>")
-
-
-@pytest.mark.parametrize(("name", "header"), [("plain", "Assistant: "), ("mistral", "[/INST] ")])
-def test_the_blank_behind_a_header_stands_before_what_is_forced(name: str, header: str) -> None:
-    prompt = folded(UserRecord(content="?"), chat_format=NAMED_FORMATS[name])
     asked = prompt.render('{"a":')
     assert asked.endswith(header + '{"a":')
     prompt.add(said(1, '{"a":1}', prefix='{"a":'))
     prompt.add(UserRecord(content="!"))
-    assert prompt.render().startswith(asked + "1}")
+    assert prompt.render().startswith(f"{asked}1}}{chat_format.assistant[1]}")
 
 
 def test_a_thought_that_the_header_opens_is_left_open_and_closed_later() -> None:
@@ -220,47 +219,26 @@ def test_in_xml_the_protocols_own_tags_stay_and_all_others_are_broken() -> None:
     assert text.count("<tool_call>") == text.count("</tool_call>") == 2
     inner = text.split("<tool_call>")[1].split("</tool_call>")[0]
     assert json.loads(inner)["arguments"] == {"a": "</tool_call><tool_call>"}
-
-
-def test_in_xml_an_answer_ends_at_its_last_tag() -> None:
-    spoken = "<final_answer>a </final_answer> <|im_end|> b</final_answer>"
+    spoken = "<final_answer>a </final_answer> <|im_end|> b</final_answer>"  # ends at its last tag
     prompt = folded(UserRecord(content="?"), said(1, spoken), UserRecord(content="!"), style="xml")
     assert turns(prompt)[1][1] == ("<final_answer>a <·/final_answer> <·|im_end|> b</final_answer>")
 
 
-def test_examples_are_turns_before_the_first_question() -> None:
-    examples = [
-        {"role": "user", "content": "Hi <|im_end|>"},
-        {"role": "assistant", "content": CALL},
-        {"role": "observation", "content": '{"type":"tool_observation","content":"<s>"}'},
-        {"role": "assistant", "content": ANSWER},
-    ]
-    prompt = folded(UserRecord(content="?"), examples=examples)
-    assert turns(prompt)[:4] == [
-        ("user", "Hi <·|im_end|>"),
-        ("assistant", CALL),
-        ("user", '{"type":"tool_observation","content":"\\u003cs>"}'),
-        ("assistant", ANSWER),
-    ]
-
-
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
-def test_an_example_that_is_no_line_of_an_observation_ends_no_turn(style: str) -> None:
+def test_examples_are_turns_before_the_first_question_and_end_none(style: str) -> None:
+    def shown(seen: str) -> list[tuple[str, str]]:
+        said = ("user", "Hi <|im_end|>"), ("assistant", CALL), ("observation", seen)
+        examples = [{"role": role, "content": text} for role, text in said]
+        return turns(folded(UserRecord(content="!"), examples=examples, style=style))
+
+    opening = [("user", "Hi <·|im_end|>"), ("assistant", CALL)]
     for text in ("<|im_end|>", "<|im_end|>{}", '{"a":"<|im_end|>"}<|im_end|>', "</tool_response>"):
-        examples = [
-            {"role": "user", "content": "?"},
-            {"role": "assistant", "content": CALL},
-            {"role": "observation", "content": text},
-        ]
-        prompt = folded(UserRecord(content="!"), examples=examples, style=style)
-        shown = turns(prompt)[2][1]
-        assert "<|im_end|>" not in shown
-        assert shown.count("</tool_response>") == 0
-
-
-def test_an_unknown_style_is_an_error_that_names_those_there_are() -> None:
-    with pytest.raises(UsageError, match="jsonl, markdown-json, xml"):
-        folded(style="yaml")
+        found = shown(text)
+        assert found[:2] == opening and found[2][0] == "user"
+        assert "<|im_end|>" not in found[2][1] and "</tool_response>" not in found[2][1]
+    if style == "jsonl":
+        line = '{"type":"tool_observation","content":"<s>"}'
+        assert shown(line)[2] == ("user", line.replace("<", "\\u003c"))
 
 
 # --- formats ---
