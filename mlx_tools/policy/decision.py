@@ -379,9 +379,10 @@ def _undisguised(text: str) -> Iterator[str]:
     """Yield what a text says to whoever reads wide letters as plain ones, leaves out what cannot
     be seen, and puts together again what was divided by blanks; nothing where that is the text
     itself."""
-    plain = "".join(
-        char for char in unicodedata.normalize("NFKC", text) if unicodedata.category(char) != "Cf"
-    )
+    plain = text
+    if not text.isascii():
+        seen = unicodedata.normalize("NFKC", text)
+        plain = "".join(char for char in seen if unicodedata.category(char) != "Cf")
     if plain != text:
         yield plain
     pieces = [piece for piece in _GAP.split(plain) if piece] if len(plain) <= _MOST_JOINED else []

@@ -279,9 +279,9 @@ def is_template(value: str) -> bool:
 
 def is_placeholder(value: str) -> bool:
     """Return whether the value is made of words that stand for a secret: ``your-api-key-here``."""
-    words = [word.lower() for word in _LETTERS.split(value) if word]
-    digits = sum(character.isdigit() for character in value)
-    return digits <= 4 and all(word in _PLACEHOLDER_WORDS for word in words)
+    if sum(map(str.isdigit, value)) > 4:
+        return False
+    return all(word.lower() in _PLACEHOLDER_WORDS for word in _LETTERS.split(value) if word)
 
 
 def _is_hexadecimal(part: str) -> bool:
@@ -341,11 +341,10 @@ def looks_chosen(value: str, shortest: int = 6) -> bool:
     signs, and neither a piece of code nor a word that stands for a password."""
     if not shortest <= len(value) <= LONGEST_JUDGED or is_template(value) or is_placeholder(value):
         return False
-    if any(c.isspace() for c in value) or "://" in value or _ADDRESS.fullmatch(value):
+    if any(map(str.isspace, value)) or "://" in value or _ADDRESS.fullmatch(value):
         return False
-    kinds = (
-        any(character.isalpha() for character in value),
-        any(character.isdigit() for character in value),
-        any(character in "!@#$%^&*+?~=" for character in value),
-    )
-    return kinds[0] and (kinds[1] or kinds[2]) and not (_CODE.search(value) and not all(kinds))
+    letters, digits = any(map(str.isalpha, value)), any(map(str.isdigit, value))
+    signs = not set("!@#$%^&*+?~=").isdisjoint(value)
+    if not letters or not (digits or signs):
+        return False
+    return (digits and signs) or _CODE.search(value) is None

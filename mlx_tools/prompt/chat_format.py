@@ -167,6 +167,17 @@ def slots_of(text: str, values: Mapping[str, str]) -> Slots:
     return parts
 
 
+def gaps(text: str, parts: Sequence[str]) -> list[str] | None:
+    """The texts around ``parts``; None unless each is there once, in order."""
+    gaps, rest = [], text
+    for part in parts:
+        before, found, rest = rest.partition(part)
+        if not found or part in rest:
+            return None
+        gaps.append(before)
+    return None if any(part in gap for gap in gaps for part in parts) else [*gaps, rest]
+
+
 _WORDS: Final = frozenset(("description", "title", "examples", "$comment", "default"))
 _NAMED: Final = frozenset(("properties", "patternProperties", "$defs", "definitions"))
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.messages import replace
-from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought
+from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought, gaps
 from mlx_tools.prompt.neutralise import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
 from mlx_tools.prompt.template_sandbox import Render, TemplateRefused, compile_template, literals_of
 from mlx_tools.prompt.tool_probe import ToolsUnknown, tools_from_template
@@ -141,8 +141,8 @@ class _Probe:
                 except (TemplateRefused, ChatFormatError) as error:
                     fault = fault or error
                     continue
-                if (gaps := _gaps(written, texts)) is not None:
-                    return _Turns(gaps[0], gaps[3], gaps[4])
+                if (found := gaps(written, texts)) is not None:
+                    return _Turns(found[0], found[3], found[4])
         if isinstance(fault, ChatFormatError):
             raise fault
         reason = f": {fault}" if fault is not None else ""
@@ -168,11 +168,11 @@ class _Probe:
         """The beginning-of-text to write, and what stands around the system text, and where."""
         bos, opening = _split_bos(turns.opening, user_prefix, bos_token, adds_bos)
         written = self._try(("system", _SYSTEM), ("user", _USERS[0]))
-        gaps = _gaps(written or "", [_SYSTEM, _USERS[0]])
-        if gaps is None:
+        found = gaps(written or "", [_SYSTEM, _USERS[0]])
+        if found is None:
             return bos + opening.removesuffix(user_prefix), None, ("", "\n\n")
-        bos, before = _split_bos(gaps[0], user_prefix, bos_token, adds_bos)
-        between = gaps[1]
+        bos, before = _split_bos(found[0], user_prefix, bos_token, adds_bos)
+        between = found[1]
         if user_prefix and between.endswith(user_prefix):
             return bos, (before, between[: len(between) - len(user_prefix)]), ("", "\n\n")
         if before.startswith(user_prefix):
@@ -297,17 +297,6 @@ def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[s
     if adds_bos:
         return "", text[len(bos) :]
     return ("", text) if user_prefix.startswith(bos) else (bos, text[len(bos) :])
-
-
-def _gaps(text: str, parts: Sequence[str]) -> list[str] | None:
-    """The texts around ``parts``; None unless each is there once, in order."""
-    gaps, rest = [], text
-    for part in parts:
-        before, found, rest = rest.partition(part)
-        if not found or part in rest:
-            return None
-        gaps.append(before)
-    return None if any(part in gap for gap in gaps for part in parts) else [*gaps, rest]
 
 
 def _after(text: str | None, part: str) -> str | None:

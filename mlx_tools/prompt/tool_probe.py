@@ -22,6 +22,7 @@ from mlx_tools.prompt.chat_format import (
     Slots,
     ToolFormat,
     filled,
+    gaps,
     listed,
     slots_of,
 )
@@ -206,13 +207,11 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
     first, second = (call.function for call in _CALLS[:2])
     for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
         for margin in {"", " " * indent}:
-            begin, middle = (listed(f, wrapped, indent, compact, margin) for f in (first, second))
-            if text.count(begin) == 1 and text.count(middle) == 1:
-                at, then = text.index(begin), text.index(middle)
-                if at + len(begin) <= then:
-                    form = {"wrapped": wrapped, "indent": indent, "compact": compact}
-                    gap = {"margin": margin, "separator": text[at + len(begin) : then]}
-                    return form | gap, at, then + len(middle)
+            tools = [listed(f, wrapped, indent, compact, margin) for f in (first, second)]
+            if found := gaps(text, tools):
+                form = {"wrapped": wrapped, "indent": indent, "compact": compact}
+                form |= {"margin": margin, "separator": found[1]}
+                return form, len(found[0]), len(text) - len(found[2])
     raise ToolsUnknown("its template tells of tools in another form than JSON")
 
 
@@ -275,7 +274,7 @@ class _Learner:
             _asking(), template.calling(calls), *(_result(number) for number in range(results))
         )
         turn, (between, after), encoded = self._results(text, results)
-        if not any(text in turn for text in (_CALLS[0].name, _CALLS[0].value)):
+        if _CALLS[0].name not in turn and _CALLS[0].value not in turn:
             raise _CallsUnwritten("its template does not write calls")
         header = next((h for h in self._headers if turn.startswith(h)), None)
         if header is None:
@@ -293,27 +292,26 @@ class _Learner:
         call = begin, self._before_arguments(rest, dialect)
         name = dialect.name if dialect is not None else ""
         own = {"dialect": name, "call": call, "close": close, "encoded": encoded}
-        return own | _gaps(head, between, after)
+        return own | _around_results(head, between, after)
 
     def _unrendered(self, template: _Template, results: int) -> dict[str, Any]:
         """A template that leaves it to the model's text how calls are written."""
         dialect = self._only_dialect()
-        said = {"role": "assistant", "content": _SAID}
-        text = template.text(_asking(), said, *(_result(number) for number in range(results)))
+        call = {"role": "assistant", "content": _SAID}
+        text = template.text(_asking(), call, *(_result(number) for number in range(results)))
         turn, (between, after), encoded = self._results(text, results)
-        if turn.count(_SAID) != 1:
-            raise ToolsUnknown("its template does not write what was said before a tool's result")
-        header, _, behind = turn.partition(_SAID)
-        if header not in self._headers or not behind.startswith(self._format.assistant[1]):
+        header, said, behind = turn.partition(_SAID)
+        end = self._format.assistant[1]
+        if not said or header not in self._headers or not behind.startswith(end):
             raise ToolsUnknown("its template opens or ends a turn before results otherwise")
-        head = behind[len(self._format.assistant[1]) :]
-        call, close = (dialect.open, ""), dialect.close if dialect.close in self._marks else ""
+        head = behind[len(end) :]
+        begin, close = (dialect.open, ""), dialect.close if dialect.close in self._marks else ""
         if dialect.body == "json" and dialect.name_key:
-            bracket, end = ("[", "]") if dialect.form == "array" else ("", "")
-            begin = f'{dialect.open}{bracket}{{"{dialect.name_key}": "'
-            call, close = (begin, f'", "{dialect.arguments_key}": '), end + close
-        own = {"dialect": dialect.name, "call": call, "close": close, "encoded": encoded}
-        return own | _gaps(head, between, after)
+            bracket, closing = ("[", "]") if dialect.form == "array" else ("", "")
+            opening = f'{dialect.open}{bracket}{{"{dialect.name_key}": "'
+            begin, close = (opening, f'", "{dialect.arguments_key}": '), closing + close
+        own = {"dialect": dialect.name, "call": begin, "close": close, "encoded": encoded}
+        return own | _around_results(head, between, after)
 
     @property
     def _headers(self) -> tuple[str, ...]:
@@ -328,21 +326,18 @@ class _Learner:
         contents = [_RESULT.format(one) for one in _ORDINALS[:results]]
         quoted = [json.dumps(content) for content in contents]
         encoded = all(content in text for content in quoted)
-        if encoded:
-            contents = quoted
-        places = [text.find(content) for content in contents]
-        if text.count(_QUESTION) != 1 or -1 in places or places != sorted(places):
+        found = gaps(text, [_QUESTION, *(quoted if encoded else contents)])
+        if found is None:
             raise ToolsUnknown("its template does not write the results of tools in their order")
-        start = text.index(_QUESTION) + len(_QUESTION)
-        turn, behind = text[start : places[0]], text[places[-1] + len(contents[-1]) :]
+        _, turn, *between, behind = found
         if not turn.startswith(self._format.user[1]):
             raise ToolsUnknown("its template ends a question otherwise where a call follows")
         if not behind.endswith(self._format.assistant[0]):
             raise ToolsUnknown("its template does not ask for an answer to results as to questions")
         after = behind[: len(behind) - len(self._format.assistant[0])]
-        between = text[places[0] + len(contents[0]) : places[1]] if results == 2 else None
         in_json = re.search(r'"\s*:\s*\Z', turn) is not None
-        return turn[len(self._format.user[1]) :], (between, after), encoded or in_json
+        turn = turn[len(self._format.user[1]) :]
+        return turn, (between[0] if between else None, after), encoded or in_json
 
     def _end(self, behind: str, dialect: Dialect | None) -> tuple[str, str]:
         """The end of the last call, and the text between the turn's end and the results."""
@@ -399,7 +394,7 @@ class _Learner:
         return found[0]
 
 
-def _gaps(head: str, between: str | None, after: str) -> dict[str, Slots]:
+def _around_results(head: str, between: str | None, after: str) -> dict[str, Slots]:
     """The texts around results, with slots for the ids and names of calls."""
     first, second = _CALLS[:2]
     own = {"id": first.id, "name": first.name}
