@@ -154,7 +154,8 @@ def loaded_by(code: str) -> set[str]:
 
 def test_the_pure_rooms_load_nothing_foreign() -> None:
     before = loaded_by("pass")
-    after = loaded_by("\n".join(f"import mlx_tools.{name}" for name in pure_modules()))
+    named = set(pure_modules()) - {"prompt.template_sandbox"}  # imported where there is a template
+    after = loaded_by("\n".join(f"import mlx_tools.{name}" for name in named))
     values = {"msgspec", "typing_extensions"}  # which it loads where it is there
     foreign = after - before - set(sys.stdlib_module_names) - {"mlx_tools"} - values
     assert foreign == set()

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.messages import replace
 from mlx_tools.prompt.chat_format import HINT, ChatFormat, empty_thought, gaps
 from mlx_tools.prompt.neutralise import BUILTIN_TOKENS, REASONING_MARKERS, TOOL_MARKERS
-from mlx_tools.prompt.template_sandbox import Render, TemplateRefused, compile_template, literals_of
-from mlx_tools.prompt.tool_probe import ToolsUnknown, tools_from_template
+from mlx_tools.prompt.tool_probe import TemplateRefused, ToolsUnknown, tools_from_template
 from mlx_tools.protocol import DIALECTS
+
+if TYPE_CHECKING:
+    from mlx_tools.prompt.template_sandbox import ChatTemplate
 
 _SYSTEM: Final = "xqSystemTextxq"
 _USERS: Final = ("xqFirstQuestionxq", "xqSecondQuestionxq", "xqThirdQuestionxq")
@@ -59,8 +61,10 @@ def format_from_template(
     every prompt with ``bos_token`` itself, and the format leaves it out. Raises `ChatFormatError`
     where the template is broken, does too much, or does not write a conversation in its order.
     """
-    render = compile_template(template, bos_token=bos_token, eos_token=eos_token)
-    probe = _Probe(render)
+    from mlx_tools.prompt.template_sandbox import ChatTemplate  # jinja2 takes a while to import
+
+    compiled = ChatTemplate(template, bos_token=bos_token, eos_token=eos_token)
+    probe = _Probe(compiled)
     turns = probe.turns()
     suffix = probe.answer_suffix(turns)
     user_prefix = turns.answer_to_question[len(suffix) :]
@@ -68,7 +72,7 @@ def format_from_template(
         # Every question begins with it; the first must not, so it goes with the end of an answer.
         suffix, user_prefix = suffix + bos_token, user_prefix[len(bos_token) :]
     bos, system, in_user = probe.system(turns, user_prefix, bos_token, adds_bos)
-    markers = _markers(literals_of(template), special_tokens)
+    markers = _markers(compiled.literals, special_tokens)
     user_suffix, assistant = _headers(probe, turns, markers)
     ask = assistant.pop("ask")
     ends = (_MARKER.findall(suffix) or _MARKER.findall(user_prefix))[:1]
@@ -86,24 +90,24 @@ def format_from_template(
         default_system=opening.removesuffix(user_prefix) if system else "",
         user=(user_prefix, user_suffix),
         assistant=(ask, suffix),
-        control_tokens=_control_tokens(template, tokens, headers),
+        control_tokens=_control_tokens(compiled.literals, tokens, headers),
         end_tokens=tuple(dict.fromkeys(token for token in (eos_token, *ends) if token)),
         trims=probe.trims(has_system=system is not None),
         dialects=tuple(dict.fromkeys(dialects)),
         **assistant,
     )
     begins = bos_token if adds_bos else found.bos
-    return _with_tools(found, render, begins, (template, *special_tokens))
+    return _with_tools(found, compiled, begins, (template, *special_tokens))
 
 
 def _with_tools(
-    chat_format: ChatFormat, render: Render, bos: str, written: Sequence[str]
+    chat_format: ChatFormat, template: ChatTemplate, bos: str, written: Sequence[str]
 ) -> ChatFormat:
     """The format with how its template tells of tools, or why that cannot be told."""
     known = {mark for one in DIALECTS for mark in (one.open, one.close) if mark}
     marks = [mark for mark in known if any(mark in text for text in written)]
     try:
-        tools = tools_from_template(render, chat_format, bos=bos, marks=marks)
+        tools = tools_from_template(template, chat_format, bos=bos, marks=marks)
     except ToolsUnknown as unknown:
         return replace(chat_format, toolless=str(unknown))
     lines = _lines(tools.before[0], tools.after[-1])
@@ -114,8 +118,8 @@ def _with_tools(
 class _Probe:
     """Renders small conversations, in whatever form of content the template takes."""
 
-    def __init__(self, render: Render) -> None:
-        self._render = render
+    def __init__(self, template: ChatTemplate) -> None:
+        self._template = template
         self._parts = False
         self._lead: tuple[Message, ...] = ()
 
@@ -126,7 +130,7 @@ class _Probe:
             for role, text in messages
         ]
         lead = () if messages[0][0] == "system" else self._lead
-        return self._render((*lead, *sent), ask=ask, **options)
+        return self._template.render((*lead, *sent), ask=ask, **options)
 
     def turns(self) -> _Turns:
         """Reads off what stands between three questions and two answers."""
@@ -268,13 +272,13 @@ def _reasoning(markers: Sequence[tuple[str, str]], *headers: str) -> tuple[str, 
 
 
 def _control_tokens(
-    template: str, special: Sequence[str], headers: Sequence[str]
+    literals: Sequence[str], special: Sequence[str], headers: Sequence[str]
 ) -> tuple[str, ...]:
     """Special tokens, the template's own markers, and the known ones of reasoning and tools.
 
     A turn that is opened by words alone (``USER:``) is a delimiter of lines.
     """
-    found = [marker for text in literals_of(template) for marker in _MARKER.findall(text)]
+    found = [marker for text in literals for marker in _MARKER.findall(text)]
     known = [marker for pair in REASONING_MARKERS for marker in pair]
     builtin = () if len([token for token in special if token]) > 2 else BUILTIN_TOKENS
     tokens = (*special, *found, *_lines(*headers), *known, *TOOL_MARKERS, *builtin)

@@ -7,6 +7,8 @@ ends soon whatever it holds. Any failure is a `ChatFormatError`.
 The environment is transformers': blocks trimmed, ``break`` and ``continue``, the ``generation``
 tag, a ``tojson`` that does not escape for HTML, ``raise_exception``. ``strftime_now`` stands for a
 fixed day: nothing that changes from day to day may stand in a prompt.
+
+Import this where a template is there to be read: jinja2 takes a while.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
-from typing import Any, Final, Protocol
+from typing import Any, Final
+
+from jinja2 import Environment, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.chat_format import HINT
+from mlx_tools.prompt.tool_probe import TemplateRefused
 
 MAX_TEMPLATE_CHARS: Final = 1_000_000
 MAX_TEXT_CHARS: Final = 200_000
@@ -41,67 +51,44 @@ _HOLD: Final = "__mlx_tools_hold"
 _JOIN: Final = "__mlx_tools_join"
 
 
-class Render(Protocol):
-    """A template that was compiled: gives the text for messages and the template's own options."""
+class ChatTemplate:
+    """A template that was compiled. ``literals`` are all texts that it can write by itself: its
+    data and its string constants. Raises `ChatFormatError` for what is no template."""
 
-    def __call__(
-        self, messages: Sequence[Mapping[str, Any]], *, ask: bool = False, **options: Any
-    ) -> str: ...
-
-
-class TemplateRefused(Exception):
-    """The template itself refuses a conversation, by ``raise_exception``."""
-
-
-def compile_template(template: str, *, bos_token: str, eos_token: str) -> Render:
-    """The renderer of a chat template.
-
-    ``ask`` adds the generation prompt. The renderer raises `TemplateRefused` where the template
-    calls ``raise_exception``, and `ChatFormatError` for any other failure.
-    """
-    if len(template) > MAX_TEMPLATE_CHARS:
-        raise ChatFormatError(
-            f"the chat template has {len(template):,} characters, more than {MAX_TEMPLATE_CHARS:,}",
-            hint=HINT,
-        )
-    budget = Budget()
-    try:
-        environment = _environment(budget)
-        compiled = environment.from_string(_counted(environment.parse(template)))
-    except Exception as error:  # jinja2's own errors, RecursionError, MemoryError
-        raise _fault("cannot be read", error) from None
-
-    def render(messages: Sequence[Mapping[str, Any]], *, ask: bool = False, **options: Any) -> str:
-        budget.refill()
-        try:
-            return str(
-                compiled.render(
-                    messages=[dict(message) for message in messages],
-                    add_generation_prompt=ask,
-                    bos_token=bos_token,
-                    eos_token=eos_token,
-                    **options,
-                )
+    def __init__(self, text: str, *, bos_token: str, eos_token: str) -> None:
+        if len(text) > MAX_TEMPLATE_CHARS:
+            raise ChatFormatError(
+                f"the chat template has {len(text):,} characters, more than {MAX_TEMPLATE_CHARS:,}",
+                hint=HINT,
             )
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        self._budget = Budget()
+        try:
+            environment = _Sandbox(self._budget)
+            tree = environment.parse(text)
+            constants = [one.value for one in tree.find_all(nodes.Const)]
+            data = [one.data for one in tree.find_all(nodes.TemplateData)]
+            self.literals = (*data, *(one for one in constants if isinstance(one, str)))
+            self._compiled = environment.from_string(_counted(tree, environment))
+        except Exception as error:  # jinja2's own errors, RecursionError, MemoryError
+            raise _fault("cannot be read", error) from None
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, ask: bool = False, **options: Any
+    ) -> str:
+        """The text for messages and the template's own options; ``ask`` adds the generation prompt.
+
+        Raises `TemplateRefused` where the template calls ``raise_exception``, and `ChatFormatError`
+        for any other failure.
+        """
+        self._budget.left = MAX_STEPS
+        options |= {"messages": [dict(message) for message in messages], **self._tokens}
+        try:
+            return str(self._compiled.render(add_generation_prompt=ask, **options))
         except TemplateRefused:
             raise
         except Exception as error:
             raise _fault("cannot be rendered", error) from None
-
-    return render
-
-
-def literals_of(template: str) -> tuple[str, ...]:
-    """All text that a template can write by itself: its data and its string constants."""
-    from jinja2 import nodes
-
-    try:
-        tree = _environment(Budget()).parse(template)
-    except Exception as error:
-        raise _fault("cannot be read", error) from None
-    data = [node.data for node in tree.find_all(nodes.TemplateData)]
-    constants = [n.value for n in tree.find_all(nodes.Const) if isinstance(n.value, str)]
-    return (*data, *constants)
 
 
 def _fault(what: str, error: Exception) -> ChatFormatError:
@@ -113,53 +100,68 @@ def _raise(message: object = "") -> None:
     raise TemplateRefused(str(message)[:200])
 
 
-def _environment(budget: Budget) -> Any:
-    """A sandboxed jinja2 environment that draws on ``budget``."""
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+class _Generation(Extension):
+    """``{% generation %}`` marks what a model wrote, for training: only its body counts."""
 
-    class TemplateSandbox(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"+", "*", "**", "%"})
+    tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
 
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            budget.hold(left)
-            budget.hold(right)
-            wide = operator == "%" and isinstance(left, str) and _WIDTH.search(left)
-            if operator == "**" or wide:
-                raise OverflowError(f"it uses the operator {operator}")
-            if operator == "*":
-                budget.product(left, right)
-            return budget.hold(super().call_binop(context, operator, left, right))
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-        def call(self, context: Any, called: Any, /, *values: Any, **named: Any) -> Any:
-            budget.step()
-            if getattr(called, "__name__", "") in _UNBOUNDED_METHODS:
-                raise OverflowError(f"it calls {called.__name__}")
-            owner = getattr(called, "__self__", None)
-            if isinstance(owner, str):
-                budget.product(owner, *values, *named.values())
-            return budget.hold(super().call(context, called, *values, **named))
 
-    environment = TemplateSandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_generation_tag(), loopcontrols]
-    )
-    for name in _UNBOUNDED_FILTERS:
-        environment.filters.pop(name, None)
-    for name in ("lipsum", "cycler", "joiner"):
-        environment.globals.pop(name, None)
-    for name in ("join", "replace", "indent"):
-        environment.filters[name] = _within(budget, environment.filters[name])
-    environment.filters |= {"tojson": _tojson, _HOLD: budget.hold}
-    environment.globals |= {
-        _STEP: budget.step,
-        _WRITE: budget.write,
-        _HOLD: budget.hold,
-        _JOIN: budget.join,
-        "namespace": _namespace(),
-        "raise_exception": _raise,
-        "strftime_now": lambda form="%Y-%m-%d": FIXED_DAY.strftime(str(form)[:64]),
-    }
-    return environment
+class _Namespace(Namespace):
+    """A namespace that is not written out: one may hold another many times over."""
+
+    def __repr__(self) -> str:
+        return "<namespace>"
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """jinja2's sandbox, which draws on a budget."""
+
+    intercepted_binops = frozenset({"+", "*", "**", "%"})
+
+    def __init__(self, budget: Budget) -> None:
+        super().__init__(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        self.budget = budget
+        for name in _UNBOUNDED_FILTERS:
+            del self.filters[name]
+        for name in ("lipsum", "cycler", "joiner"):
+            del self.globals[name]
+        for name in ("join", "replace", "indent"):
+            self.filters[name] = _within(budget, self.filters[name])
+        self.filters |= {"tojson": _tojson, _HOLD: budget.hold}
+        self.globals |= {
+            _STEP: budget.step,
+            _WRITE: budget.write,
+            _HOLD: budget.hold,
+            _JOIN: budget.join,
+            "namespace": _Namespace,
+            "raise_exception": _raise,
+            "strftime_now": lambda form="%Y-%m-%d": FIXED_DAY.strftime(str(form)[:64]),
+        }
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        self.budget.hold(left)
+        self.budget.hold(right)
+        wide = operator == "%" and isinstance(left, str) and _WIDTH.search(left)
+        if operator == "**" or wide:
+            raise OverflowError(f"it uses the operator {operator}")
+        if operator == "*":
+            self.budget.product(left, right)
+        return self.budget.hold(super().call_binop(context, operator, left, right))
+
+    def call(self, context: Any, called: Any, /, *values: Any, **named: Any) -> Any:
+        self.budget.step()
+        if getattr(called, "__name__", "") in _UNBOUNDED_METHODS:
+            raise OverflowError(f"it calls {called.__name__}")
+        owner = getattr(called, "__self__", None)
+        if isinstance(owner, str):
+            self.budget.product(owner, *values, *named.values())
+        return self.budget.hold(super().call(context, called, *values, **named))
 
 
 def _within(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,35 +177,6 @@ def _within(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
     if passed is not None:
         bounded.jinja_pass_arg = passed  # type: ignore[attr-defined]
     return bounded
-
-
-def _generation_tag() -> Any:
-    from jinja2 import nodes
-    from jinja2.ext import Extension
-    from jinja2.parser import Parser
-
-    class Generation(Extension):
-        """``{% generation %}`` marks what a model wrote, for training: only its body counts."""
-
-        tags = {"generation"}  # noqa: RUF012  (jinja2 declares it so)
-
-        def parse(self, parser: Parser) -> list[nodes.Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    return Generation
-
-
-def _namespace() -> Any:
-    from jinja2.utils import Namespace
-
-    class Bounded(Namespace):
-        """A namespace that is not written out: one may hold another many times over."""
-
-        def __repr__(self) -> str:
-            return "<namespace>"
-
-    return Bounded
 
 
 def _tojson(
@@ -222,58 +195,55 @@ def _tojson(
     )
 
 
-def _counted(tree: Any) -> Any:
+def _counted(tree: nodes.Template, environment: Environment) -> nodes.Template:
     """The template with every loop, macro, output, list and ``~`` drawing on the budget."""
-    from jinja2 import nodes
-    from jinja2.visitor import NodeTransformer
-
-    def call(name: str, *values: Any) -> Any:
-        return nodes.Call(nodes.Name(name, "load"), list(values), [], None, None)
-
-    def based(node: Any) -> bool:
-        """True where a chain of filters has a value at its end, as that of a block has not."""
-        while isinstance(node, nodes.Filter):
-            node = node.node
-        return node is not None
-
-    class Counted(NodeTransformer):
-        def visit(self, node: Any, *values: Any, **named: Any) -> Any:
-            node = self.generic_visit(node)
-            match node:
-                case nodes.For() | nodes.Macro() | nodes.CallBlock():
-                    node.body.insert(0, nodes.ExprStmt(call(_STEP)))
-                case nodes.List() | nodes.Tuple() | nodes.Dict():
-                    return node if getattr(node, "ctx", "load") != "load" else call(_HOLD, node)
-                case nodes.Filter() if based(node):
-                    return call(_HOLD, node)
-                case nodes.AssignBlock():
-                    node.filter = nodes.Filter(node.filter, _HOLD, [], [], None, None)
-                case nodes.Concat():
-                    return call(_JOIN, *node.nodes)
-                case nodes.Output():
-                    data = nodes.TemplateData
-                    texts = (nodes.Const(n.data) if isinstance(n, data) else n for n in node.nodes)
-                    node.nodes = [call(_WRITE, text) for text in texts]
-            return node
-
-    counted = Counted().visit(tree)
-    counted.set_environment(tree.environment)
+    counted: nodes.Template = _Counting().visit(tree)
+    counted.set_environment(environment)
     for node in counted.find_all(nodes.Node):
         if node.lineno is None:
             node.lineno = 1
     return counted
 
 
+def _call(name: str, *values: nodes.Expr) -> nodes.Call:
+    return nodes.Call(nodes.Name(name, "load"), list(values), [], None, None)
+
+
+class _Counting(NodeTransformer):
+    """Puts calls of the budget's functions into a template."""
+
+    def visit(self, node: Any, *values: Any, **named: Any) -> Any:
+        node = self.generic_visit(node)
+        match node:
+            case nodes.For() | nodes.Macro() | nodes.CallBlock():
+                node.body.insert(0, nodes.ExprStmt(_call(_STEP)))
+            case nodes.List() | nodes.Tuple() | nodes.Dict():
+                return node if getattr(node, "ctx", "load") != "load" else _call(_HOLD, node)
+            case nodes.Filter() if _has_value(node):
+                return _call(_HOLD, node)
+            case nodes.AssignBlock():
+                node.filter = nodes.Filter(node.filter, _HOLD, [], [], None, None)
+            case nodes.Concat():
+                return _call(_JOIN, *node.nodes)
+            case nodes.Output():
+                data = nodes.TemplateData
+                texts = (nodes.Const(n.data) if isinstance(n, data) else n for n in node.nodes)
+                node.nodes = [_call(_WRITE, text) for text in texts]
+        return node
+
+
+def _has_value(node: Any) -> bool:
+    """True where a chain of filters has a value at its end, as that of a block has not."""
+    while isinstance(node, nodes.Filter):
+        node = node.node
+    return node is not None
+
+
 class Budget:
     """The steps that a rendering may still take: one for each call, loop and output, and for each
     ten items or four hundred characters that are handled."""
 
-    def __init__(self) -> None:
-        self.left = MAX_STEPS
-
-    def refill(self) -> None:
-        """Starts anew, for the next rendering."""
-        self.left = MAX_STEPS
+    left = MAX_STEPS
 
     def step(self, count: int = 1) -> str:
         """Takes steps off the budget. Raises `OverflowError` where it is used up."""

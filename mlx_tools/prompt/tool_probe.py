@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.messages import replace
@@ -26,8 +26,10 @@ from mlx_tools.prompt.chat_format import (
     listed,
     slots_of,
 )
-from mlx_tools.prompt.template_sandbox import Render, TemplateRefused
 from mlx_tools.protocol import DIALECTS, Dialect
+
+if TYPE_CHECKING:
+    from mlx_tools.prompt.template_sandbox import ChatTemplate
 
 _SYSTEM: Final = "xqSystemTextxq"
 _QUESTION: Final = "xqQuestionTextxq"
@@ -36,6 +38,10 @@ _RESULT: Final = 'xq{}Resultxq "'
 _ORDINALS: Final = ("First", "Second", "Third")
 
 Message = Mapping[str, Any]
+
+
+class TemplateRefused(Exception):
+    """The template itself refuses a conversation, by ``raise_exception``."""
 
 
 class ToolsUnknown(Exception):
@@ -88,11 +94,11 @@ class _Way:
     parts: bool = False
 
 
-class _Template:
+class _Conversations:
     """Renders conversations with tools, all of them in one way."""
 
-    def __init__(self, render: Render, way: _Way) -> None:
-        self._render, self.way = render, way
+    def __init__(self, template: ChatTemplate, way: _Way) -> None:
+        self._template, self.way = template, way
 
     def text(self, *messages: Message, system: str = _SYSTEM, tools: int = 2) -> str:
         """The text that the template writes; raises `ToolsUnknown` where it refuses."""
@@ -110,7 +116,7 @@ class _Template:
             if way.parts and isinstance(content, str):
                 message["content"] = [{"type": "text", "text": content}]
         try:
-            return self._render(sent, ask=True, **options)
+            return self._template.render(sent, ask=True, **options)
         except (TemplateRefused, ChatFormatError) as error:
             raise ToolsUnknown(f"its template refuses it: {error}") from None
 
@@ -146,7 +152,7 @@ def _result(number: int) -> Message:
 
 
 def tools_from_template(
-    render: Render, chat_format: ChatFormat, *, bos: str, marks: Sequence[str]
+    template: ChatTemplate, chat_format: ChatFormat, *, bos: str, marks: Sequence[str]
 ) -> ToolFormat:
     """The template's way with tools, in ``chat_format``, which was read from it too.
 
@@ -154,12 +160,12 @@ def tools_from_template(
     are the dialects' marks that stand in the template or are tokens of the model. Raises
     `ToolsUnknown`, which says why it cannot be told.
     """
-    template, opened = _that_lists(render)
+    listing, opened = _that_lists(template)
     form, begin, end = _listing(opened)
     opening, asked = _opening(opened, begin, end, bos, chat_format)
     if asked != chat_format.user[1] + chat_format.assistant[0]:
         raise ToolsUnknown("its template asks for an answer otherwise where there are tools")
-    learnt, way, rendered = _Learner(chat_format, marks).turns(render, template.way)
+    learnt, way, rendered = _Learner(chat_format, marks).turns(template, listing.way)
     family = _BY_NAME.get(learnt["dialect"])
     learnt["close"] = learnt["close"] or ("" if family is None else family.close)
     user, system = chat_format.user[0], chat_format.system
@@ -169,37 +175,37 @@ def tools_from_template(
     else:
         toolless = (system[0], "system", system[1] + user)
     tools = ToolFormat(opening=opening, toolless=toolless, **form, **learnt)
-    template = _Template(render, way)
+    others = _Conversations(template, way)
     for system_text, count in (("xqOtherSystemxq", 1), ("xqOther\nlines of itxq", 3)):
-        _check(template, tools, chat_format, bos, rendered, system_text, count)
+        _check(others, tools, chat_format, bos, rendered, system_text, count)
     return tools
 
 
-# --- the tools --------------------------------------------------------------------------------
-
-
-def _that_lists(render: Render) -> tuple[_Template, str]:
+def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
     """The template in the first way in which it tells of tools, and what it writes so."""
     fault: ToolsUnknown | None = None
     differs = taken = False
     for beside, system, parts in product((True, False), (True, False), (False, True)):
         if not (beside or system):
             continue
-        template = _Template(render, _Way(beside=beside, system=system, parts=parts))
+        tried = _Conversations(template, _Way(beside=beside, system=system, parts=parts))
         try:
-            written = template.text(_asking())
-            differs = differs or written != template.text(_asking(), tools=0)
+            written = tried.text(_asking())
+            differs = differs or written != tried.text(_asking(), tools=0)
             taken = True
         except ToolsUnknown as refused:
             fault = fault or refused
             continue
         if all(call.name in written for call in _CALLS[:2]) and _QUESTION in written:
-            return template, written
+            return tried, written
     if differs:
         raise ToolsUnknown("its template does not tell of tools by name")
     if fault is not None and not taken:
         raise fault
     raise ToolsUnknown("its template has no tools")
+
+
+# --- the tools --------------------------------------------------------------------------------
 
 
 def _listing(text: str) -> tuple[dict[str, Any], int, int]:
@@ -209,7 +215,7 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
         for margin in {"", " " * indent}:
             tools = [listed(f, wrapped, indent, compact, margin) for f in (first, second)]
             if found := gaps(text, tools):
-                form = {"wrapped": wrapped, "indent": indent, "compact": compact}
+                form: dict[str, Any] = {"wrapped": wrapped, "indent": indent, "compact": compact}
                 form |= {"margin": margin, "separator": found[1]}
                 return form, len(found[0]), len(text) - len(found[2])
     raise ToolsUnknown("its template tells of tools in another form than JSON")
@@ -245,7 +251,7 @@ class _Learner:
     def __init__(self, chat_format: ChatFormat, marks: Sequence[str]) -> None:
         self._format, self._marks = chat_format, marks
 
-    def turns(self, render: Render, way: _Way) -> tuple[dict[str, Any], _Way, bool]:
+    def turns(self, template: ChatTemplate, way: _Way) -> tuple[dict[str, Any], _Way, bool]:
         """The first reading of turns in which the template takes calls and results at all, as in
         `ToolFormat`; in which way it did, and whether it writes calls that it is given apart from
         what was said."""
@@ -254,21 +260,21 @@ class _Learner:
         for arguments, empty, (calls, results) in product(
             (True, False), ("", None), ((2, 2), (1, 2), (1, 1))
         ):
-            template = _Template(render, replace(way, arguments=arguments, empty=empty))
+            tried = _Conversations(template, replace(way, arguments=arguments, empty=empty))
             try:
-                return self._rendered(template, calls, results), template.way, True
+                return self._rendered(tried, calls, results), tried.way, True
             except ToolsUnknown as unknown:
                 fault = fault or unknown
                 unwritten = unwritten or isinstance(unknown, _CallsUnwritten)
         for results in (2, 1) if unwritten else ():
             try:
-                return self._unrendered(_Template(render, way), results), way, False
+                return self._unrendered(_Conversations(template, way), results), way, False
             except ToolsUnknown as unknown:
                 fault = unknown
         assert fault is not None
         raise fault
 
-    def _rendered(self, template: _Template, calls: int, results: int) -> dict[str, Any]:
+    def _rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
         """A template that writes calls which it is given apart from what was said."""
         text = template.text(
             _asking(), template.calling(calls), *(_result(number) for number in range(results))
@@ -294,7 +300,7 @@ class _Learner:
         own = {"dialect": name, "call": call, "close": close, "encoded": encoded}
         return own | _around_results(head, between, after)
 
-    def _unrendered(self, template: _Template, results: int) -> dict[str, Any]:
+    def _unrendered(self, template: _Conversations, results: int) -> dict[str, Any]:
         """A template that leaves it to the model's text how calls are written."""
         dialect = self._only_dialect()
         call = {"role": "assistant", "content": _SAID}
@@ -412,7 +418,7 @@ def _around_results(head: str, between: str | None, after: str) -> dict[str, Slo
 
 
 def _check(
-    template: _Template,
+    template: _Conversations,
     tools: ToolFormat,
     chat_format: ChatFormat,
     bos: str,

@@ -7,13 +7,18 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import ChatFormatError
-from mlx_tools.prompt.template_sandbox import TemplateRefused, compile_template, literals_of
+from mlx_tools.prompt.template_sandbox import ChatTemplate
+from mlx_tools.prompt.tool_probe import TemplateRefused
 
 MESSAGES = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yo"}]
 
 
+def compiled(template: str) -> ChatTemplate:
+    return ChatTemplate(template, bos_token="<s>", eos_token="</s>")
+
+
 def render(template: str, **options: Any) -> str:
-    return compile_template(template, bos_token="<s>", eos_token="</s>")(MESSAGES, **options)
+    return compiled(template).render(MESSAGES, **options)
 
 
 @pytest.mark.parametrize(
@@ -100,21 +105,16 @@ def test_what_the_template_itself_refuses_is_told_apart() -> None:
 
 def test_the_messages_are_not_the_templates_to_change() -> None:
     messages = [{"role": "user", "content": "a"}]
-    change = compile_template(
-        "{% set m = messages[0] %}{{ m.content }}", bos_token="", eos_token=""
-    )
-    assert change(messages) == "a"
+    assert compiled("{% set m = messages[0] %}{{ m.content }}").render(messages) == "a"
     assert messages == [{"role": "user", "content": "a"}]
 
 
 def test_each_rendering_has_a_budget_of_its_own() -> None:
-    busy = compile_template(
-        "{% for i in range(9000) %}{{ i }}{% endfor %}", bos_token="", eos_token=""
-    )
-    assert busy(MESSAGES) == busy(MESSAGES) == busy(MESSAGES)
+    busy = compiled("{% for i in range(9000) %}{{ i }}{% endfor %}")
+    assert busy.render(MESSAGES) == busy.render(MESSAGES) == busy.render(MESSAGES)
 
 
 def test_literals_are_what_a_template_can_write_by_itself() -> None:
-    found = literals_of("<a>{{ '<b>' ~ x }}{% if x == '<c>' %}<d>{% endif %}{# <e> #}")
+    found = compiled("<a>{{ '<b>' ~ x }}{% if x == '<c>' %}<d>{% endif %}{# <e> #}").literals
     assert {"<a>", "<b>", "<c>", "<d>"} <= set(found)
     assert "<e>" not in "".join(found)
