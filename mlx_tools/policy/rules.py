@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -413,19 +413,9 @@ later."""
 AFTER_READ: Final[tuple[AfterRead, ...]] = get_args(AfterRead)
 
 _LISTS: Final = ("allow", "deny", "ask")
-_LIST_LIKE: Final = (*_LISTS, "ask_effects")
 _SWITCHES: Final = ("local_only", "dry_run", "redact", "redact_paths")
-_LATER: Final[Mapping[str, Any]] = {
-    "ask_effects": ASK_EFFECTS,
-    "session_rate_limit": None,
-    "network_after_read": "allow",
-    "redact": True,
-    "redact_paths": False,
-}
-"""Fields that JSON holds only where they are not at these defaults."""
-
-_GONE: Final = "standing_approvals"
-"""What older transcripts say, and nobody believes any more: it only gave power."""
+_WRITTEN: Final = (*_LISTS, "preset", "local_only", "dry_run")
+"""Fields that JSON holds in any case; others only where they are not at their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,11 +443,11 @@ class Policy:
     allow: Sequence[str] = ()
     deny: Sequence[str] = ()
     ask: Sequence[str] = ()
-    ask_effects: Sequence[str] = ASK_EFFECTS
     preset: str | None = None
     local_only: bool = False
     dry_run: bool = False
     rate_limits: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ask_effects: Sequence[str] = ASK_EFFECTS
     session_rate_limit: str | None = None
     network_after_read: AfterRead = "allow"
     redact: bool = True
@@ -514,13 +504,14 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """The policy as JSON values; `from_json` reads them back."""
-        value: dict[str, Any] = {name: list(getattr(self, name)) for name in _LISTS}
-        value |= {"preset": self.preset, "local_only": self.local_only, "dry_run": self.dry_run}
+        had = {name: getattr(self, name) for name in _DEFAULTS}
+        value: dict[str, Any] = {
+            name: list(one) if isinstance(one, tuple) else one
+            for name, one in had.items()
+            if name in _WRITTEN or one != _DEFAULTS[name]
+        }
         if self.rate_limits:
             value["rate_limits"] = dict(self.rate_limits)
-        for name, default in _LATER.items():
-            if (had := getattr(self, name)) != default:
-                value[name] = list(had) if name in _LIST_LIKE else had
         if self.narrowing:
             value["narrowing"] = [part.to_json() for part in self.narrowing]
         return value
@@ -531,9 +522,7 @@ class Policy:
         cannot be read whole grants nothing."""
         if not isinstance(value, Mapping):
             raise UsageError("policy: expected an object")
-        value = {key: one for key, one in value.items() if key != _GONE}
-        unknown = set(value) - {*_LISTS, *_SWITCHES, *_LATER, "preset", "rate_limits", "narrowing"}
-        if unknown:
+        if unknown := set(value) - set(_DEFAULTS):
             raise UsageError(f"policy: unknown key {min(map(str, unknown))!r}")
         narrowing = value.get("narrowing", ())
         if isinstance(narrowing, str) or not isinstance(narrowing, Sequence):
@@ -554,13 +543,19 @@ class Policy:
 
     def _canonical(self) -> dict[str, Any]:
         value = self.to_json()
-        value |= {name: sorted(set(value[name])) for name in _LIST_LIKE if name in value}
+        lists = (*_LISTS, "ask_effects")
+        value |= {name: sorted(set(value[name])) for name in lists if name in value}
         if self.preset is not None:
             preset = PRESETS[self.preset]
             value["preset"] = [preset.name, sorted(preset.tools), sorted(preset.effects)]
         parts = [part._canonical() for part in self.narrowing]
         value["narrowing"] = sorted(parts, key=lambda part: json.dumps(part, sort_keys=True))
         return value
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    one.name: {} if one.default is MISSING else one.default for one in fields(Policy) if one.init
+}
 
 
 def checked_effects(effects: Any) -> tuple[str, ...]:
