@@ -268,10 +268,12 @@ class Controller:
         self._consents: Consents | None = None
         self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._kept: tuple[Any, Openings, Header] | None = None
-        store = MemoryStore() if store is None else store
-        approver = NobodyThere() if approver is None else approver
-        self._store = require_method("store", store, "create", "write TranscriptStore(folder)")
-        self._approver = require_method("approver", approver, "decide", "give an Approver")
+        self._store: Store = MemoryStore()
+        if store is not None:
+            self._store = require_method("store", store, "create", "write TranscriptStore(folder)")
+        self._approver: Approver = NobodyThere()
+        if approver is not None:
+            self._approver = require_method("approver", approver, "decide", "give an Approver")
 
     @property
     def context(self) -> int | None:
@@ -346,8 +348,9 @@ class Controller:
         Raises `BackendTimeout` where finding out what the server serves takes as long as a whole
         run may, and what `run` raises.
         """
-        said = require_items("history", history, MESSAGES)
-        return await self._new(earlier_in(said) if said else _NOTHING_SAID)
+        if history == ():
+            return await self._new(_NOTHING_SAID)
+        return await self._new(earlier_in(require_items("history", history, MESSAGES)))
 
     async def carry_over(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
@@ -36,7 +37,6 @@ from mlx_tools.controller.earlier import Earlier
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
-from mlx_tools.controller.telemetry import observed
 from mlx_tools.controller.turn import recorded, refusal, refusal_by
 from mlx_tools.errors import (
     BackendError,
@@ -173,7 +173,7 @@ class Conversation:
         if session.state in _ANSWERING:  # a crash broke the last question off
             self._break_off(KeyboardInterrupt())
         self._begin(question, tool_choice)
-        with observed(self.files.transcript, emit) as self._emit:
+        with self._observed(emit) as self._emit:
             self.outputs.begin()
             self.reads.begin()
             if session.header.context is not None:
@@ -210,7 +210,7 @@ class Conversation:
             sure += [call.call_id for call in session.pause.within if not call.in_doubt]
         answers = answers_of(approvals, sure)
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
-        with observed(self.files.transcript, emit) as self._emit:
+        with self._observed(emit) as self._emit:
             self.outputs.begin()
             self._approvals.check_within(within)
             self._approvals.check_answers(answers, self.policy)
@@ -295,6 +295,16 @@ class Conversation:
         event = events.event_of(record, ())
         assert isinstance(event, events.Compacted)
         return event
+
+    def _observed(self, emit: Emit | None) -> contextlib.AbstractContextManager[Emit | None]:
+        """What a run's events are told to while it lasts: spans too, where the program has loaded
+        OpenTelemetry, without which nobody can record any."""
+        api = sys.modules.get("opentelemetry.trace")
+        if api is None:
+            return contextlib.nullcontext(emit)
+        from mlx_tools.controller.telemetry import observed
+
+        return observed(self.files.transcript, emit, api)
 
     def _outcome(self) -> Outcome:
         outcome = outcome_of(

@@ -2,14 +2,11 @@
 
 One span for the run, and below it one for each completion and each call that ran, named as the
 semantic conventions for generative AI say (1.41, still in development). No span holds a text: no
-prompt, answer, argument, output or error message, only names, numbers and codes. Where the package
-is missing, or nobody records spans, nothing is done but look.
+prompt, answer, argument, output or error message, only names, numbers and codes.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -35,20 +32,16 @@ _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "
 
 
 @contextmanager
-def observed(
-    records: Sequence[Record], emit: Emit | None, api: Any = None
-) -> Iterator[Emit | None]:
+def observed(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterator[Emit | None]:
     """Traces one run while the context lasts; gives what its events are to be told to.
 
     ``records`` is the transcript, header included, which grows as the run goes on. ``api`` is the
-    module ``opentelemetry.trace``, by default the one that is installed, if any. Nothing that goes
-    wrong with spans reaches the run.
+    module ``opentelemetry.trace``. Nothing that goes wrong with spans reaches the run.
     """
     spans = None
     with suppress(Exception):
-        api = _installed() if api is None else api
         unset = getattr(api, "ProxyTracerProvider", None)  # what there is where nobody has set one
-        if api is not None and (unset is None or not isinstance(api.get_tracer_provider(), unset)):
+        if unset is None or not isinstance(api.get_tracer_provider(), unset):
             spans = _Spans(records, api)
     if spans is None or not spans.recording:
         yield emit
@@ -69,15 +62,6 @@ def observed(
     finally:
         with suppress(Exception):
             spans.end(failed)
-
-
-@functools.cache
-def _installed() -> Any:
-    """The module ``opentelemetry.trace``, None where it is not installed."""
-    try:
-        return importlib.import_module("opentelemetry.trace")
-    except ImportError:
-        return None
 
 
 class _Spans:
