@@ -62,7 +62,7 @@ def exact(value: Any, *, fold: bool = True) -> str:
 
     With ``fold`` long runs are written as the module says. Without it the text is JSON.
     """
-    return _written(value, "", 0, fold)
+    return _written(value, 0, fold)
 
 
 def on_one_line(value: Any) -> str:
@@ -72,7 +72,7 @@ def on_one_line(value: Any) -> str:
 
 def in_words(text: str) -> str:
     """A text on one line: control characters, what is unseen and long runs of spaces spelled."""
-    return _SPACES.sub(_counted, spelled(text))
+    return _SPACES.sub(lambda run: f"{_SPACE}{{{len(run[0])}}}", spelled(text))
 
 
 def as_name(name: str) -> str:
@@ -81,26 +81,21 @@ def as_name(name: str) -> str:
     return text if len(text) <= 200 else f"{text[:199]}… ({len(name)} characters)"
 
 
-def as_code(line: str) -> str:
-    """A line of a file: as `in_words`, with tabs as arrows."""
-    return in_words(line.replace("\t", "→   "))
-
-
-def _written(value: Any, indent: str, depth: int, fold: bool) -> str:
+def _written(value: Any, depth: int, fold: bool) -> str:
     if not isinstance(value, Mapping | list | tuple) or not value or depth >= MAX_INDENT:
         return _scalar(value, fold)
-    inner = indent + "  "
     if isinstance(value, Mapping):
+        opening, closing = "{", "}"
         items = [
-            f"{_scalar(str(key), fold)}: {_written(item, inner, depth + 1, fold)}"
+            f"{_scalar(str(key), fold)}: {_written(item, depth + 1, fold)}"
             for key, item in value.items()
         ]
-        opening, closing = "{", "}"
     else:
-        items = [_written(item, inner, depth + 1, fold) for item in value]
         opening, closing = "[", "]"
-    lines = f",\n{inner}".join(items)
-    return f"{opening}\n{inner}{lines}\n{indent}{closing}"
+        items = [_written(item, depth + 1, fold) for item in value]
+    begin = "\n" + "  " * depth
+    lines = f",{begin}  ".join(items)
+    return f"{opening}{begin}  {lines}{begin}{closing}"
 
 
 def _scalar(value: Any, fold: bool) -> str:
@@ -121,10 +116,6 @@ def _folded(found: re.Match[str]) -> str:
     elif unit == " ":
         return found[0]
     return run + ("\\u007b" if brace else "")
-
-
-def _counted(found: re.Match[str]) -> str:
-    return f"{_SPACE}{{{len(found[0])}}}"
 
 
 def spelled(text: str) -> str:
@@ -270,16 +261,9 @@ def _to_know(request: ApprovalRequest) -> Iterator[ShownLine]:
         yield ShownLine("! It was started before, and may have done its work", "yellow")
     elif request.suspect or request.changed:
         yield ShownLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
-    if _unseen(request):
+    text, preview = _dumped(request.arguments), request.preview.translate(_USUAL)
+    if spelled(text) != text or _CONTROL.search(text) or spelled(preview) != preview:
         yield ShownLine("! It holds characters that are not seen, here written \\u…", "yellow")
-
-
-def _unseen(request: ApprovalRequest) -> bool:
-    """Return whether there are characters that a terminal would obey or not show, besides the ends
-    of lines and tabs."""
-    text = _dumped(request.arguments)
-    preview = request.preview.translate(_USUAL)
-    return bool(spelled(text) != text or _CONTROL.search(text) or spelled(preview) != preview)
 
 
 def in_full(
@@ -320,7 +304,7 @@ def diff(text: str) -> Iterator[ShownLine]:
             colour = "bold"
         elif line.startswith(("+", "-")):
             colour = "green" if line[0] == "+" else "red"
-        yield ShownLine(as_code(line), colour, foreign=True)
+        yield ShownLine(in_words(line.replace("\t", "→   ")), colour, foreign=True)
 
 
 def changed(before: BoundSource, after: BoundSource) -> Iterator[ShownLine]:

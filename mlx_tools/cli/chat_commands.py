@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -217,8 +217,11 @@ def permissions(talk: Talk) -> list[Permission]:
         runs: list[str] = []
         asked: list[str] = []
         denied: list[str] = []
-        for effects in _kinds(spec):
-            one = replace(spec, effects=effects)
+        possible = spec.possible_effects
+        # one after the other where its arguments say which a call has
+        kinds = [{one} for one in sorted(possible)] if callable(spec.effects) else [possible]
+        for effects in kinds:
+            one = replace(spec, effects=frozenset(effects))
             some = runs if unasked or not asks(policy, one) else asked
             some = some if denial(policy, one) is None else denied
             some += sorted(effects) or ["nothing"]
@@ -238,12 +241,6 @@ def _forbidden(configuration: Configuration, spec: ToolSpec) -> str:
         return f"{denied.reason} ({configuration.named_by(f'policy.{word}')})"
     files = [one.source for one in configuration.layers if one.kind == "project" and one.chooses]
     return f"{denied.reason} ({', '.join(files)})"
-
-
-def _kinds(spec: ToolSpec) -> list[frozenset[Any]]:
-    """The effects that a call may have: one after the other where its arguments say which."""
-    possible = spec.possible_effects
-    return [frozenset((e,)) for e in sorted(possible)] if callable(spec.effects) else [possible]
 
 
 def _here(reason: str) -> str:
@@ -348,22 +345,17 @@ def _model(talk: Talk, rest: str) -> None:
     if rest:
         talk.go_on_with(rest)
         print_prose(talk.model or "the server does not say which model it runs")
-        _doubt_listed(talk)
+        (_, served), (_, here) = _models(talk)
+        name = talk.model
+        # Some servers load one that they do not list, some answer with another.
+        if name and served and name not in (*served, *here) and not Path(name).exists():
+            warn_all([f"the server does not list {in_words(name)}; /model lists what it has"])
         return
     for where, names in _models(talk):
         for name in names:
             mark = "* " if name == talk.model else "  "
             _row(f"{mark}{in_words(name)}", where)
     note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
-
-
-def _doubt_listed(talk: Talk) -> None:
-    """Tell that the server does not list the model, where it does list others: some load it all
-    the same, some answer with another."""
-    (_, served), (_, here) = _models(talk)
-    name = talk.model
-    if name is not None and served and name not in (*served, *here) and not Path(name).exists():
-        warn_all([f"the server does not list {in_words(name)}; /model lists what it has"])
 
 
 def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:

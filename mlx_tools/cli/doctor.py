@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from math import isfinite
@@ -248,6 +248,11 @@ async def probe(
         settings = replace(await run_settings(run, chosen, note), project_context="", verdict=None)
         if await takes_grammar(chosen.backend):
             strategies.append("grammar")
+
+    def prepare(style: Style) -> None:
+        """Forbid a model its own markers for calls, but in the style that has them."""
+        chosen.backend.forbidden_tokens = forbidden if native_markers(style) else ()
+
     total = len(asked.questions) * len(styles_for(settings)) * len(strategies)
     with counting("probing", total) as step:
         measured = await measure(
@@ -258,7 +263,7 @@ async def probe(
             strategies=strategies,
             seconds=within - (monotonic() - began),
             step=step,
-            prepare=_prepare(chosen, forbidden),
+            prepare=prepare,
         )
     found = Probed(measured=measured, questions=len(asked.questions))
     if not measured.complete:
@@ -273,16 +278,6 @@ async def probe(
     except MlxToolsError as error:
         return replace(found, verdict=verdict, problem=str(error))
     return replace(found, verdict=verdict, stored=str(place))
-
-
-def _prepare(chosen: Chosen, forbidden: tuple[int, ...]) -> Callable[[Style], None]:
-    """Forbids a model its own markers for calls, but in the style that is written with them."""
-    backend = chosen.backend
-
-    def prepare(style: Style) -> None:
-        backend.forbidden_tokens = forbidden if native_markers(style) else ()
-
-    return prepare
 
 
 def _versions(chosen: Chosen) -> dict[str, Any]:

@@ -32,7 +32,6 @@ from mlx_tools.toolbox import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
     Added,
-    Corpus,
     Hit,
     KnowledgeBase,
 )
@@ -90,7 +89,7 @@ def search(
     hits = base.search(query, corpus, limit)
     for number, hit in enumerate(hits, start=1):
         if as_json:
-            print_json(_as_json(hit, number))
+            print_json({"n": number, "location": hit.path, **to_builtins(hit)})
             continue
         print_prose(f"{number}  {hit.name}", "   ", colour="bold")
         print_text(f"   {_place(hit)}", colour="dim")
@@ -112,7 +111,9 @@ def list_all(
             known = to_builtins(one)
             print_json({("size_bytes" if key == "size" else key): known[key] for key in known})
         else:
-            print_row(_head(one), f" {one.changed}")
+            files, passages = counted(one.files, "file"), counted(one.passages, "passage")
+            head = f"{one.name:<20} {files:>10} {passages:>14} {amount(one.size):>10}"
+            print_row(head, f" {one.changed}")
     if not corpora:
         note("nothing was added yet: mlx-tools kb add PATH")
 
@@ -154,10 +155,6 @@ def _agreed(what: str, yes: bool) -> bool:
     return inputs.confirmed(question, yes, undone="nothing was removed")
 
 
-def _as_json(hit: Hit, number: int) -> dict[str, object]:
-    return {"n": number, "location": hit.path, **to_builtins(hit)}
-
-
 def _place(hit: Hit) -> str:
     """Where it stands, on one line, whatever the file is called."""
     path = shown(hit.path, keep=PROSE.strip(LINES))
@@ -175,10 +172,3 @@ def _summary(done: Added, binary: int) -> str:
     if binary:
         parts.append(f"{binary} no text")
     return f"{done.corpus}: {', '.join(parts)}"
-
-
-def _head(one: Corpus) -> str:
-    return (
-        f"{one.name:<20} {counted(one.files, 'file'):>10} {counted(one.passages, 'passage'):>14}"
-        f" {amount(one.size):>10}"
-    )

@@ -187,7 +187,7 @@ def _call(judged: JudgedCall) -> dict[str, Any]:
         "name": call.name,
         "arguments": dict(call.arguments),
         "repairs": list(call.repairs),
-        "runs": "with_approval" if judged.error is not None else judged.runs,
+        "runs": judged.runs,
     }
     if judged.error is not None:
         value["error"] = to_builtins(judged.error)

@@ -164,11 +164,14 @@ def run(
     def tell(ended: Ended) -> None:
         _tell(ended, as_lines=as_lines)
 
+    def trouble(error: ScheduleError) -> None:
+        complain(f"{error.message}; it is tried again", kind="warning")
+
     with _terminable(), Runner(job_store(kept_sessions()), run_job, look) as runner:
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
-                anyio.run(runner.run_forever, tell, _trouble)
+                anyio.run(runner.run_forever, tell, trouble)
             ended = anyio.run(runner.run_due, tell)
             if not ended:
                 _note("nothing is due: mlx-tools schedule list")
@@ -177,7 +180,7 @@ def run(
                 print(file=sys.stderr)  # behind ^C
             complain("mlx-tools schedule list says what came of it", kind="interrupted")
             raise Interrupted from None
-    return max((one.exit_code for one in ended), key=_rank, default=EXIT_OK)
+    return max((one.exit_code for one in ended), key=_WORST.index, default=EXIT_OK)
 
 
 async def run_due() -> None:
@@ -215,18 +218,10 @@ def _autostart() -> Autostart:
     return Autostart(name="schedule", every=_EVERY)
 
 
-def _trouble(error: ScheduleError) -> None:
-    complain(f"{error.message}; it is tried again", kind="warning")
-
-
 def _note(line: str) -> None:
     """A note that a person at a terminal may need, and a log does not."""
     if sys.stderr.isatty():
         note(line)
-
-
-def _rank(code: int) -> int:
-    return _WORST.index(code) if code in _WORST else len(_WORST)
 
 
 @contextmanager

@@ -356,12 +356,12 @@ def _bytes(place: str) -> bytes:
     try:
         with httpx.stream("GET", place, follow_redirects=True, timeout=_SECONDS) as response:
             response.raise_for_status()
-            data = b""
+            data = bytearray()
             for chunk in response.iter_bytes():
                 data += chunk
                 if len(data) > MAX_BYTES:
                     raise UsageError(f"{place}: larger than {MAX_BYTES >> 20} MB")
-            return data
+            return bytes(data)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UsageError(f"{place}: {error}") from None
 

@@ -54,6 +54,9 @@ from mlx_tools.tools import (
 )
 from mlx_tools.transcript import PREVIEW_CHARS
 
+_USUAL: Final = ("default", "preset ")
+"""The beginnings of the rules by which a call is denied that no list names."""
+
 _EXAMPLE: Final = """write it as '{"expression": "2+2"}', in single quotes"""
 
 app = typer.Typer(add_completion=False)
@@ -145,6 +148,9 @@ def call(
     value = _arguments(arguments)
     always = loaded.settings.policy.approve == "always"
 
+    def tell(progress: Progress) -> None:
+        complain(far(progress.message, progress.fraction), kind="progress")
+
     async def run() -> tuple[DirectCall, SessionFiles]:
         try:
             return await call_recorded(
@@ -154,7 +160,7 @@ def call(
                 value,
                 how="tools call",
                 approver=approver_of(loaded, Questions(always=always)),
-                on_progress=_tell_progress if sys.stderr.isatty() else None,
+                on_progress=tell if sys.stderr.isatty() else None,
             )
         finally:
             await registry.aclose()
@@ -186,10 +192,6 @@ def export_tools(
 
 
 register(app)
-
-
-def _tell_progress(progress: Progress) -> None:
-    complain(far(progress.message, progress.fraction), kind="progress")
 
 
 def _tell_hidden(found: FoundTools) -> None:
@@ -273,21 +275,16 @@ def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:
     }
 
 
-def _allowable(done: DirectCall) -> bool:
-    """Return whether only a list with the tool was missing: the preset does not allow it."""
-    decided = done.decision
-    if decided is None or decided.decision != "deny":
-        return False
-    return decided.rule == "default" or decided.rule.startswith("preset ")
-
-
 def _tell(done: DirectCall, files: SessionFiles) -> int:
     if done.preview:
         show_change(done.name, done.preview, sys.stderr)
     if done.error is not None and done.status == "dry_run":
         note(done.error.message)
     elif done.error is not None:
-        hint = f" ({ALLOW.format(name=done.name)})" if _allowable(done) else ""
+        decided = done.decision
+        # a list with the tool is all that is missing
+        helps = decided and decided.decision == "deny" and decided.rule.startswith(_USUAL)
+        hint = f" ({ALLOW.format(name=done.name)})" if helps else ""
         complain(f"{done.error.code}: {done.error.message}{hint}")
     if done.status == "pending":
         called = f"{done.name} {shown(json_line(done.arguments))}"

@@ -65,7 +65,9 @@ class LiveView:
         self._every_step = every_step
         self._makes_room = makes_room
         self._clock = clock
-        self._streamed = ""  # what the turn that goes on, or went last, wrote of an answer
+        self._streamed: list[
+            str
+        ] = []  # what the turn that goes on, or went last, wrote of an answer
         self._speaks = False
         # the model, and calls that run, by id: what is said of it, and since when
         self._awaited: dict[str, tuple[str, float]] = {}
@@ -97,13 +99,13 @@ class LiveView:
         match event:
             case events.AnswerPiece():
                 self._end_thought()
-                self._streamed += event.text
+                self._streamed.append(event.text)
                 self._write(event.text)
             case events.ThoughtPiece():
                 self._think(event.text)
             case events.TurnStarted():
                 self._end_answer()
-                self._streamed = ""
+                self._streamed.clear()
                 self._wait("", "· the model …")
                 if isinstance(self._answer, MarkdownScreen):
                     self._answer.prepare()
@@ -116,7 +118,10 @@ class LiveView:
                 self._awaited.pop("", None)
                 self._detail("dim", f"· turn {event.turn}: {_usage(event)}")
             case events.ContextFilling():
-                self._full(event)
+                self.end()
+                share = f"{100 * event.used // event.size} % of the model's context is used"
+                room = f"; {self._makes_room}" if self._makes_room else ""
+                note(f"{share}: {event.used} of {event.size} tokens{room}")
             case events.Compacted():
                 self._step("yellow", f"! {compacted(event)}")
             case events.Mended():
@@ -145,7 +150,7 @@ class LiveView:
                 show_change(event.name, event.preview, self._steps or sys.stderr, arguments)
             case events.Finished(outcome=outcome):
                 self._awaited.clear()
-                if isinstance(outcome, Answered) and outcome.answer != self._streamed:
+                if isinstance(outcome, Answered) and outcome.answer != "".join(self._streamed):
                     self._end_answer()
                     self._write(outcome.answer)
                 self.end()
@@ -270,12 +275,6 @@ class LiveView:
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
         result = _fit(shown(f" {mark} {_line(said)}"), room - cells(head))
         self._step(colour, head + result + took)
-
-    def _full(self, event: events.ContextFilling) -> None:
-        self.end()
-        share, of = 100 * event.used // event.size, f"{event.used} of {event.size} tokens"
-        room = f"; {self._makes_room}" if self._makes_room else ""
-        note(f"{share} % of the model's context is used: {of}{room}")
 
     def _detail(self, colour: str, text: str) -> None:
         if self._every_step:

@@ -148,6 +148,7 @@ def desk() -> Iterator[Callable[..., Desk]]:
 # --- keys ---------------------------------------------------------------------------------------
 
 YES = ApprovalAnswer(True, "approved at the terminal")
+EDITED = 'y {"ok": tru} ünd sx\x7fo' + "\x1b[D" * 8 + "e"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ YES = ApprovalAnswer(True, "approved at the terminal")
         ([(ASKED, "y")], YES),
         ([(ASKED, "Y\r")], YES),
         ([(ASKED, "s")], replace(YES, for_session=True)),
-        ([(ASKED, "n"), ("Why", "not that file\r")], ApprovalAnswer(False, "not that file")),
+        ([(ASKED, "n"), ("Why", f"{EDITED}\r")], ApprovalAnswer(False, 'y {"ok": true} ünd so')),
         ([(ASKED, "n"), ("Why", "\r")], ApprovalAnswer(False, "the user said no")),
         ([(ASKED, "p")], ApprovalAnswer(None)),
         ([(ASKED, "\x04")], ApprovalAnswer(None)),
@@ -188,30 +189,17 @@ def test_a_paste_that_comes_in_pieces_answers_nothing(desk: Any) -> None:
             os.write(one.master, piece.encode())
             time.sleep(0.1)  # longer than what comes in one go
 
-    typed: list[Any] = [(ASKED, pieces), (r"\?\r\n.*pause ", "p")]
-    (answer,) = one.asks(request(), typed=typed)
+    (answer,) = one.asks(request(), typed=[(ASKED, pieces), (r"\?\r\n.*pause ", "p")])
     assert answer.approved is None
     assert "\x1b[?2004h" in one.text and one.text.rstrip("\0\r\n").endswith("paused")
 
 
-def test_a_reason_is_text_on_a_line_that_can_be_edited(desk: Any) -> None:
-    text = 'y {"ok": tru} ünd sx\x7fo' + "\x1b[D" * 8 + "e"
-    typed = [(ASKED, "n"), ("Why", f"{text}\r")]
-    (answer,) = desk().asks(request(), typed=typed)
-    assert answer == ApprovalAnswer(False, 'y {"ok": true} ünd so')
-
-
-def test_what_was_typed_before_a_question_answers_nothing(desk: Any) -> None:
+def test_what_was_typed_before_a_call_is_shown_answers_nothing(desk: Any) -> None:
     one = desk()
     os.write(one.master, b"yyyy\ry")
     asked = [request({"path": "1"}), request({"path": "2"})]
     typed = [(r"\(1 of 2\)[^$]*pause ", "y"), (r"\(2 of 2\)[^$]*pause ", "p")]
-    answers = one.asks(*asked, typed=typed)
-    assert [answer.approved for answer in answers] == [True, None]
-
-
-def test_what_is_typed_while_a_call_is_shown_answers_nothing(desk: Any) -> None:
-    one = desk()
+    assert [answer.approved for answer in one.asks(*asked, typed=typed)] == [True, None]
 
     def typed_meanwhile() -> None:
         os.write(one.master, b"y")
@@ -238,29 +226,22 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "more", "keys"),
+    ("columns", "look", "more", "keys"),
     [
-        (60, {}, "y yes  n no  e edit  s for the session  d details  p pause"),
-        (40, {}, "y)es n)o e)dit s)ession d)etails p)ause"),
-        (80, {"suspect": True}, "y yes  n no  e edit  d details  p pause"),
-        (80, {"in_doubt": True}, "y run it AGAIN  n give it up  d details  p pause"),
+        (60, looked, {}, "y yes  n no  e edit  s for the session  d details  p pause"),
+        (40, looked, {}, "y)es n)o e)dit s)ession d)etails p)ause"),
+        (80, looked, {"suspect": True}, "y yes  n no  e edit  d details  p pause"),
+        (80, looked, {"in_doubt": True}, "y run it AGAIN  n give it up  d details  p pause"),
+        (80, None, {}, "y yes  n no  d details  p pause"),  # a call of one's own
     ],
 )
 def test_the_keys_are_spelled_out_and_no_consent_is_offered_that_cannot_cover_the_call(
-    desk: Any, columns: int, more: dict[str, Any], keys: str
+    desk: Any, columns: int, look: Look | None, more: dict[str, Any], keys: str
 ) -> None:
     one = desk(columns, 24)
-    one.asks(request(**more), typed=[(ASKED, "p")])
-    assert f"\n\x1b[?2004h{keys} " in one.text
-
-
-def test_a_call_of_ones_own_is_neither_edited_nor_approved_for_a_session(desk: Any) -> None:
-    one = desk()
-    typed = [(ASKED, "e"), (ASKED, "s"), (ASKED, "n")]
-    assert one.asks(request(), typed=typed, look=None) == [
-        ApprovalAnswer(False, "the user said no")
-    ]
-    assert "y yes  n no  d details  p pause " in one.text
+    pressed = [(ASKED, key) for key in "es" if f"{key} " not in keys and f"{key})" not in keys]
+    (answer,) = one.asks(request(**more), typed=[*pressed, (ASKED, "p")], look=look)
+    assert f"\n\x1b[?2004h{keys} " in one.text and answer.approved is None
 
 
 def test_a_consent_for_the_session_covers_the_calls_beside_it_but_none_with_more_effects(
@@ -289,6 +270,19 @@ def test_a_standing_consent_covers_neither_what_is_suspect_nor_what_is_in_doubt(
 
 # --- editing ------------------------------------------------------------------------------------
 
+EDITOR = """#!{python} -IS
+import sys
+from pathlib import Path
+file, folder = Path(sys.argv[-1]), Path(__file__).parent
+number = len([*folder.glob("given*")])
+(folder / f"given{{number}}").write_bytes(file.read_bytes())
+modes = [oct(one.stat().st_mode & 0o777) for one in (file, file.parent)]
+(folder / "file").write_text(f"{{file}}\\n{{modes}}")
+if (text := folder / f"text{{number}}").exists():
+    file.write_bytes(text.read_bytes())
+sys.exit({code})
+"""
+
 
 @pytest.fixture
 def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
@@ -301,19 +295,7 @@ def editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
             data = text.encode() if isinstance(text, str) else text
             (folder / f"text{number}").write_bytes(data)
         program = folder / "edit it"
-        program.write_text(
-            f"#!{sys.executable} -IS\n"
-            "import sys\n"
-            "from pathlib import Path\n"
-            f"file, folder = Path(sys.argv[-1]), Path({str(folder)!r})\n"
-            "number = len([*folder.glob('given*')])\n"
-            "(folder / f'given{number}').write_bytes(file.read_bytes())\n"
-            "modes = [oct(one.stat().st_mode & 0o777) for one in (file, file.parent)]\n"
-            "(folder / 'file').write_text(f'{file}\\n{modes}')\n"
-            "if (text := folder / f'text{number}').exists():\n"
-            "    file.write_bytes(text.read_bytes())\n"
-            f"sys.exit({code})\n"
-        )
+        program.write_text(EDITOR.format(python=sys.executable, code=code))
         program.chmod(0o700)
         monkeypatch.setenv("VISUAL", f"'{program}' --wait")
         return folder
@@ -325,11 +307,12 @@ def test_the_change_is_shown_again_for_edited_arguments_and_just_that_is_approve
     desk: Any, editor: Any
 ) -> None:
     folder = editor('{"path": "b.txt", "n": true}')
-    one, given_arguments = desk(), {"path": "a.txt", "n": 1}
+    one, given_arguments = desk(), {"path": "a.txt\u202e\x1b" + " " * 50 + "{", "n": 1}
     (answer,) = one.asks(request(given_arguments), typed=[(ASKED, "e"), (ASKED, "y")])
     assert answer.approved is True and answer.arguments == {"path": "b.txt", "n": True}
     assert answer.arguments["n"] is True and answer.digest == 'of {"path": "b.txt", "n": true}'
-    assert json.loads((folder / "given0").read_text()) == given_arguments
+    given_text = (folder / "given0").read_text()
+    assert json.loads(given_text) == given_arguments and "\u202e" not in given_text
     file, modes = (folder / "file").read_text().split("\n")
     assert modes == "['0o600', '0o700']" and not Path(file).exists()
     edited = one.text[one.text.index("with your arguments? ") :]
@@ -353,35 +336,32 @@ def test_an_edit_that_the_call_cannot_have_is_told_and_asked_again(
 
 @pytest.mark.parametrize(
     ("saved", "code", "told"),
-    [("", 0, "not JSON"), ('{"n":1}', 0, "the call's own arguments"), ('{"n": 2}', 1, "code 1")],
+    [
+        ("", 0, "not JSON"),
+        ('{"n":1}', 0, "the call's own arguments"),
+        ('{"n": 2}', 1, "code 1"),
+        ("/nowhere/editor", None, "No such file"),
+        ("'half", None, "no command"),
+        ("true ; touch ran", None, "the call's own arguments"),  # there is no shell
+    ],
 )
 def test_an_edit_that_fails_or_changes_nothing_leaves_the_call_as_it_was(
-    desk: Any, editor: Any, saved: str, code: int, told: str
+    desk: Any,
+    editor: Any,
+    saved: str,
+    code: int | None,
+    told: str,
+    monkeypatch: Any,
+    tmp_path: Path,
 ) -> None:
-    editor(saved, code=code)
+    if code is None:
+        monkeypatch.setenv("EDITOR", saved)
+        monkeypatch.chdir(tmp_path)
+    else:
+        editor(saved, code=code)
     one = desk()
     assert one.asks(request({"n": 1}), typed=[(ASKED, "e"), (ASKED, "y")]) == [YES]
-    assert told in one.text
-
-
-@pytest.mark.parametrize(
-    ("command", "told"), [("/nowhere/editor", "No such file"), ("'half", "no command")]
-)
-def test_an_editor_that_cannot_be_started_is_told(
-    desk: Any, monkeypatch: pytest.MonkeyPatch, command: str, told: str
-) -> None:
-    monkeypatch.setenv("EDITOR", command)
-    one = desk()
-    one.asks(request(), typed=[(ASKED, "e"), (ASKED, "p")])
-    assert told in one.text
-
-
-def test_an_editor_is_started_without_a_shell(
-    desk: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("EDITOR", f"true ; touch {tmp_path}/ran")
-    desk().asks(request(), typed=[(ASKED, "e"), (ASKED, "y")])
-    assert not (tmp_path / "ran").exists()
+    assert told in one.text and not Path("ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -412,17 +392,6 @@ def test_nano_or_vi_is_the_editor_where_none_is_named(
         assert editor_of({"EDITOR": " "}) == [str(tmp_path / name)]
     assert editor_of({"TERM": "dumb", "VISUAL": "v"}) == []
     assert editor_of({"EDITOR": "e -w", "VISUAL": ""}) == ["e", "-w"]
-
-
-def test_what_is_edited_holds_nothing_that_an_editor_shows_as_something_else(
-    desk: Any, editor: Any
-) -> None:
-    folder = editor()
-    arguments = {"path": "\u202etxt.exe\u200b\x1b" + " " * 50 + "{"}
-    desk().asks(request(arguments), typed=[(ASKED, "e"), (ASKED, "p")])
-    given_text = (folder / "given0").read_text()
-    assert json.loads(given_text) == arguments
-    assert "\u202e" not in given_text and "\u200b" not in given_text
 
 
 # --- what is shown ------------------------------------------------------------------------------

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
 from tests.cli.terminal import Terminal
 from tests.core.full_disk import file_size_limit
@@ -214,33 +212,3 @@ def test_ctrl_c_at_an_approval_interrupts_the_run(terminal: Talk, home: Path) ->
         assert screen.end() == 130
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
     assert '"execution_started"' not in transcript.read_text()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["its terminal goes", "it is killed"])
-def test_a_chat_that_ends_with_an_approval_open_leaves_a_session_that_resumes(
-    terminal: Talk, home: Path, how: str
-) -> None:
-    (home / "root").mkdir()
-    note = home / "root" / "note.txt"
-    with ScriptedServer(
-        call("create_file", path="note.txt", content="hello\n"), answer("Made.")
-    ) as server:
-        options = ("--root", str(home / "root"), "--tools", "create_file", "--chat-format", "plain")
-        one = terminal("chat", "--url", server.url, *options)
-        one.see("^>$")
-        one.type("make a note\r")
-        assert "+hello" in one.until(QUESTION)  # what would be written is shown
-        if how == "it is killed":
-            one.process.kill()
-        else:
-            one.hang_up()
-        one.process.wait(30)
-        assert not note.exists()
-        (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")
-        assert '"type":"paused"' in transcript.read_text().splitlines()[-1]
-        two = terminal("sessions", "resume", "last")
-        assert "+hello" in two.until(QUESTION)
-        two.type("y")
-        assert two.end() == 0
-    assert note.read_text() == "hello\n"

@@ -187,19 +187,3 @@ def test_a_setting_that_is_none_is_likened_by_its_whole_name(
 ) -> None:
     result = run("config", "set", key, "3")
     assert result.code == 2 and f"did you mean {meant}?" in result.error
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("LIMITS_TIMEOUT", "TOTAL_TIMEOUT_MS"),
-        *(("POLICY_TOOLS", "ALLOWED_TOOLS"), ("POLICY_SEED", "MODEL_SEED")),
-        *(("CACHE_DIRS", "CACHE_DIR"), ("TOOLS_ROOT", "TOOLS_ROOTS")),
-    ],
-)
-def test_a_variable_that_is_no_setting_is_likened_as_settings_are(
-    run: Any, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
-) -> None:
-    monkeypatch.setenv(f"MLX_TOOLS_{name}", "3")
-    result = run("config", "check")
-    assert result.code == 2 and f"did you mean MLX_TOOLS_{meant}?" in result.error

@@ -71,21 +71,6 @@ def test_a_run_that_broke_off_goes_on_from_its_file(run: Any, wheel: str, enviro
     assert 'other settings: style was "jsonl", is "xml"' in result.error
 
 
-def test_the_halves_and_the_seed_choose_the_questions(run: Any, wheel: str) -> None:
-    right = call("shapes.area", **RIGHT)
-
-    def ids(*options: str) -> list[str]:
-        name = "_".join(options).replace("-", "") + ".jsonl"
-        given = ("--category", "simple_python", "--strategy", "free", "--limit", "4")
-        result, _ = bfcl(run, wheel, *given, "--out", name, *options, script=(right,) * 4)
-        assert result.code == 0, result.err
-        return [json.loads(line)["id"] for line in Path(name).read_text().splitlines()[1:]]
-
-    tune, report = ids("--half", "tune"), ids("--half", "report")
-    assert not set(tune) & set(report)
-    assert ids("--seed", "1") != ids("--seed", "2")
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -153,3 +138,18 @@ def test_wrong_usage_of_tasks_is_one_line(
     write("file.txt", "")
     result, _ = tasks(run, "--only", "product", *options, script=(answer("1"),))
     assert (result.code, result.out) == (2, "") and said in result.error
+
+
+def test_the_halves_and_the_seed_choose_the_questions(run: Any, wheel: str) -> None:
+    right = call("shapes.area", **RIGHT)
+
+    def ids(*options: str) -> list[str]:
+        name = "_".join(options).replace("-", "") + ".jsonl"
+        given = ("--category", "simple_python", "--strategy", "free", "--limit", "2")
+        result, _ = bfcl(run, wheel, *given, "--out", name, *options, script=(right,) * 2)
+        assert result.code == 0, result.err
+        return [json.loads(line)["id"] for line in Path(name).read_text().splitlines()[1:]]
+
+    tune, report = ids("--half", "tune"), ids("--half", "report")
+    assert not set(tune) & set(report)
+    assert ids("--seed", "1") != ids("--seed", "2")

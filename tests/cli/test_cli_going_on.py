@@ -13,7 +13,6 @@ from mlx_tools.gateway.run_rows import RunRow, RunRows
 from mlx_tools.store import TranscriptStore
 from mlx_tools.store.transcript import TranscriptFile
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.core.sessions import cut_after
 from tests.tools.tool_folders import make_folder
 
 MAKE = call("create_file", path="note.txt", content="hello\n")
@@ -157,18 +156,6 @@ def test_a_session_that_waits_says_what_must_be_done_first(run: Any, home: Path)
         assert run("sessions", "resume", first["session"], "--approve-all").code == 0
         assert run("ask", "-c", "--json", "And now?").json["answer"] == "more"
     assert (root / "note.txt").read_text() == "hello\n"
-
-
-def test_an_answer_that_was_killed_is_left_and_the_next_one_comes(
-    run: Any, server: ScriptedServer
-) -> None:
-    first = asked(run, server)
-    cut_after(Path(first["transcript"]), 2)
-    with Path(first["transcript"]).open("ab") as out:
-        out.write(b'{"type":"comple')
-    after = run("ask", "-c", "--json", "Second?")
-    assert after.json["answer"] == "answer 2"
-    assert "First?" in server.prompts[-1]
 
 
 def test_a_session_in_another_terminal_is_told_and_no_other_one_taken(

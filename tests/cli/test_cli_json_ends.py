@@ -32,19 +32,14 @@ def stopped(result: Any, code: int, reason: str, error: str) -> Any:
         ((" ",), "usage_error"),
         (("--schema", "nowhere.json", "Hi"), "usage_error"),
         (("--profile", "none", "Hi"), "config_error"),
+        (("--url", "http://127.0.0.1:9", "Hi"), "backend_unreachable"),
     ],
 )
-def test_wrong_usage(run: Any, words: tuple[str, ...], error: str) -> None:
-    with ScriptedServer(answer("Hi.")) as server:
-        value = stopped(run("ask", "--json", "--url", server.url, *words), 2, "usage_error", error)
+def test_what_cannot_begin(run: Any, words: tuple[str, ...], error: str) -> None:
+    gone = error == "backend_unreachable"
+    result = run("ask", "--json", *words)
+    value = stopped(result, 3 if gone else 2, "backend_error" if gone else "usage_error", error)
     assert value["session"] is None and value["usage"]["requests"] == 0
-
-
-def test_a_server_that_is_not_there(run: Any) -> None:
-    with ScriptedServer() as server:
-        url = server.url
-    result = run("ask", "--json", "--url", url, "Hi")
-    stopped(result, 3, "backend_error", "backend_unreachable")
 
 
 def test_a_place_that_nothing_can_be_kept_in(run: Any, home: Path) -> None:
@@ -53,11 +48,6 @@ def test_a_place_that_nothing_can_be_kept_in(run: Any, home: Path) -> None:
         result = run("ask", "--json", "--url", server.url, "Hi")
     assert result.code == 2 and result.json["status"] == "stopped"
     assert result.json["error"]["message"] in result.err
-
-
-def test_what_cannot_be_parsed_prints_nothing(run: Any) -> None:
-    result = run("ask", "--json", "--no-such-option", "Hi")
-    assert (result.code, result.out) == (2, "")
 
 
 def test_ctrl_c_in_a_run_tells_what_the_transcript_does(home: Path) -> None:

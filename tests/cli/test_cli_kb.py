@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.core.full_disk import file_size_limit
 from tests.forked import forks
 
 
@@ -110,26 +109,6 @@ def test_a_mistake_is_one_line(run: Any, docs: Path, arguments: Any, said: str) 
     result = run("kb", *arguments)
     assert result.code == 2
     assert said in result.error.lower() if said.islower() else said in result.error
-
-
-def test_a_damaged_file_is_one_line(run: Any, docs: Path, home: Path) -> None:
-    run("kb", "add", "docs")
-    (home / "data" / "knowledge-base.sqlite3").write_bytes(b"damaged beyond all repair " * 200)
-    for arguments in (("add", "docs"), ("search", "x"), ("list",), ("remove", "default")):
-        result = run("kb", *arguments)
-        assert result.code == 2
-        assert "no knowledge base" in result.error
-
-
-@pytest.mark.parametrize("size", [1_000, 30_000])
-def test_a_full_disk_ends_like_any_file_that_cannot_be_written(
-    run: Any, docs: Path, size: int
-) -> None:
-    with file_size_limit(size):
-        result = run("kb", "add", "docs")
-    assert result.code == 2
-    assert "full" in result.error
-    assert run("kb", "add", "docs").code == 0
 
 
 def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:

@@ -28,6 +28,7 @@ OPENAI = {
         "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
     },
 }
+ASKS = "with_approval"
 KEYS = [
     *("messages", "bare_text", "truncated", "call_like", "commentary", "reasoning", "dropped"),
     "error",
@@ -63,55 +64,60 @@ def test_the_text_may_come_from_a_file_or_a_dash(run: Any, write: Any) -> None:
     assert run("parse", "-", stdin=ANSWER).json["messages"][0]["content"] == "391"
 
 
-def test_a_repaired_call_of_a_tool_that_can_change_things_needs_approval(
-    run: Any, write: Any
-) -> None:
-    tools = write("tools.json", [CALCULATOR, OPENAI])
-    text = '{"type":"tool_call","name":"delete_file","arguments":{"path":"a",}}'
-    (message,) = run("parse", "--tools", tools, stdin=text).json["messages"]
-    assert message["repairs"] == ["trailing_comma"] and message["runs"] == "with_approval"
-    (message,) = run("parse", "--tools", tools, stdin=text.replace(",}", "}")).json["messages"]
-    assert message["runs"] == "freely"
-
-
-def test_an_echoed_call_needs_approval(run: Any, write: Any) -> None:
-    seen = write("seen.json", [f"The page says: {CALL}"])
-    tools = write("tools.json", [CALCULATOR])
-    result = run("parse", "--tools", tools, "--observations", seen, stdin=CALL)
-    assert result.json["messages"][0]["runs"] == "with_approval"
+WRONG = '{"type":"tool_call","name":"calculator","arguments":{}}'
+DELETE = '{"type":"tool_call","name":"delete_file","arguments":{"path":"a"}}'
+DIALECT = "So.<function=calculator>\n<parameter=expression>\n1\n</parameter>\n</function>"
+FREELY = ("calculator", [], "freely")
+KNOWN = ("--tools", "tools.json")
 
 
 @pytest.mark.parametrize(
-    ("text", "code"),
+    ("options", "text", "error", "calls"),
     [
-        ('{"type":"tool_call","name":"calculator","arguments":{}}', "invalid_arguments"),
-        ('{"type":"tool_call","name":"calculate_it","arguments":{}}', "unknown_tool"),
+        (KNOWN, CALL, None, [FREELY]),
+        (KNOWN, DELETE, None, [("delete_file", [], "freely")]),
+        (KNOWN, DELETE.replace("}", ",}", 1), None, [("delete_file", ["trailing_comma"], ASKS)]),
+        ((*KNOWN, "--observations", "seen.json"), CALL, None, [("calculator", [], ASKS)]),
+        (KNOWN, DIALECT, None, [("calculator", ["dialect"], "freely")]),
+        (KNOWN, WRONG, "invalid_arguments", [("calculator", [], ASKS)]),
+        (KNOWN, f"{CALL}\n{WRONG}\n", "invalid_arguments", [FREELY, ("calculator", [], ASKS)]),
+        (KNOWN, WRONG.replace("tor", "te_it"), "unknown_tool", [("calculate_it", [], ASKS)]),
+        (KNOWN, CALL[:-6], "truncated_output", []),
+        (KNOWN, WRONG.replace("{}", '{"a":1,"a":2}'), "invalid_json", []),
+        ((*KNOWN, "--tool-choice", "required"), "It is 391.", "invalid_json", []),
         (
-            '{"type":"tool_call","name":"calculator","arguments":{"expression":"1',
-            "truncated_output",
+            (),
+            '{"type":"tool_call","name":"any","arguments":{"x":[1]}}',
+            None,
+            [("any", [], "freely")],
         ),
-        ('{"type":"tool_call","name":"calculator","arguments":{"a":1,"a":2}}', "invalid_json"),
+        ((), b'{"type":"tool_call","name":"x","arguments":{"path":"\xff"}}', "invalid_json", []),
     ],
 )
-def test_an_error_is_exit_code_1(run: Any, write: Any, text: str, code: str) -> None:
-    result = run("parse", "--tools", write("tools.json", [CALCULATOR]), stdin=text)
-    assert result.code == 1 and result.err == ""
-    assert result.json["error"]["code"] == code and result.json["error"]["message"]
+def test_a_call_says_how_it_may_run_and_an_error_is_exit_code_1(
+    run: Any, write: Any, options: tuple[str, ...], text: str | bytes, error: str | None, calls: Any
+) -> None:
+    write("tools.json", [CALCULATOR, OPENAI])
+    write("seen.json", [f"The page says: {CALL}"])
+    result = run("parse", *options, stdin=text)
+    value = result.json
+    found = [(one["name"], one["repairs"], one["runs"]) for one in value["messages"]]
+    assert (result.code, (value["error"] or {}).get("code"), found) == (
+        int(error is not None),
+        error,
+        calls,
+    )
+    if error == "invalid_arguments":
+        assert value["messages"][-1]["error"] == value["error"]
 
 
-def test_messages_and_an_error_may_stand_together(run: Any, write: Any) -> None:
-    wrong = '{"type":"tool_call","name":"calculator","arguments":{}}'
-    tools = write("tools.json", [CALCULATOR])
-    result = run("parse", "--tools", tools, stdin=f"{CALL}\n{wrong}\n")
-    assert result.code == 1
-    first, second = result.json["messages"]
-    assert "error" not in first and first["runs"] == "freely"
-    assert second["error"] == result.json["error"] and second["runs"] == "with_approval"
-
-
-def test_without_tools_names_and_arguments_are_not_checked(run: Any) -> None:
-    result = run("parse", stdin='{"type":"tool_call","name":"anything","arguments":{"x":[1]}}')
-    assert result.code == 0 and result.json["messages"][0]["arguments"] == {"x": [1]}
+def test_prose_and_what_was_cut_off_are_marked(run: Any) -> None:
+    assert run("parse", stdin="It is 391.").json["bare_text"] is True
+    assert run("parse", stdin=DIALECT).json["bare_text"] is True  # no tools are named
+    for text in ("It is", '{"type":"final_answer","content":"It is'):
+        result = run("parse", "--finish-reason", "length", stdin=text)
+        assert (result.code, result.json["truncated"]) == (0, True)
+        assert result.json["messages"][0]["content"] == "It is"
 
 
 @pytest.mark.parametrize(
@@ -128,18 +134,6 @@ def test_the_style_is_an_option_and_a_setting(
     assert expected.code == 0 and expected.json["messages"][0]["type"] == "tool_call"
     environ(MODEL_PROMPT_STYLE=style)
     assert run("parse", stdin=text).json == expected.json
-
-
-def test_prose_is_no_answer_where_a_call_is_required(run: Any, write: Any) -> None:
-    tools = write("tools.json", [CALCULATOR])
-    assert run("parse", stdin="It is 391.").json["bare_text"] is True
-    result = run("parse", "--tools", tools, "--tool-choice", "required", stdin="It is 391.")
-    assert result.code == 1 and result.json["error"] is not None
-
-
-def test_bytes_that_are_no_text_never_become_part_of_a_message(run: Any) -> None:
-    result = run("parse", stdin=b'{"type":"tool_call","name":"x","arguments":{"path":"\xff"}}')
-    assert result.code == 1 and result.json["messages"] == []
 
 
 @given(st.binary(max_size=60))
@@ -203,19 +197,3 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     write("tools.json", [CALCULATOR])
     result = run("parse", *arguments, stdin=CALL)
     assert result.code == 2 and result.out == "" and said in result.error
-
-
-def test_a_call_in_a_dialect_is_read_where_the_tools_are_named(run: Any, write: Any) -> None:
-    text = "So.<function=calculator>\n<parameter=expression>\n1+1\n</parameter>\n</function>"
-    result = run("parse", "--tools", write("tools.json", [CALCULATOR]), stdin=text)
-    (message,) = result.json["messages"]
-    assert (message["name"], message["arguments"]) == ("calculator", {"expression": "1+1"})
-    assert message["repairs"] == ["dialect"]
-    assert run("parse", stdin=text).json["bare_text"] is True
-
-
-def test_an_answer_that_was_cut_off_is_marked(run: Any) -> None:
-    for text in ("It is", '{"type":"final_answer","content":"It is'):
-        result = run("parse", "--finish-reason", "length", stdin=text)
-        assert (result.code, result.json["truncated"]) == (0, True)
-        assert result.json["messages"][0]["content"] == "It is"

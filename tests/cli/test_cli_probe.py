@@ -82,16 +82,6 @@ def test_a_server_that_dies_leaves_figures_and_no_verdict(run: Any, home: Path) 
     assert "style" in result.out and "of " in result.out and "Traceback" not in result.err
 
 
-def test_the_doctor_does_not_ask_for_the_chat_format_that_was_named(run: Any) -> None:
-    with ScriptedServer(*[answer("Hi.")] * 50, model="oracle") as server:
-        checks = run("doctor", "--url", server.url, *CHATML, "--json").json["checks"]
-    found = {one["name"]: one for one in checks}
-    assert found["chat format"]["detail"] == "chatml, as named"
-    assert {found[name]["status"] for name in ("model", "chat format")} == {"ok"}
-    assert "guessed" not in str(checks) and "or the format with --chat-format" not in str(checks)
-    assert "eot_id" not in str(checks)
-
-
 def test_a_probe_without_time_keeps_nothing(run: Any, home: Path) -> None:
     def slow(prompt: str) -> Completion:
         asked = "<|im_start|>assistant" in prompt
@@ -109,27 +99,6 @@ def test_a_probe_without_time_keeps_nothing(run: Any, home: Path) -> None:
 @pytest.mark.parametrize("within", ["0", "-1", "nan", "soon"])
 def test_a_time_that_is_none_is_wrong_usage(run: Any, within: str) -> None:
     assert run("doctor", "--probe", "--within", within).code == 2
-
-
-def test_a_damaged_verdict_is_told_of_in_a_line_and_passed_over(run: Any, home: Path) -> None:
-    store = VerdictStore(home / "state" / "verdicts")
-    store.put(verdict("scripted", style="xml")).write_text("{")
-    with ScriptedServer(answer("Hi.")) as server:
-        result = run("ask", "Hello?", "--url", server.url, *CHATML)
-    assert result.code == 0 and result.out == "Hi.\n"
-    assert "passed over" in result.error and "doctor --probe" in result.error
-    with ScriptedServer(*[answer("Hi.")] * 50) as server:
-        shown = run("doctor", "--url", server.url, *CHATML).out
-    assert "warn  verdict: " in shown
-
-
-def test_what_is_named_is_told_beside_the_verdict(run: Any, home: Path, write: Any) -> None:
-    VerdictStore(home / "state" / "verdicts").put(verdict("scripted", measured_at="2026-01-02"))
-    write("mlx-tools.toml", "[model]\nprompt_style = 'jsonl'\n")
-    with ScriptedServer(*[answer("Hi.")] * 50) as server:
-        shown = run("doctor", "--url", server.url, *CHATML).out
-    assert "style xml, strategy guided, as measured on 2026-01-02" in shown
-    assert "the settings name style jsonl" in shown
 
 
 @pytest.mark.parametrize(("style", "forbidden"), [("xml", ()), ("jsonl", (7,))])

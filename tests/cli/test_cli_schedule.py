@@ -159,15 +159,6 @@ def test_a_job_that_was_made_for_this_machine_alone_asks_no_other(
     assert "not on this machine" in result.lines[0]["reason"]
 
 
-def test_what_is_configured_since_takes_power_away(run: Any, configure: Any) -> None:
-    with ScriptedServer(NOTE, answer("I may not.")) as server:
-        added(run, server, "--preset", "notes")
-        make_due()
-        configure('[policy]\ndeny = ["notes_create"]\n')
-        result = run("schedule", "run", "--json")
-    assert result.lines[0]["status"] == "answered" and not (data_dir() / "notes").exists()
-
-
 def test_a_call_that_needs_approval_pauses_and_resume_goes_on(run: Any, configure: Any) -> None:
     with ScriptedServer(NOTE, answer("Noted."), answer("Again.")) as server:
         configure('[policy]\nask = ["notes_create"]\napprove = "always"\n')
@@ -295,18 +286,6 @@ def test_a_job_of_a_session_that_went_on_has_the_limits_of_that_session(
     same = ("limits", "sampling", "strategy", "style", "reasoning", "backend")
     assert {key: header.get(key) for key in same} == {key: was.get(key) for key in same}
     assert header["limits"]["max_iterations"] == 3 and header["limits"]["total_timeout"] == 90.5
-
-
-def test_a_job_that_a_model_made_asks_for_its_own_approvals(run: Any) -> None:
-    with ScriptedServer(SCHEDULE, answer("Planned."), SCHEDULE) as server:
-        run(
-            *("ask", "Plan it", "--url", server.url, "--tools", "schedule_task"),
-            *("--approve", "always"),
-        )
-        make_due()
-        result = run("schedule", "run", "--json")
-    assert result.code == 4 and result.lines[0]["status"] == "paused"
-    assert listed(run)["state"] == "paused"
 
 
 # --- crashes ------------------------------------------------------------------------------------

@@ -9,18 +9,6 @@ from mlx_tools.testing import ScriptedServer, answer, call
 NOBODY = "http://127.0.0.1:1"
 
 
-def test_a_server_that_ends_in_a_run_is_replaced_by_the_next_that_was_named(run: Any) -> None:
-    def ends(prompt: str) -> str:
-        first.stop()
-        return '{"type":"tool_call","name":"calculator","arguments":{"expression":"1+1"}}'
-
-    with ScriptedServer(ends) as first, ScriptedServer(answer("It is 2.")) as second:
-        urls = ("--url", first.url, "--url", second.url)
-        result = run("ask", *urls, "What is 1+1?")
-    assert (result.code, result.out) == (0, "It is 2.\n")
-    assert second.prompts[0].startswith(first.prompts[0])
-
-
 def test_doctor_tells_of_each_server(run: Any) -> None:
     with ScriptedServer("a", "b", "c") as server:
         result = run("doctor", "--url", server.url, "--url", NOBODY, "--json")
@@ -43,12 +31,3 @@ def test_every_address_must_be_on_this_machine_where_that_is_asked(run: Any) -> 
     urls = ("--url", NOBODY, "--url", "http://192.0.2.1")
     result = run("ask", "--local-only", *urls, "Hm?")
     assert result.code == 2 and "http://192.0.2.1 is not on this machine" in result.err
-
-
-def test_a_file_may_name_one_address_or_a_list(run: Any, configure: Any) -> None:
-    with ScriptedServer(answer("Hi."), answer("Ho.")) as server:
-        for value, said in ((f'"{server.url}"', "Hi."), (f'["{NOBODY}", "{server.url}"]', "Ho.")):
-            configure(f"[backend]\nurl = {value}\n")
-            assert run("ask", "Hm?").out == f"{said}\n"
-    configure('[backend]\nurl = ["nowhere"]\n')
-    assert "backend.url" in run("ask", "Hm?").err

@@ -88,23 +88,9 @@ def test_what_a_folder_says_of_itself_is_shown_and_cannot_pass_for_our_words(
     assert any(line.startswith("| execute.py  ") for line in lines)
 
 
-def test_a_changed_tool_is_off_until_it_is_trusted(run: Run, home: Path) -> None:
-    make_folder(home / "here")
-    assert run("tools", "add", "echo", "--yes").code == 0
-    code = home / "data" / "tools" / "echo" / "execute.py"
-    code.write_text("def execute(a): return {'other': 1}")
-    row = rows(run)["echo"]
-    assert row["enabled"] is False
-    assert "not those that were added" in str(row["disabled_reason"])
-    for options in ((), ("--tools", "echo")):
-        called = run("tools", "call", "echo", "{}", *options)
-        assert called.code == 2
-        assert "it is disabled: its files are not those that were added" in called.error
-    assert run("tools", "trust", "echo", "--yes").code == 0
-    assert run("tools", "call", "echo", "{}", "--tools", "echo").out == '{"other":1}\n'
-
-
-def test_any_tool_is_switched_off_and_on(run: Run, home: Path) -> None:
+def test_any_tool_is_switched_off_and_on_and_a_changed_one_is_off_until_it_is_trusted(
+    run: Run, home: Path
+) -> None:
     make_folder(home / "here")
     run("tools", "add", "echo", "--yes")
     for name in ("echo", "clock"):
@@ -116,6 +102,12 @@ def test_any_tool_is_switched_off_and_on(run: Run, home: Path) -> None:
         assert called.error == f"mlx-tools: error: disabled: {name} is disabled: {reason}"
         assert run("tools", "enable", name).code == 0
         assert rows(run)[name]["enabled"] is True
+    code = home / "data" / "tools" / "echo" / "execute.py"
+    code.write_text("def execute(a): return {'other': 1}")
+    called = run("tools", "call", "echo", "{}", "--tools", "echo")
+    assert called.code == 2 and "not those that were added" in called.error
+    assert run("tools", "trust", "echo", "--yes").code == 0
+    assert run("tools", "call", "echo", "{}", "--tools", "echo").out == '{"other":1}\n'
 
 
 def test_what_else_keeps_a_tool_off_is_told(run: Run, configure: Any) -> None:
@@ -206,17 +198,6 @@ def _make(run: Run, name: str, code: str = "") -> Path:
 
 def _call(run: Run, name: str, *options: str) -> Result:
     return run("tools", "call", name, '{"text": "a b"}', "--tools", name, *options)
-
-
-def test_a_new_tool_is_used_where_it_is_as_it_is_at_each_call(run: Run, home: Path) -> None:
-    folder = _make(run, "counter")
-    assert json.loads(_call(run, "counter").out)["words"] == 2
-    (folder / "execute.py").write_text("def execute(arguments):\n    return {'now': 1}\n")
-    assert json.loads(_call(run, "counter").out) == {"now": 1}
-    assert not (home / "data" / "tools").exists()
-    (folder / "execute.py").write_text("def execute(")
-    broken = rows(run)["counter"]
-    assert "execute.py, line 1: not Python" in str(broken["disabled_reason"])
 
 
 def test_whoever_makes_a_tool_sees_what_it_printed_and_its_traceback(run: Run) -> None:

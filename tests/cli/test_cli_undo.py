@@ -39,20 +39,6 @@ def ask(run: Any, server: ScriptedServer, root: Path, *more: str) -> Any:
     return run("ask", *how, *more, "Write it.")
 
 
-def test_a_write_waits_is_approved_and_is_undone(
-    run: Any, server: ScriptedServer, root: Path
-) -> None:
-    paused = ask(run, server, root, "--json")
-    assert (paused.code, paused.json["status"]) == (4, "paused")
-    assert (root / "monday.txt").read_text() == OLD
-    done = run("sessions", "resume", "last", "--approve", "c1", "--json")
-    assert (done.code, done.json["answer"]) == (0, "Written.")
-    assert (root / "monday.txt").read_text() == "Buy flour.\n"
-    undone = run("undo", "--yes")
-    assert (undone.code, undone.out) == (0, f"restored {root / 'monday.txt'}\n")
-    assert (root / "monday.txt").read_text() == OLD
-
-
 def test_a_dry_run_shows_what_would_be_changed(
     run: Any, server: ScriptedServer, root: Path
 ) -> None:
@@ -120,14 +106,3 @@ def test_where_the_last_session_left_nothing_the_one_that_did_is_named(
     assert nothing.code == 0 and f"mlx-tools undo {session}" in nothing.err
     assert run("undo", session, "--yes").code == 0
     assert run("undo", "20200101-000000-00000000").code == 2
-
-
-def test_at_a_terminal_it_asks(run: Any, terminal: Any, root: Path) -> None:
-    assert write(run, root, "--approve", "always").code == 0
-    for key, content in (("n", "Buy flour.\n"), ("y", OLD)):
-        screen = terminal("undo")
-        shown = screen.until(r"Undo 1 change\? \[y/N\]")
-        assert f"restore {root / 'monday.txt'}" in shown
-        screen.type(f"{key}\n")
-        assert screen.process.wait(30) == 0
-        assert (root / "monday.txt").read_text() == content

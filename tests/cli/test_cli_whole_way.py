@@ -137,25 +137,6 @@ def test_a_turn_that_the_server_kept_whole_is_begun_by_the_host_and_replays(run:
     assert (kept.code, run("golden", "run", "golden_transcripts").out) == (0, "1 of 1 passed\n")
 
 
-def test_of_two_calls_that_the_server_cut_out_the_first_is_asked_for_again(run: Any) -> None:
-    two = (CALL, ("calculator", {"expression": "2 + 2"}))
-    result = ask(run, strong(*two, dialect="hermes", serving=Serving(cuts=True)))
-    assert (result.code, result.json["answer"]) == (0, "It is 391.")
-    assert made(result) == [("calculator", "ok", [])]
-
-
-def test_a_call_cut_out_behind_what_the_host_began_is_begun_by_the_host(run: Any) -> None:
-    class Headstrong(StrongModel):
-        def rest(self, prompt: str) -> str:
-            if prompt.endswith('{"type":"') and not asked_again(prompt):
-                return written(BY_NAME["hermes"], [CALL])
-            return super().rest(prompt)
-
-    model = strong(kind=Headstrong, serving=Serving(cuts=True))
-    result = ask(run, model, "--strategy", "guided")
-    assert (result.code, made(result)) == (0, [("calculator", "ok", [])])
-
-
 @pytest.mark.parametrize("strategy", ["auto", "free"])
 def test_what_the_server_cut_out_of_an_argument_makes_the_call_unclean(
     run: Any, strategy: str
@@ -165,13 +146,6 @@ def test_what_the_server_cut_out_of_an_argument_makes_the_call_unclean(
     result = ask(run, strong(note, serving=Serving(cuts=True)), *options)
     assert (result.code, made(result)) == (4, [("notes_create", "pending", [])])
     assert ask(run, strong(note), *options).code == 0
-
-
-def test_a_thought_that_the_server_kept_makes_no_call_unclean(run: Any) -> None:
-    note = ("notes_create", {"title": "Tags", "content": "Use tags."})
-    model = strong(note, thought="A note is due, and nothing else.", serving=Serving(cuts=True))
-    result = ask(run, model, "--preset", "notes", "--approve", "always")
-    assert (result.code, made(result)) == (0, [("notes_create", "ok", [])])
 
 
 # --- servers as they are ------------------------------------------------------------------------
@@ -204,10 +178,6 @@ def stumbling(first: str, **options: Any) -> StrongModel:
         (MISSPELT, {"strips": True}),
         (LIST, {"whole": True}),
         (BROKEN, {"likelihoods": False}),
-        *(
-            (first, {"strips": True, "whole": True, "likelihoods": False})
-            for first in (MISSPELT, LIST, BROKEN)
-        ),
     ],
 )
 def test_a_call_is_mended_whatever_the_server_can_do(
