@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -254,29 +254,6 @@ def test_any_note_can_be_searched_for_anything(text: str, query: str) -> None:
 
 
 # --- what a search costs ------------------------------------------------------------------------
-
-
-def test_only_words_of_notes_that_may_match_are_looked_into_each_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[str] = []
-
-    def terms_of(word: str) -> Iterator[str]:
-        looked.append(word)
-        return terms(word)
-
-    monkeypatch.setattr("mlx_tools.toolbox.kb.query.terms", terms_of)
-    common = [f"common{number}" for number in range(50)]
-    notes = [Note(f"{n}.md", f"Plan {n}", " ".join(common)) for n in range(1_000)]
-    notes += [Note(f"x{n}.md", "Oven", f"{' '.join(common)} Bread") for n in range(20)]
-    assert len(ranked(notes, "bread")) == 20
-    assert set(looked) == {*common, "Bread", "Oven", *(f"x{n}.md" for n in range(20))}
-    assert len(looked) == len(set(looked))
-    looked.clear()
-    assert len(ranked(notes, "common7")) == 1_020
-    assert len(looked) == len(set(looked))
-    looked.clear()
-    assert ranked(notes, "zebra") == [] and looked == []
 
 
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=6), max_size=20).map(" ".join))

@@ -232,43 +232,6 @@ def test_what_is_not_refused_comes_to_nothing(place: Place, tried: Tried, most: 
     check_harmless(place, tried.remaining[:: max(1, len(tried.remaining) // most)])
 
 
-@needs_sandbox
-def test_every_option_of_every_program_is_harmless(place: Place) -> None:
-    """Each option that is allowed, with a value where it takes one, finds nothing outside."""
-    values = {
-        "count": "1",
-        "integer": "1",
-        "text": "%s%n",
-        "key": "1",
-        "list": "1",
-        "when": "never",
-        "type": "f",
-        "size": "1",
-        "perm": "644",
-        "filter": "M",
-        "pretty": "oneline",
-        "revision": "HEAD",
-        "reference": "refname",
-        "lines": "1",
-        "date": "2020-01-01",
-        "path": "link.txt",
-    }
-    some: list[tuple[str, list[str]]] = []
-    for name, rule in rules().items():
-        for word, one in {"": rule, **rule.subcommands}.items():
-            if one.subcommands:
-                continue
-            before = [word, *(["one"] if one.first else [])] if word else []
-            after = ORDINARY.get(name, ["a.txt"]) if not word else ["HEAD"] if one.least else []
-            taken = [[flag] for flag in (*one.flags, *one.optional)]
-            taken += [[option, values[kind]] for option, kind in one.values.items()]
-            for given in taken:
-                words = [*after, *given] if one.form == "expression" else [*given, *after]
-                some.append((name, [*before, *words]))
-    assert len(some) > 500
-    check_harmless(place, some[:: max(1, len(some) // 120)])
-
-
 @pytest.mark.parametrize("name", UNLISTED)
 def test_a_program_without_rules_is_refused(name: str, place: Place) -> None:
     root = Root(RootName(str(place.root)))

@@ -117,11 +117,6 @@ def test_what_will_be_too_long_is_not_read_to_its_end(most: int) -> None:
     assert formatted(layout).content == "<a>\n  <b/>\n</a>"
 
 
-def test_work_is_linear_in_the_text() -> None:
-    text = f"<a>{'<b>x&amp;y</b>' * 20_000}</a>"
-    assert (formatted(text).content or "").count("\n") == 20_001
-
-
 def test_presets_of_files_hold_it_and_it_only_reads() -> None:
     spec = builtin_tools().specs()["format_xml"]
     assert spec.effects == {"read"}
