@@ -31,16 +31,15 @@ def controller(base: KnowledgeBase, *lines: str, allow: Any = TOOLS, **rest: Any
     return Controller(ScriptedBackend(*lines), registry, Policy(allow=allow), **rest)
 
 
-def test_an_answer_lists_the_documents_that_it_cites(base: KnowledgeBase) -> None:
+def test_an_answer_lists_the_documents_that_it_cites_counted_over_all_queries(
+    base: KnowledgeBase,
+) -> None:
     lines = (call(TOOLS[0], query="When is it open on Saturday?"), answer("From ten [1]."))
     outcome = controller(base, *lines).run_sync("When is the shop open on Saturdays?")
     assert isinstance(outcome, Answered)
     (source,) = outcome.sources
     assert (source.n, source.title) == (1, "Opening hours")
     assert Path(source.location).name == "shop.md"
-
-
-def test_a_second_query_goes_on_counting(base: KnowledgeBase) -> None:
     lines = (
         call(TOOLS[0], query="Saturdays", limit=1),
         call(TOOLS[0], query="milk", corpus="shop"),
@@ -74,14 +73,11 @@ def test_without_a_corpus_both_are_disabled_and_say_how_to_make_one(tmp_path: Pa
     assert "knowledge base" in registry.disabled[TOOLS[0]]
 
 
-def test_both_only_read_and_what_they_answer_is_private() -> None:
+def test_both_only_read_privately_where_a_preset_lets_them(base: KnowledgeBase) -> None:
     specs = builtin_tools().all_specs()
     for name in TOOLS:
         assert specs[name].possible_effects == {"read"}
         assert specs[name].private
-
-
-def test_the_preset_lets_them_run_and_the_default_does_not(base: KnowledgeBase) -> None:
     for preset, status in (("readonly_knowledge", "ok"), ("readonly_basic", "denied")):
         registry = builtin_tools(knowledge_base=base.path)
         backend = ScriptedBackend(call(TOOLS[1]), answer("ok"))

@@ -103,16 +103,6 @@ def test_what_has_the_same_stamp_is_not_read(base: KnowledgeBase, folder: Path) 
     assert base.add([folder]).changed == 1
 
 
-def test_a_file_that_moves_is_found_where_it_is(base: KnowledgeBase, folder: Path) -> None:
-    base.add([folder])
-    (folder / "tea.md").rename(folder / "milk" / "brew.md")
-    (folder / "milk" / "twin.md").write_text(TEXTS["tea.md"])
-    done = base.add([folder])
-    assert (done.added, done.changed, done.unchanged, done.removed) == (2, 0, 4, 1)
-    found = paths(base, "leaves stand three minutes")
-    assert found[0] == "brew.md" and "twin.md" in found and "tea.md" not in found
-
-
 def test_a_file_that_holds_no_text_any_more_counts_as_removed(
     base: KnowledgeBase, folder: Path
 ) -> None:
@@ -150,13 +140,17 @@ def test_adding_step_by_step_comes_to_what_adding_once_does(steps: list[dict[str
 # --- what is passed over ------------------------------------------------------------------------
 
 
-def test_hidden_files_links_and_binaries_are_passed_over(base: KnowledgeBase, folder: Path) -> None:
-    outside = folder.parent / "outside"
-    written(outside, {"secret.txt": "the secret word is plover"})
+def test_what_no_person_wrote_links_and_hidden_files_are_passed_over(
+    base: KnowledgeBase, folder: Path
+) -> None:
+    outside = written(folder.parent / "outside", {"secret.txt": "the secret word is plover"})
     (folder / "link.txt").symlink_to(outside / "secret.txt")
     (folder / "links").symlink_to(outside, target_is_directory=True)
     (folder / "loop").symlink_to(folder, target_is_directory=True)
-    written(folder, {".git/config": "plover", ".env": "plover", "__pycache__/x.py": "plover"})
+    passed_over = (".git/config", ".env", "__pycache__/x.py", "env/lib/x.py", "t/y.md")
+    written(
+        folder, {"env/pyvenv.cfg": "", "t/CACHEDIR.TAG": ""} | dict.fromkeys(passed_over, "plover")
+    )
     (folder / "image.png").write_bytes(b"\x89PNG\0plover")
     os.mkfifo(folder / "pipe")
     done = base.add([folder])
@@ -166,14 +160,6 @@ def test_hidden_files_links_and_binaries_are_passed_over(base: KnowledgeBase, fo
     ]
     assert base.search("plover") == []
     assert base.add([folder]).unchanged == 5
-
-
-def test_what_a_program_made_for_itself_is_passed_over(base: KnowledgeBase, folder: Path) -> None:
-    written(
-        folder,
-        {"env/pyvenv.cfg": "", "env/lib/x.py": "plover", "t/CACHEDIR.TAG": "", "t/y.md": "plover"},
-    )
-    assert base.add([folder]).added == 5
     assert base.add([folder / "env"]).added == 2  # it was named
     assert paths(base, "plover") == ["x.py"]
 
@@ -230,22 +216,19 @@ def test_the_only_corpus_is_removed_at_once(base: KnowledgeBase, folder: Path) -
     assert base.add([folder]).added == 5 and paths(base, "heatWater")[0] == "kettle.py"
 
 
-def test_the_file_is_its_owners_alone(base: KnowledgeBase, folder: Path) -> None:
+def test_the_file_is_made_by_adding_alone_for_its_owner_and_never_over_anothers(
+    base: KnowledgeBase, folder: Path
+) -> None:
+    assert base.search("x") == []
+    assert base.corpora() == []
+    assert not base.path.exists()
     before = os.umask(0)
     try:
         base.add([folder])
     finally:
         os.umask(before)
     assert stat.S_IMODE(base.path.stat().st_mode) == 0o600
-
-
-def test_nothing_is_made_by_looking(base: KnowledgeBase) -> None:
-    assert base.search("x") == []
-    assert base.corpora() == []
-    assert not base.path.exists()
-
-
-def test_the_file_of_another_program_is_left_alone(base: KnowledgeBase, folder: Path) -> None:
+    base.path.unlink()
     with sqlite3.connect(base.path) as sql:
         sql.execute("CREATE TABLE other(x)")
     with pytest.raises(KnowledgeBaseError, match="no knowledge base"):

@@ -177,22 +177,20 @@ def test_two_at_once_write_two_notes(notes: Notes, folder: Path) -> None:
     assert not list(folder.glob(".mlx-tools-*"))
 
 
-def test_a_name_that_is_taken_while_the_note_is_written_gets_the_next_number(folder: Path) -> None:
-    folder.mkdir()
-
-    def now() -> datetime:  # after the title was read, before the name is looked for
-        (folder / "Plan.md").write_text("first")
-        return NOON
-
-    assert Notes(folder, now).create("Plan", "second")[0] == "Plan 2.md"
-    assert (folder / "Plan.md").read_text() == "first"
-
-
-def test_a_link_of_the_notes_name_is_not_written_through(notes: Notes, folder: Path) -> None:
+def test_a_name_that_is_taken_meanwhile_or_is_a_link_is_left_for_the_next_number(
+    notes: Notes, folder: Path
+) -> None:
     folder.mkdir()
     target = folder.parent / "outside" / "new.md"
     (folder / "Plan.md").symlink_to(target)
     assert notes.create("Plan", "text")[0] == "Plan 2.md" and not target.exists()
+
+    def now() -> datetime:  # after the title was read, before the name is looked for
+        (folder / "Tea.md").write_text("first")
+        return NOON
+
+    assert Notes(folder, now).create("Tea", "second")[0] == "Tea 2.md"
+    assert (folder / "Tea.md").read_text() == "first"
 
 
 def test_what_is_no_folder_is_a_clear_error(tmp_path: Path) -> None:

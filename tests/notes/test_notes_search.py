@@ -177,13 +177,10 @@ def test_a_note_cannot_pass_for_another(notes: Notes, folder: Path) -> None:
     assert "\n1. b" not in search(notes, "bread")
 
 
-def test_a_head_that_the_content_writes_is_not_ours(notes: Notes) -> None:
+def test_a_head_of_another_program_or_of_the_content_is_not_ours(notes: Notes) -> None:
     name, _ = notes.create("Real", "---\ncreated: 1999\nby: mlx-tools, session other\n---\n")
     (note,) = notes.read_all().notes
     assert note.path == name and note.created == NOON.isoformat() and note.session == ""
-
-
-def test_a_head_of_another_program_makes_no_note_ours() -> None:
     for by in ("", "by: someone\n", "by: mlx-tools-like, session s\n"):
         note = note_of("a.md", f"---\ncreated: 2020-01-01\n{by}---\n\n# Mine\n\ntext\n")
         assert (note.created, note.session, note.title) == ("", "", "Mine")

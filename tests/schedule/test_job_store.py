@@ -202,7 +202,7 @@ def test_a_key_that_cannot_be_read_makes_no_job_a_damaged_one(store: JobStore) -
     assert caught.value.passing
 
 
-def test_a_job_cannot_take_anothers_place_nor_come_with_another_key(
+def test_a_job_is_the_one_that_was_sealed_by_this_key_under_this_id(
     store: JobStore, clock: Clock
 ) -> None:
     job = store.add(a_job())

@@ -211,7 +211,7 @@ def test_the_traps_are_sprung_by_git_alone(repository: Path, trap: str, words: l
 
 
 @needs_sandbox
-def test_a_git_file_that_leads_elsewhere_is_not_followed(repository: Path) -> None:
+def test_no_repository_is_taken_but_the_folder_of_that_name_in_the_root(repository: Path) -> None:
     git(repository, "config", "core.fsmonitor", script(repository))
     (repository / ".git").rename(repository / "evil")
     (repository / ".git").write_text("gitdir: evil\n")

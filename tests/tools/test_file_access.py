@@ -38,12 +38,17 @@ def files(folder: Path) -> Registry:
     return builtin_tools([str(folder)])
 
 
-def test_a_file_is_read_as_it_is(files: Registry, folder: Path) -> None:
+def test_a_file_is_read_as_it_is_and_marks_of_an_encoding_are_understood(
+    files: Registry, folder: Path
+) -> None:
     assert done(files, "read", "a.txt") == "first\nsecond\n"
     assert done(files, "read", "sub/b.txt") == "é 😀\r\n"
     assert done(files, "read", "./sub//./deeper/c.txt") == "c"
     assert done(files, "read", str(folder / "sub" / "b.txt")) == "é 😀\r\n"
     assert done(files, "read", ".git/HEAD") == "ref: x"
+    for encoding in ("utf-8-sig", "utf-16"):
+        (folder / "marked").write_text("é", encoding=encoding)
+        assert done(files, "read", "marked") == "é"
 
 
 def test_a_folder_is_listed_in_order_with_its_kinds(files: Registry, folder: Path) -> None:
@@ -75,7 +80,9 @@ def test_a_path_outside_is_not_allowed_rather_than_missing(files: Registry, fold
         assert refusal(files, "read", path)[0] == "not_allowed"
 
 
-def test_links_are_not_followed_wherever_they_lead(files: Registry, folder: Path) -> None:
+def test_links_files_with_other_names_and_what_is_no_file_are_refused(
+    files: Registry, folder: Path
+) -> None:
     (folder / "out").symlink_to(folder.parent / "secret.txt")
     (folder / "in").symlink_to("a.txt")
     (folder / "dir").symlink_to(folder.parent)
@@ -95,16 +102,10 @@ def test_links_are_not_followed_wherever_they_lead(files: Registry, folder: Path
         )
     for path in ("dir", "sub/up"):
         assert refusal(files, "list", path)[0] == "not_allowed"
-
-
-def test_a_file_with_another_name_is_refused(files: Registry, folder: Path) -> None:
     os.link(folder.parent / "secret.txt", folder / "innocent.txt")
     code, message = refusal(files, "read", "innocent.txt")
     assert code == "not_allowed"
     assert "hard links" in message
-
-
-def test_what_is_no_regular_file_is_refused_without_waiting(files: Registry, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     assert refusal(files, "read", "pipe")[0] == "not_allowed"
     assert refusal(files, "list", "pipe")[0] == "tool_error"
@@ -160,7 +161,7 @@ def test_a_private_folder_that_was_named_is_let_in(folder: Path) -> None:
     assert refusal(builtin_tools([str(folder / ".git")]), "read", "config")[0] == "not_allowed"
 
 
-def test_a_long_file_is_cut_with_a_notice_at_a_whole_character(
+def test_a_large_file_and_a_large_folder_are_cut_with_a_notice(
     files: Registry, folder: Path
 ) -> None:
     (folder / "long.txt").write_text("a" * 999_999 + "é" * 10)
@@ -169,6 +170,12 @@ def test_a_long_file_is_cut_with_a_notice_at_a_whole_character(
     assert "1000019" in text
     (folder / "exact.txt").write_text("a" * 1_000_000)
     assert done(files, "read", "exact.txt") == "a" * 1_000_000
+    written(folder / "many", {f"{number:05}": "" for number in range(1001)})
+    lines = done(files, "list", "many").split("\n")
+    assert lines[:2] == ["00000", "00001"]
+    assert lines[999] == "00999"
+    assert len(lines) == 1001
+    assert "1000" in lines[1000]
 
 
 @pytest.mark.parametrize(
@@ -200,21 +207,6 @@ def test_of_a_large_file_that_is_no_text_only_what_it_is_is_shown(
         assert done(files, "read", "large.gif") == told
 
 
-def test_marks_of_an_encoding_are_understood(files: Registry, folder: Path) -> None:
-    for encoding in ("utf-8-sig", "utf-16"):
-        (folder / "marked").write_text("é", encoding=encoding)
-        assert done(files, "read", "marked") == "é"
-
-
-def test_a_large_folder_is_cut_with_a_notice(files: Registry, folder: Path) -> None:
-    written(folder / "many", {f"{number:05}": "" for number in range(1001)})
-    lines = done(files, "list", "many").split("\n")
-    assert lines[:2] == ["00000", "00001"]
-    assert lines[999] == "00999"
-    assert len(lines) == 1001
-    assert "1000" in lines[1000]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="names of any bytes exist on Linux alone")
 def test_no_name_breaks_a_line_of_a_list(files: Registry, folder: Path) -> None:
     odd = folder / "odd"
@@ -232,12 +224,15 @@ def test_no_name_breaks_a_line_of_a_list(files: Registry, folder: Path) -> None:
 # --- roots ---
 
 
-def test_a_root_is_written_with_what_may_be_done(folder: Path) -> None:
+def test_a_root_is_written_with_what_may_be_done_and_where(folder: Path, tree: Path) -> None:
     assert RootName.parse("data") == RootName("data", writable=False)
     assert RootName.parse("data:ro") == RootName("data", writable=False)
     assert RootName.parse("data:rw") == RootName("data", writable=True)
     assert RootName.parse("a:b") == RootName("a:b", writable=False)
     assert done(builtin_tools([f"{folder}:rw"]), "read", "a.txt")
+    named = RootName.parse(f"{tree}:rw:**/*.md:*.txt")
+    assert named == RootName(str(tree), True, ("**/*.md", "*.txt"))
+    assert RootName.parse(named.absolute()) == named
 
 
 @pytest.fixture
@@ -331,30 +326,21 @@ def test_a_root_that_cannot_be_is_refused(text: str) -> None:
         RootName.parse(text)
 
 
-def test_a_root_with_patterns_means_the_same_from_anywhere(tree: Path) -> None:
-    named = RootName.parse(f"{tree}:rw:**/*.md:*.txt")
-    assert named == RootName(str(tree), True, ("**/*.md", "*.txt"))
-    assert RootName.parse(named.absolute()) == named
-
-
 def test_a_pattern_takes_no_more_than_linear_time() -> None:
     pattern = PathPatterns(["/".join(["**", "*a*"] * 40 + ["b"])])
     assert not pattern.fit(["a" * 50] * 200)
 
 
-def test_a_root_stays_the_folder_it_was(folder: Path) -> None:
-    files = builtin_tools([str(folder)])
-    folder.rename(folder.parent / "moved")
-    folder.symlink_to(folder.parent / "data-evil")
-    assert done(files, "read", "a.txt") == "first\nsecond\n"
-
-
-def test_a_root_may_be_named_through_a_link(folder: Path) -> None:
+def test_a_root_may_be_named_through_a_link_and_stays_the_folder_it_was(folder: Path) -> None:
     link = folder.parent / "link"
     link.symlink_to(folder)
     files = builtin_tools([str(link)])
     for path in ("a.txt", f"{link}/a.txt", f"{folder}/a.txt"):
         assert done(files, "read", path) == "first\nsecond\n"
+    files = builtin_tools([str(folder)])
+    folder.rename(folder.parent / "moved")
+    folder.symlink_to(folder.parent / "data-evil")
+    assert done(files, "read", "a.txt") == "first\nsecond\n"
 
 
 def test_several_roots_are_searched_in_order(folder: Path) -> None:

@@ -46,6 +46,10 @@ def test_a_file_is_made_replaced_and_deleted(files: Registry, folder: Path) -> N
     assert names(folder) == ["a.txt", "sub"]
     assert done(files, "write", str(folder / "sub" / "b.txt"), "c")
     assert (folder / "sub" / "b.txt").read_text() == "c"
+    with (folder / "a.txt").open() as reader:
+        done(files, "write", "a.txt", "new")
+        assert reader.read() == "old\n"
+    assert (folder / "a.txt").read_text() == "new"
 
 
 def test_a_new_file_gets_its_folders(files: Registry, folder: Path) -> None:
@@ -83,13 +87,6 @@ def test_modes_are_kept_and_new_ones_follow_the_mask(files: Registry, folder: Pa
     assert (folder / "w.txt").stat().st_mode & 0o777 == 0o640
     assert (folder / "n" / "c.txt").stat().st_mode & 0o777 == 0o640
     assert (folder / "n").stat().st_mode & 0o777 == 0o750
-
-
-def test_a_reader_of_the_old_file_keeps_it(files: Registry, folder: Path) -> None:
-    with (folder / "a.txt").open() as reader:
-        done(files, "write", "a.txt", "new")
-        assert reader.read() == "old\n"
-    assert (folder / "a.txt").read_text() == "new"
 
 
 # --- where they do it ---

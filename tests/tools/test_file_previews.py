@@ -39,7 +39,7 @@ def state(content: bytes) -> str:
 # --- what is told ---
 
 
-def test_a_write_is_told_as_a_diff(files: Registry) -> None:
+def test_a_write_is_told_as_a_diff(files: Registry, folder: Path) -> None:
     told = shown(files, "write", "a.txt", "one\n2\nthree\n")
     assert told.text == "--- a.txt\n+++ a.txt\n@@ -1,3 +1,3 @@\n one\n-two\n+2\n three"
     assert told.state == state(b"one\ntwo\nthree\n")
@@ -50,9 +50,6 @@ def test_a_write_is_told_as_a_diff(files: Registry) -> None:
     assert told.state == "absent"
     assert "no difference" in shown(files, "write", "a.txt", "one\ntwo\nthree\n").text
     assert "empty" in shown(files, "write", "new.txt", "").text
-
-
-def test_a_new_file_is_told_as_a_diff_from_nothing(files: Registry, folder: Path) -> None:
     told = shown(files, "create", "x/y.txt", "a\nb\n")
     diff = "--- /dev/null\n+++ x/y.txt\n@@ -0,0 +1,2 @@\n+a\n+b"
     assert told == Preview(diff, "absent", {"path": f"{folder.resolve()}/x/y.txt"})
@@ -168,7 +165,7 @@ def test_a_small_change_in_a_long_text_is_a_small_diff() -> None:
     assert "@@ -9998,7 +9998,7 @@" in text
 
 
-def test_a_diff_is_bounded_and_says_what_it_leaves_out() -> None:
+def test_a_diff_is_bounded_however_long_or_hard_to_compare_the_texts_are() -> None:
     before = "".join(f"{number}\n" for number in range(50_000))
     after = "".join(f"{number}\n" for number in range(50_000, 100_000))
     text = unified_diff(before, after, "x", "y")
@@ -177,10 +174,6 @@ def test_a_diff_is_bounded_and_says_what_it_leaves_out() -> None:
     wide = unified_diff("", "x" * 900_000 + "\n" + ("y" * 1_900 + "\n") * 400, "x", "y")
     assert len(wide) < MAX_CHARS + 200
     assert "(898001 more characters)" in wide and "more lines are not shown" in wide
-
-
-def test_texts_that_are_hard_to_compare_take_no_time() -> None:
-    """Lines that come again and again, the worst case of matching them."""
     before = "".join(f"{number % 40}\n" for number in range(100_000))
     after = "".join(f"{number * 7 % 40}\n" for number in range(100_000))
     assert "more lines" in unified_diff(before, after, "x", "y")
@@ -209,7 +202,7 @@ def test_what_was_approved_is_done_while_it_holds(files: Registry, folder: Path)
 
 
 @pytest.mark.parametrize("change", ["other content", "longer", "", None])
-def test_a_file_that_changed_since_is_left_alone(
+def test_a_file_that_changed_or_appeared_since_is_left_alone(
     files: Registry, folder: Path, change: str | None
 ) -> None:
     for operation, content in (("write", "new"), ("delete", None)):

@@ -47,16 +47,13 @@ def no_sandbox() -> Sandbox:
     raise NoSandbox("there is no sandbox: the tests took it away")
 
 
-def test_without_a_sandbox_nothing_runs_and_the_reason_is_told(folder: Path) -> None:
+def test_without_a_sandbox_or_a_root_nothing_runs_and_the_reason_is_told(folder: Path) -> None:
     root = Root(RootName(str(folder)))
     callee = run_command([root], find=no_sandbox)
     assert refusal(callee, "cat", "a.py") == (
         "disabled",
         "there is no sandbox: the tests took it away",
     )
-
-
-def test_without_a_root_or_for_the_whole_system_it_is_disabled() -> None:
     assert "--root" in builtin_tools().disabled["run_command"]
     assert "whole system" in builtin_tools(["/"]).disabled["run_command"]
 
@@ -82,24 +79,25 @@ def test_every_call_is_asked_about_and_a_dry_run_runs_none() -> None:
 
 
 @needs_sandbox
-def test_patterns_are_expanded_without_a_shell(folder: Path) -> None:
+def test_patterns_are_expanded_without_a_shell_in_every_root(folder: Path, tmp_path: Path) -> None:
     callee = tool(folder)
     assert printed(callee, "wc", "-l", "*.py").split() == ["1", "a.py", "2", "b.py", "3", "total"]
     assert printed(callee, "ls", "**/*.py").split() == ["a.py", "b.py", "sub/c.py"]
     code, message = refusal(callee, "cat", "*.txt")
     assert (code, "no file matches" in message) == ("tool_error", True)
-
-
-@needs_sandbox
-def test_a_name_that_looks_like_an_option_is_a_name(folder: Path) -> None:
     callee = tool(written(folder, {"-n": "dash\n", "--version": "two dashes\n"}))
     assert printed(callee, "cat", "--", "-n") == "dash"
     assert printed(callee, "head", "-qn1", "-v", "--", "--v*").endswith("two dashes")
     assert "two dashes\ndash\n" in str(called(callee, "cat", "*").content)
+    other = written(tmp_path / "other", {"d.py": "four\n"})
+    callee = tool(folder, other)
+    assert printed(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
 
 
 @needs_sandbox
-def test_the_exit_code_is_told_first_and_output_and_errors_apart(folder: Path) -> None:
+def test_what_is_printed_is_told_after_the_exit_code_errors_apart_and_bytes_in_words(
+    folder: Path, free: Callee
+) -> None:
     result = called(tool(folder), "cat", "a.py", "missing.py")
     assert result.content is not None
     first, out, mark, err = result.content.split("\n")
@@ -107,26 +105,20 @@ def test_the_exit_code_is_told_first_and_output_and_errors_apart(folder: Path) -
     assert "missing.py" in err
     result = called(tool(folder), "grep", "nothing", "a.py")
     assert result.content == "[exit code 1]\n[It printed nothing.]"
+    assert "[4 bytes that are no text]" in python(
+        free, "import os; os.write(1, bytes([0, 1, 2, 255]))"
+    )
+    told = python(free, "import os; os.write(1, b'caf\\xe9 \\xf0\\x9f')")
+    assert "caf\ufffd \ufffd" in told
 
 
 @needs_sandbox
-def test_a_second_root_is_seen_too(folder: Path, tmp_path: Path) -> None:
-    other = written(tmp_path / "other", {"d.py": "four\n"})
-    callee = tool(folder, other)
-    assert printed(callee, "cat", "a.py", "d.py", f"{other}/d.py") == "one\nfour\nfour"
-
-
-@needs_sandbox
-def test_a_program_that_is_not_installed_is_an_error_in_words(folder: Path) -> None:
+def test_a_program_is_the_systems_or_not_installed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, message = refusal(tool(folder, commands=["no-such-program"]), "no-such-program")
     assert code == "tool_error"
     assert "no-such-program is not installed" in message
-
-
-@needs_sandbox
-def test_a_program_of_the_same_name_on_the_path_is_not_taken(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     for place in (tmp_path / "bin", folder):
         place.mkdir(exist_ok=True)
         (place / "cat").write_text("#!/bin/sh\necho shadowed\n")
@@ -231,16 +223,12 @@ def test_there_is_no_network_and_no_server_of_ours(free: Callee) -> None:
 
 
 @needs_sandbox
-def test_it_inherits_no_open_file_and_no_input(folder: Path, free: Callee) -> None:
+def test_a_program_sees_no_file_process_or_namespace_of_ours(folder: Path, free: Callee) -> None:
     with (folder / "a.py").open() as ours:
         os.set_inheritable(ours.fileno(), True)
         code = "import os, sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd')))"
         told = python(free, code)
     assert "'' ['0', '1', '2', '3']" in told
-
-
-@needs_sandbox
-def test_no_other_process_is_seen_and_no_namespace_can_be_made(free: Callee) -> None:
     code = "import os; print([p for p in os.listdir('/proc') if p.isdecimal()])"
     assert len(python(free, code).split(",")) < 5
     assert "[exit code 0]" not in str(called(free, "sh", "-c", "unshare -Ur true").content)
@@ -351,15 +339,6 @@ def test_memory_and_file_sizes_have_a_limit(free: Callee) -> None:
     assert "[exit code 0]" not in python(
         free, "f = open('/tmp/x', 'wb')\nfor _ in range(400): f.write(b'x' * (1 << 20))"
     )
-
-
-@needs_sandbox
-def test_output_that_is_no_text_is_only_told_of(free: Callee) -> None:
-    assert "[4 bytes that are no text]" in python(
-        free, "import os; os.write(1, bytes([0, 1, 2, 255]))"
-    )
-    told = python(free, "import os; os.write(1, b'caf\\xe9 \\xf0\\x9f')")
-    assert "caf\ufffd \ufffd" in told
 
 
 @needs_sandbox

@@ -80,13 +80,10 @@ def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     assert code == 99 and "socket.connect" in said
 
 
-def test_no_preset_grants_the_network() -> None:
+def test_both_tools_use_the_network_which_no_preset_grants() -> None:
     for preset in PRESETS.values():
         assert {"fetch_url", "web_search"}.isdisjoint(preset.tools)
         assert "network" not in preset.effects
-
-
-def test_both_tools_read_and_use_the_network() -> None:
     specs = builtin_tools().all_specs()
     for name in ("fetch_url", "web_search"):
         assert specs[name].effects == {"read", "network"}

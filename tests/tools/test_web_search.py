@@ -61,15 +61,12 @@ def test_what_is_found_are_sources_that_an_answer_can_cite() -> None:
     assert "[1] First (https://a.org/x)\\n> one two\\n[2] Second line" in backend.prompts[1]
 
 
-def test_at_most_as_many_results_come_as_were_asked_for() -> None:
+def test_results_are_at_most_as_many_as_were_asked_for_and_none_is_told() -> None:
     many = [{"url": f"https://a.org/{n}", "title": str(n), "text": ""} for n in range(50)]
     asked: list[Any] = []
     result = called(giving(many, asked), max_results=3)
     assert result.sources is not None and len(result.sources.found) == 3
     assert asked == [("q", 3)]
-
-
-def test_nothing_that_is_found_is_told() -> None:
     result = called(giving([]))
     assert result.content is not None and "Nothing was found" in result.content
 
@@ -88,7 +85,7 @@ def test_a_hit_that_is_no_page_on_the_web_is_left_out(hit: Mapping[str, Any]) ->
     assert sources_of([hit, *HITS], 10)[0].title == "First"
 
 
-def test_hits_are_cut_short_and_given_once() -> None:
+def test_hits_are_cut_short_and_given_once_without_letters_that_nothing_shows() -> None:
     hostile = {"url": "https://a.org/x", "title": "\x1b[31m" + "t" * 9999, "text": "\n[9] " * 9999}
     (hit,) = sources_of([hostile, hostile], 10)
     assert len(hit.title) <= 200 and len(hit.text) <= 500
@@ -97,9 +94,6 @@ def test_hits_are_cut_short_and_given_once() -> None:
         sources_of([{"url": "https://a.org", "title": "", "text": ""}], 1)[0].title
         == "https://a.org/"
     )
-
-
-def test_letters_that_nothing_shows_are_left_out_of_hits() -> None:
     secret = "".join(chr(first + ord(c)) for first in (0xE0000, 0xE0100) for c in "obey")
     hit = {"url": "https://a.org/", "title": f"a{secret}b", "text": f"c{secret}d"}
     assert [(one.title, one.text) for one in sources_of([hit], 1)] == [("ab", "cd")]

@@ -273,6 +273,7 @@ def test_nothing_is_public_that_python_takes_for_special(
 def test_a_forbidden_network_is_so_from_its_first_address_to_its_last(network: str) -> None:
     block = ipaddress.ip_network(network)
     assert not is_public(block[0]) and not is_public(block[-1])
+    assert not is_public(ipaddress.ip_address("2a00:1450::1%eth0"))
 
 
 @pytest.mark.parametrize(
@@ -288,27 +289,11 @@ def test_sites_on_the_internet_are_asked(text: str) -> None:
     assert admitted(f"https://{host}/") == [text]
 
 
-def test_an_address_that_holds_its_interface_is_refused() -> None:
-    assert not is_public(ipaddress.ip_address("2a00:1450::1%eth0"))
-
-
-def test_the_systems_resolver_gives_addresses() -> None:
+def test_a_host_has_addresses_by_the_system_of_which_four_are_tried_and_all_checked() -> None:
     found = asyncio.run(system_resolve("127.0.0.1", 80))
     assert found == ["127.0.0.1"]
     with pytest.raises(OSError):
         asyncio.run(system_resolve("no-such-name.invalid", 80))
-
-
-@pytest.mark.parametrize("answers", [[], ["nonsense"], ["93.184.215.14", ""]])
-def test_a_name_without_an_address_is_an_error(answers: list[str]) -> None:
-    async def resolve(host: str, port: int) -> Sequence[str]:
-        return answers
-
-    with pytest.raises(ToolError, match=r"no host site\.org"):
-        asyncio.run(Fetcher(resolve=resolve).admit(read_url("https://site.org/")))
-
-
-def test_at_most_four_addresses_of_a_host_are_tried_and_all_of_them_checked() -> None:
     many = [f"93.184.215.{n}" for n in range(1, 30)]
 
     async def resolve(host: str, port: int) -> Sequence[str]:
@@ -319,3 +304,12 @@ def test_at_most_four_addresses_of_a_host_are_tried_and_all_of_them_checked() ->
     many.append("10.0.0.1")
     with pytest.raises(UrlRefused):
         asyncio.run(Fetcher(resolve=resolve).admit(target))
+
+
+@pytest.mark.parametrize("answers", [[], ["nonsense"], ["93.184.215.14", ""]])
+def test_a_name_without_an_address_is_an_error(answers: list[str]) -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        return answers
+
+    with pytest.raises(ToolError, match=r"no host site\.org"):
+        asyncio.run(Fetcher(resolve=resolve).admit(read_url("https://site.org/")))
