@@ -79,15 +79,9 @@ def test_a_note_never_replaces_another_that_some_file_system_takes_for_the_same(
 @pytest.mark.parametrize(
     ("title", "stem"),
     [
-        ("../../etc/passwd", "etc passwd"),
-        ("/etc/passwd", "etc passwd"),
-        ("C:\\Windows\\x", "C Windows x"),
-        ("..", "note"),
-        (".env", "env"),
-        ("~root", "root"),
-        ("--help", "help"),
-        ("a\nb\x00c\x1b[31m", "a b c [31m"),
-        ("a\u202eb\u200bc", "abc"),
+        *(("../../etc/passwd", "etc passwd"), ("/etc/passwd", "etc passwd")),
+        *(("C:\\Windows\\x", "C Windows x"), ("..", "note"), (".env", "env"), ("~root", "root")),
+        *(("--help", "help"), ("a\nb\x00c\x1b[31m", "a b c [31m"), ("a\u202eb\u200bc", "abc")),
         ("???", "note"),
         ("食料品の買い物", "食料品の買い物"),
         ("🍞", "🍞"),

@@ -87,14 +87,10 @@ def test_what_has_no_stems_is_found_as_it_stands(notes: Notes, query: str) -> No
         ("東京旅行", "東京への旅行の計画"),
         ("ｶﾞｿﾘﾝ", "ガソリンを買う"),
         ("서울 여행", "서울에서 여행한"),
-        ("recipes", "the recipe for bread"),
-        ("running", "he runs"),
-        ("readFile", "it calls readFile once"),
-        ("readFile thing", "it calls readFile once"),
-        ("read file", "it calls readFile once"),
-        ("HTTPServer", "an HTTPServer"),
-        ("os.path?", "see os.path for it"),
-        ("version v2.1", "it is v2.1 now"),
+        *(("recipes", "the recipe for bread"), ("running", "he runs")),
+        *(("readFile", "it calls readFile once"), ("readFile thing", "it calls readFile once")),
+        *(("read file", "it calls readFile once"), ("HTTPServer", "an HTTPServer")),
+        *(("os.path?", "see os.path for it"), ("version v2.1", "it is v2.1 now")),
         ("STRASSE", "die Straße"),
     ],
 )
@@ -222,16 +218,11 @@ def test_a_head_takes_no_more_room_than_one_of_ours(notes: Notes, folder: Path) 
 @pytest.mark.parametrize(
     ("text", "title"),
     [
-        ("# One\n# Two\n", "One"),
-        ("text\n\n# Late #\n", "Late"),
+        *(("# One\n# Two\n", "One"), ("text\n\n# Late #\n", "Late")),
         ("Underlined\n===\n\ntext", "Underlined"),
         ("```sh\n# a comment\n```\n# Real\n", "Real"),
-        ("~~~\n```\n# a comment\n", "a"),
-        ("##  Section\n", "Section"),
-        ("====\n", "a"),
-        ("", "a"),
-        ("---\nnot: closed\n# T\n", "T"),
-        ("---\n---\n# T\n", "T"),
+        *(("~~~\n```\n# a comment\n", "a"), ("##  Section\n", "Section"), ("====\n", "a")),
+        *(("", "a"), ("---\nnot: closed\n# T\n", "T"), ("---\n---\n# T\n", "T")),
     ],
 )
 def test_a_title_is_the_first_heading_or_the_files_name(text: str, title: str) -> None:
