@@ -63,7 +63,7 @@ NO_FOLDER: Final = "no folder for notes was named"
 
 _WRITER: Final = "mlx-tools"
 _SESSION: Final = ", session "
-_FIELD: Final = re.compile(r"^(created|by):[ \t]+(.*?)\s*$", re.MULTILINE)
+_FIELD: Final = re.compile(r"^(created|by):[ \t]+(.*)$", re.MULTILINE)
 
 
 class Note(Struct, frozen=True):
@@ -89,7 +89,7 @@ def note_of(path: str, text: str, modified: float = 0.0) -> Note:
 
     title = title_of(text) or PurePath(path).stem
     head, body = front_matter(text)
-    fields = dict(_FIELD.findall(head))
+    fields = {key: value.strip() for key, value in _FIELD.findall(head)}
     by, _, session = fields.get("by", "").partition(_SESSION)
     created = fields.get("created", "") if by == _WRITER else ""
     if created:

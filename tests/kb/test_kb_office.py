@@ -176,7 +176,12 @@ def test_what_its_process_cannot_read_is_refused(name: str, data: bytes, why: st
         read_document(name, data)
 
 
-def test_what_snappy_repeats_is_bounded() -> None:
+def test_what_snappy_repeats_is_bounded_and_costs_no_more_than_it_is() -> None:
+    long, copies = bytes(5_000_000), 200_000  # hours, where each copy costs all that came before
+    literal = bytes([63 << 2]) + (len(long) - 1).to_bytes(4, "little") + long
+    copy = b"\x03" + len(long).to_bytes(4, "little")
+    data = varint(len(long) + copies) + literal + copy * copies
+    assert office._snappy(data, 6_000_000) == bytes(len(long) + copies)
     many = varint(1 << 30) + b"\0a" + b"\xfe\x01\0" * 1_000_000
     with pytest.raises(Problem, match="too much"):
         office._snappy(many, 1_000_000)

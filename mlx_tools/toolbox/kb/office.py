@@ -338,7 +338,8 @@ def _snappy(data: bytes, most: int) -> bytes:
             size += kind == 1 or 1
             if not 0 < far <= len(out):
                 raise Problem("it is damaged")
-            piece = bytes(out[-far:][:size])
+            start = len(out) - far
+            piece = bytes(out[start : start + size])
             out += (piece * (size // len(piece) + 1))[:size]
         if len(out) > min(length, most):
             raise Problem("it is damaged, or unpacks to too much")
