@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Added,
         Corpus,
         KnowledgeBase,
-        Skipped,
     )
     from mlx_tools.toolbox.kb.search import Hit
     from mlx_tools.toolbox.knowledge import Knowledge

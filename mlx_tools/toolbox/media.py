@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,27 +33,25 @@ _MARGIN: Final = 0.9
 _SECONDS: Final = 600.0
 """Where the call has no limit of its own."""
 
-Find = Callable[[], str | None]
-"""Finds the folder of a model that is here; None where there is none."""
+Fits = Callable[[Path], bool]
+"""Whether what a folder holds is a model for the task."""
 
 
-def describe_image(roots: Sequence[Root], find: Find | None = None) -> Tool:
-    """The tool for pictures below these roots; ``find`` finds the model."""
+def describe_image(roots: Sequence[Root]) -> Tool:
+    """The tool for pictures below these roots."""
     words = words_of("describe_image")
-    found = find or partial(_model, _sees)
 
     async def run(arguments: Mapping[str, Any]) -> str:
         question = str(arguments.get("question") or words.notices["question"])
         asked = {"question": question, "most": MAX_TOKENS}
-        return await _told_of(roots, arguments["path"], "describe", "mlx_vlm", found, asked)
+        return await _told_of(roots, arguments["path"], "describe", "mlx_vlm", _sees, asked)
 
     return Tool(words.spec(_READ, private=True), run)
 
 
-def transcribe_audio(roots: Sequence[Root], find: Find | None = None) -> Tool:
-    """The tool for sound below these roots; ``find`` finds the model."""
+def transcribe_audio(roots: Sequence[Root]) -> Tool:
+    """The tool for sound below these roots."""
     words = words_of("transcribe_audio")
-    found = find or partial(_model, _hears)
 
     async def run(arguments: Mapping[str, Any]) -> str:
         asked = {
@@ -62,7 +59,7 @@ def transcribe_audio(roots: Sequence[Root], find: Find | None = None) -> Tool:
             "ffmpeg": shutil.which("ffmpeg"),
             "most": MAX_SECONDS_OF_SOUND,
         }
-        return await _told_of(roots, arguments["path"], "transcribe", "mlx_whisper", found, asked)
+        return await _told_of(roots, arguments["path"], "transcribe", "mlx_whisper", _hears, asked)
 
     return Tool(words.spec(_READ, private=True), run)
 
@@ -92,7 +89,7 @@ def no_speech() -> str | None:
     return None if shutil.which("ffmpeg") else "the program ffmpeg is missing (brew install ffmpeg)"
 
 
-def _missing(package: str, extra: str, fits: Callable[[Path], bool], such_as: str) -> str | None:
+def _missing(package: str, extra: str, fits: Fits, such_as: str) -> str | None:
     if importlib.util.find_spec(package) is None:
         return f"the package {package.replace('_', '-')} is not installed ({to_install(extra)})"
     if _model(fits) is None:
@@ -100,7 +97,7 @@ def _missing(package: str, extra: str, fits: Callable[[Path], bool], such_as: st
     return None
 
 
-def _model(fits: Callable[[Path], bool]) -> str | None:
+def _model(fits: Fits) -> str | None:
     """The model that was fetched last of those that fit."""
     from mlx_tools.backends import cached_snapshots  # only where what asks such models is installed
 
@@ -127,10 +124,10 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 async def _told_of(
-    roots: Sequence[Root], path: str, work: str, package: str, find: Find, asked: dict[str, Any]
+    roots: Sequence[Root], path: str, work: str, package: str, fits: Fits, asked: dict[str, Any]
 ) -> str:
     """What a model tells of a file. Raises ToolError."""
-    model = find()
+    model = _model(fits)
     if model is None:
         raise ToolError("its model is not here any more", code="disabled")
     limit = current_context().timeout

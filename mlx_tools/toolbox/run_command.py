@@ -47,11 +47,6 @@ _ENDED: Final[Mapping[str, str]] = {
 }
 
 
-_PATTERNS: Final = (
-    "a folder was named with patterns (--root DIR:ro:PATTERN): programs see whole ones"
-)
-
-
 def run_command(
     roots: Sequence[Root], programs: Iterable[str] = (), find: Callable[[], Sandbox] = sandbox
 ) -> Tool:
@@ -83,16 +78,23 @@ def run_command(
 
 def unusable(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> str | None:
     """The reason why the tool cannot work here, None where it can. Tries the sandbox out, once."""
-    if not roots:
-        return "no folder was named that programs may see (--root DIR)"
-    if any(root.patterns for root in roots):
-        return _PATTERNS
-    if any(len(root.path.parts) == 1 for root in roots):
-        return "the root / is the whole system; name a folder below it"
+    if why := _unfit(roots):
+        return why
     try:
         find()
     except NoSandbox as error:
         return str(error)
+    return None
+
+
+def _unfit(roots: Sequence[Root]) -> str | None:
+    """The reason why no program may run below these roots, None where one may."""
+    if not roots:
+        return "no folder was named that programs may see (--root DIR)"
+    if any(root.patterns for root in roots):
+        return "a folder was named with patterns (--root DIR:ro:PATTERN): programs see whole ones"
+    if any(len(root.path.parts) == 1 for root in roots):
+        return "the root / is the whole system; name a folder below it"
     return None
 
 
@@ -136,10 +138,8 @@ class _Commands:
         return self._report(ran)
 
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
-        if not self._roots:
-            raise Refused("there is no folder that programs may see")
-        if any(root.patterns for root in self._roots):
-            raise Refused(_PATTERNS)
+        if why := _unfit(self._roots):
+            raise Refused(why)
         program, words = arguments["program"], arguments.get("arguments", ())
         return plan(self.programs, _folders(), self._roots, program, words)
 

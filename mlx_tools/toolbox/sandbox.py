@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
@@ -67,20 +67,9 @@ class Confined(Struct, frozen=True):
     status: int | None = None
 
 
-class Sandbox(Protocol):
-    """Confines programs. ``hides_contents`` is whether a file can be shown with other contents."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def hides_contents(self) -> bool: ...
-    def confined(
-        self, argv: Sequence[str], view: SandboxView
-    ) -> contextlib.AbstractContextManager[Confined]: ...
-
-
 class Bubblewrap(Struct, frozen=True):
-    """``bwrap`` on Linux: namespaces of its own for everything, no network, no rights."""
+    """``bwrap`` on Linux: namespaces of its own for everything, no network, no rights.
+    ``hides_contents``: a file can be shown with other contents."""
 
     path: str
     prlimit: str
@@ -125,6 +114,9 @@ class Seatbelt(Struct, frozen=True):
         yield Confined((self.path, "-p", seatbelt_profile(argv[0], view), *argv))
 
 
+Sandbox = Bubblewrap | Seatbelt
+
+
 @functools.cache
 def sandbox(platform: str = sys.platform) -> Sandbox:
     """The sandbox of this system, tried out once. Raises NoSandbox with the reason."""
@@ -134,7 +126,7 @@ def sandbox(platform: str = sys.platform) -> Sandbox:
 def find(platform: str, folders: Sequence[str]) -> Sandbox:
     """The sandbox of a system whose own programs are in ``folders``: the first that works, once it
     has been seen to deny. Raises NoSandbox."""
-    sandboxes: list[Sandbox]
+    sandboxes: Sequence[Sandbox]
     if platform == "darwin":
         path = program("sandbox-exec", folders)
         if path is None:
