@@ -176,15 +176,6 @@ def test_copies_of_a_file_take_no_places_from_files_that_say_more(
     assert len(base.search("wombats", limit=50)) == 9
 
 
-def test_a_file_in_two_corpora_comes_first_once(base: KnowledgeBase, tmp_path: Path) -> None:
-    (tmp_path / "a.md").write_text("# Wombats\n\nWombats dig burrows.\n")
-    (tmp_path / "b.md").write_text("# Animals\n\nMarsupials, among them wombats.\n")
-    base.add([tmp_path], "one")
-    base.add([tmp_path / "a.md"], "two")
-    found = [Path(hit.path).name for hit in base.search("wombats burrows")]
-    assert found == ["a.md", "b.md", "a.md"]
-
-
 # --- plain words ----------------------------------------------------------------------------------
 
 

@@ -114,23 +114,6 @@ def test_a_hostile_text_is_cut(form: str, text: str) -> None:
     assert all(one.end - one.start <= MOST + OVERLAP + 1 for one in found)
 
 
-# --- HTML ---------------------------------------------------------------------------------------
-
-
-def test_a_page_is_its_title_and_its_text() -> None:
-    page = read_document(
-        "page.html",
-        b"<!DOCTYPE html><html><head><title>Tea &amp; milk</title><style>p {}</style></head><body>"
-        b"<nav><a href=/>Home</a></nav><h1>Tea</h1><p>Boil\nwater.</p>"
-        b"<script>alert('<p>no</p>')</script><pre>a\n  b</pre><p>caf&#233; &lt;b&gt;</p>"
-        b"<!-- hidden <p> --><table><tr><td>x<td>y</table><footer>(c)</footer></body></html>",
-    )
-    assert page.title == "Tea & milk" and page.passages[0].line == 0
-    assert page.text.split("\n")[0] == "# Tea" and "Boil water." in page.text
-    assert "a\n  b" in page.text and "café <b>" in page.text
-    assert not any(word in page.text for word in ("Home", "alert", "hidden", "(c)"))
-
-
 # --- files --------------------------------------------------------------------------------------
 
 

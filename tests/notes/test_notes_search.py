@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mlx_tools.toolbox.kb.query import folded, terms
 from mlx_tools.toolbox.notes import (
     SNIPPET_CHARS,
-    FoundNotes,
     Note,
     Notes,
     note_of,
@@ -22,8 +21,6 @@ from mlx_tools.toolbox.notes import (
     notes_search,
     ranked,
 )
-from mlx_tools.tools import current_context
-from mlx_tools.tools.context import CONTEXT, ToolContext
 from tests.notes.conftest import NOON
 from tests.tools.file_calls import executed, written
 
@@ -102,20 +99,6 @@ def test_words_are_found_however_they_are_written(notes: Notes, query: str, text
     assert unicodedata.normalize("NFC", text) in found  # the snippet is where it stands
 
 
-def test_the_snippet_of_a_text_without_spaces_is_where_it_matches() -> None:
-    note = Note("a.md", "a", "空" * 3_000 + "東京旅行" + "天" * 3_000)
-    for query in ("東京旅行", "旅行東京"):
-        ((_, shown),) = ranked([note], query)
-        assert "東京旅行" in shown
-
-
-def test_of_a_long_query_the_first_words_count(notes: Notes) -> None:
-    notes.create("A", "bread")
-    many = " ".join(f"word{number}" for number in range(900))
-    assert search(notes, f"bread {many}").startswith("1. A.md")
-    assert ranked(notes.read_all().notes, f"{many} bread") == []
-
-
 def test_of_equal_notes_the_one_that_was_changed_last_comes_first(
     notes: Notes, folder: Path
 ) -> None:
@@ -134,11 +117,6 @@ def test_what_a_person_changes_is_found_at_once(notes: Notes, folder: Path) -> N
     assert "No note" in search(notes, "bread") and "Plan" in search(notes, "tulips")
     (folder / name).unlink()
     assert search(notes, "tulips") == "There are no notes yet."
-
-
-def test_a_word_that_says_nothing_finds_nothing_beside_one_that_does(notes: Notes) -> None:
-    notes.create("A", "the cat")
-    assert search(notes, "the dog") == "No note matches. Other words may find one."
 
 
 def test_what_is_no_note_is_not_read(notes: Notes, folder: Path) -> None:
@@ -276,22 +254,3 @@ def test_folders_without_notes_are_left_as_soon_as_nobody_waits(notes: Notes, fo
         (folder / str(number) / "a" / "b").mkdir(parents=True)
     assert notes.read_all(given_up).notes == [] and len(looked) == 7
     assert notes.read_all().notes == []
-
-
-class Cancelled(Notes):
-    """Notes whose reader is given up as soon as all are read."""
-
-    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
-        found = super().read_all(given_up)
-        assert found.notes and not given_up()
-        current_context().cancelled = True
-        return found
-
-
-def test_the_tool_looks_through_no_note_once_it_was_given_up(notes: Notes, folder: Path) -> None:
-    notes.create("Bread", "flour")
-    token = CONTEXT.set(ToolContext())
-    try:
-        assert "Bread.md" not in str(notes_search(Cancelled(folder)).blocking({"query": "flour"}))
-    finally:
-        CONTEXT.reset(token)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from pathlib import Path
 
@@ -152,17 +151,6 @@ def applied(before: str, diff: str) -> str:
             place += 1
         last = line[0]
     return "".join(result + lines[place:])
-
-
-def test_a_small_change_in_a_long_text_is_a_small_diff() -> None:
-    lines = [f"line {number}\n" for number in range(20_000)]
-    changed = [*lines[:10_000], "another\n", *lines[10_001:]]
-    text = unified_diff("".join(lines), "".join(changed), "x", "y")
-    expected = difflib.unified_diff(lines[9990:10_010], changed[9990:10_010], "x", "y")
-    assert [line for line in text.split("\n") if line[0] in "+-"] == [
-        line.rstrip("\n") for line in expected if line[0] in "+-"
-    ]
-    assert "@@ -9998,7 +9998,7 @@" in text
 
 
 def test_a_diff_is_bounded_however_long_or_hard_to_compare_the_texts_are() -> None:

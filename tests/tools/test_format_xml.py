@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.policy import Policy
 from mlx_tools.toolbox.format_xml import MAX_DEPTH, pretty
 from mlx_tools.tools import ToolResult
 from tests.tools.file_calls import executed
@@ -115,14 +114,6 @@ def test_what_will_be_too_long_is_not_read_to_its_end(most: int) -> None:
     assert fault(endless) == f"the formatted text would have more than {most} characters"
     layout = f"<a>{' ' * most}<b></b>{' ' * most}</a>"
     assert formatted(layout).content == "<a>\n  <b/>\n</a>"
-
-
-def test_presets_of_files_hold_it_and_it_only_reads() -> None:
-    spec = builtin_tools().specs()["format_xml"]
-    assert spec.effects == {"read"}
-    names = {"readonly_basic": False, "readonly_files": True, "workspace": True}
-    for preset, held in names.items():
-        assert (builtin_tools().lacks("format_xml", Policy(preset=preset)) is None) == held
 
 
 TEXT = st.text(
