@@ -57,20 +57,3 @@ def test_how_much_was_cached_is_told_where_it_is_known(serving: Any, cached: int
     known = {} if cached is None else {"cached_tokens": cached}
     one = serving(backend=Scoring(prompt_tokens=5, completion_tokens=2, **known))
     assert through(one, CompletionRequest(prompt="It is")).usage == Usage(5, cached, 2)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"logprobs": 5},
-        {"logprobs": True},
-        {"logprobs": True, "top_logprobs": 12},
-        {"logprobs": True, "top_logprobs": 2, "stream": True},
-    ],
-)
-def test_likelihoods_in_another_form_are_refused(serving: Any, more: dict[str, Any]) -> None:
-    one = serving(backend=Scoring())
-    body = {"prompt": "It is", "model": "scripted", **more}
-    response = anyio.run(lambda: one.client.post("/v1/completions", json=body))
-    assert response.status_code == 400 and not one.backend.asked
-    assert response.json()["error"]["param"] in ("logprobs", "top_logprobs")

@@ -23,7 +23,7 @@ from mlx_tools.gateway.request import (
     TurnDone,
     TurnRequest,
 )
-from mlx_tools.gateway.responses import read_responses, responses_error
+from mlx_tools.gateway.responses import read_responses
 from mlx_tools.messages import Usage
 from mlx_tools.testing import answer, call
 from tests.gateway import conftest
@@ -223,62 +223,6 @@ def test_what_changes_nothing_here_is_accepted_and_the_unknown_is_named() -> Non
     }
     assert asked({"input": "a", **accepted}).left_out == ()
     assert asked({"input": "a", "truncation": "auto", "new": 1}).left_out == ("new", "truncation")
-
-
-IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "input"),
-        ({"input": 5}, "input"),
-        ({"input": ["a"]}, "input[0]"),
-        ({"input": [{}]}, "input[0].type"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
-        ({"input": [{"role": "judge", "content": "a"}]}, "input[0].role"),
-        ({"input": [{"role": "user", "content": [IMAGE]}]}, "input[0].content[0].type"),
-        (
-            {"input": [{"type": "function_call_output", "call_id": "1", "output": [IMAGE]}]},
-            "input[0].output[0].type",
-        ),
-        ({"input": [{"type": "function_call", "call_id": "1", "name": "f"}]}, "input[0].arguments"),
-        ({"input": "a", "tools": [{"name": "f"}]}, "tools[0].type"),
-        ({"input": "a", "tools": [{"type": "function"}]}, "tools[0].name"),
-        ({"input": "a", "tools": [READ, READ]}, "tools"),
-        (
-            {"input": "a", "tools": [{**READ, "parameters": {"type": "array"}}]},
-            "tools[0].parameters",
-        ),
-        (
-            {"input": "a", "tools": [{**GROUP, "tools": [{"type": "function"}]}]},
-            "tools[0].tools[0].name",
-        ),
-        ({"input": "a", "tool_choice": "maybe"}, "tool_choice"),
-        ({"input": "a", "tool_choice": "required"}, "tool_choice"),
-        ({"input": "a", "tool_choice": "required", "tools": [SEARCH]}, "tool_choice"),
-        ({"input": "a", "tools": [SEARCH], "tool_choice": SEARCH}, "tool_choice"),
-        ({"input": "a", "tool_choice": {"type": "function", "name": "f"}}, "tool_choice"),
-        ({"input": "a", "tool_choice": {"type": "allowed_tools", "tools": [1]}}, "tool_choice"),
-        ({"input": "a", "background": True}, "background"),
-        ({"input": "a", "conversation": "conv_1"}, "conversation"),
-        ({"input": "a", "prompt": {"id": "p"}}, "prompt"),
-        ({"input": "a", "top_logprobs": 2}, "top_logprobs"),
-        ({"input": "a", "include": ["message.output_text.logprobs"]}, "include"),
-        ({"input": "a", "previous_response_id": "resp_none"}, "previous_response_id"),
-        ({"input": "a", "store": True}, "store"),
-        ({"input": "a", "max_output_tokens": 0}, "max_output_tokens"),
-        ({"input": "a", "temperature": "hot"}, "temperature"),
-        ({"input": "a", "text": {"format": {"type": "json_schema"}}}, "text.format.schema"),
-        ({"input": "a", "text": {"format": {"type": "grammar"}}}, "text.format.type"),
-    ],
-)
-def test_what_cannot_be_had_is_refused_by_the_field(body: Mapping[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as told:
-        asked(body)
-    error = responses_error(told.value)["error"]
-    assert (told.value.status, error["param"]) == (400, param)
-    assert error["type"] == "invalid_request_error"
 
 
 FIELDS = st.sampled_from(
