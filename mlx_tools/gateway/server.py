@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import FrameType
 from typing import Any, Final
@@ -42,7 +42,7 @@ from mlx_tools.gateway.anthropic_messages import (
     read_count_tokens,
 )
 from mlx_tools.gateway.chat_completions import read_chat_completion, read_completion
-from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Sender, json_body
+from mlx_tools.gateway.exchange import KEEP_ALIVE, KEEP_ALIVE_SECONDS, PATIENCE, Sender, json_body
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.openapi import openapi_document
 from mlx_tools.gateway.page import PATH, Keep, Page, Person
@@ -74,20 +74,20 @@ ErrorBody = Callable[[ApiError], JsonObject]
 
 @dataclass
 class Gateway:
-    """What the routes of one gateway share. ``now`` is the wall clock, ``new_id`` gives ids,
-    ``temperature`` is what is sampled with where a client does not say. ``patience`` is how long a
-    client may take to take in what is sent, in seconds; ``runs`` are those of its own, ``page`` is
-    where a person sees them, None for none."""
+    """What the routes of one gateway share. ``runs`` are those of its own, ``page`` is where a
+    person sees them. ``temperature`` is what is sampled with where a client does not say, ``now``
+    is the wall clock, ``new_id`` gives ids. ``patience`` is how long a client may take to take in
+    what is sent, in seconds."""
 
     models: ServedModels
     admission: Admission
+    runs: Runs
+    page: Page
+    meters: Meters
+    temperature: float = 0.0
     now: Callable[[], float] = time.time
     new_id: Callable[[], str] = lambda: secrets.token_hex(12)
-    meters: Meters = field(default_factory=Meters)
-    temperature: float = 0.0
-    patience: float = 60.0
-    runs: Runs | None = None
-    page: Page | None = None
+    patience: float = PATIENCE
 
 
 def application(gateway: Gateway, door: Door) -> Starlette:
@@ -95,20 +95,18 @@ def application(gateway: Gateway, door: Door) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        if gateway.runs is not None:
-            await gateway.runs.open()
+        await gateway.runs.open()
         try:
             yield
         finally:
-            if gateway.runs is not None:
-                await gateway.runs.aclose()
+            await gateway.runs.aclose()
             await gateway.models.aclose()
 
     app = Starlette(
         routes=[
             *_turn_routes(gateway),
-            *([] if gateway.runs is None else run_routes(gateway.runs)),
-            *([] if gateway.page is None else gateway.page.routes()),
+            *run_routes(gateway.runs),
+            *gateway.page.routes(),
             Route("/v1/messages/count_tokens", _count_tokens, methods=["POST"]),
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
@@ -310,7 +308,7 @@ async def _metrics(request: Request) -> Response:
     gateway = request.app.state.gateway
     turns = gateway.admission
     gauges = {"active": {"turns": turns.active}, "waiting": {"turns": turns.waiting}}
-    for name, count in (await gateway.runs.load()).items() if gateway.runs is not None else ():
+    for name, count in (await gateway.runs.load()).items():
         gauges.setdefault(name, {})["runs"] = count
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
@@ -372,10 +370,10 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     gateway = Gateway(
         models,
         Admission(own.concurrency, WAITING, time.monotonic),
-        meters=meters,
+        runs,
+        Page(runs, models, person, keep),
+        meters,
         temperature=options.configuration.settings.model.temperature,
-        runs=runs,
-        page=Page(runs, models, person, keep),
     )
     door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key, page=PATH)
     config = uvicorn.Config(

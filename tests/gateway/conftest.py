@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -84,26 +84,6 @@ class OneModel:
 
     async def aclose(self) -> None:
         return
-
-
-@pytest.fixture
-def serving() -> Callable[..., Any]:
-    """Give the client of a gateway whose model writes these completions; ``backend`` is that."""
-
-    def serve(*scripts: Any, door: Door | None = None, **more: Any) -> Any:
-        backend = more.pop("backend", None) or ScriptedBackend(*scripts)
-        numbers = count(1)
-        gateway = Gateway(
-            OneModel(speaker_of(backend, **more)),  # type: ignore[arg-type]
-            Admission(4, 8, lambda: 0.0),
-            now=lambda: 1_700_000_000.0,
-            new_id=lambda: f"{next(numbers):08x}",
-        )
-        transport = httpx.ASGITransport(application(gateway, door or Door()))
-        client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
-        return SimpleNamespace(client=client, backend=backend, gateway=gateway, transport=transport)
-
-    return serve
 
 
 def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -188,9 +168,17 @@ class Tools:
 
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    """Give a gateway whose model writes these completions, and a client of it."""
+    """Give a gateway whose model writes these completions, and a client of it. ``manner`` is how
+    the model is spoken to, ``options`` are settings, with two lines for a point."""
 
-    def made(*scripts: Any, state: str = "state", key: str = "", **options: Any) -> Any:
+    def made(
+        *scripts: Any,
+        state: str = "state",
+        door: Door | None = None,
+        backend: Any = None,
+        manner: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
         monkeypatch.setenv("MLX_TOOLS_STATE_DIR", str(tmp_path / state))
         monkeypatch.setattr("mlx_tools.gateway.runs.LOOK", 0.05)
         own, most = tmp_path / "config.toml", options.pop("most", 10)
@@ -204,8 +192,8 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             user_file=own,
             home=tmp_path,
         )
-        backend, tools = ScriptedBackend(*scripts), Tools()
-        speaker = speaker_of(backend)
+        backend, tools, numbers = backend or ScriptedBackend(*scripts), Tools(), count(1)
+        speaker = speaker_of(backend, **(manner or {}))
         speaker.settings = RunSettings(
             chat_format=NAMED_FORMATS["chatml"], style="jsonl", model="scripted"
         )
@@ -226,11 +214,18 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             runs = QueuedRuns(work, places, meters, queue)
         person = Person(runs.sessions.secret, lambda: 1_700_000_000.0)
         page = Page(runs, models, person, partial(keep_session, loaded))
-        gateway = Gateway(models, Admission(4, 8, lambda: 0.0), meters=meters, runs=runs, page=page)
-        app = application(gateway, Door(key=key, page=PATH))
-        client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1", headers=KEY
+        gateway = Gateway(
+            models,
+            Admission(4, 8, lambda: 0.0),
+            runs,
+            page,
+            meters,
+            now=lambda: 1_700_000_000.0,
+            new_id=lambda: f"{next(numbers):08x}",
         )
+        app = application(gateway, door or Door(page=PATH))
+        transport = httpx.ASGITransport(app)
+        client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=KEY)
 
         async def nothing() -> None:
             return
@@ -248,10 +243,25 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             "tools": tools,
             "person": person,
             "worker": worker,
+            "gateway": gateway,
+            "transport": transport,
         }
         return SimpleNamespace(client=client, app=app, **shared)
 
     return made
+
+
+@pytest.fixture
+def serving(begin: Any) -> Callable[..., Any]:
+    """As `begin`, for a client without a key; what is named besides is how the model is spoken
+    to."""
+
+    def serve(*scripts: Any, door: Door | None = None, backend: Any = None, **manner: Any) -> Any:
+        one = begin(*scripts, door=door, backend=backend, manner=manner)
+        del one.client.headers["authorization"]
+        return one
+
+    return serve
 
 
 @pytest.fixture

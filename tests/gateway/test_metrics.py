@@ -10,6 +10,7 @@ import anyio
 import httpx
 import pytest
 
+from mlx_tools.app import Door
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.paths import read_data
 from mlx_tools.testing import answer, call
@@ -109,7 +110,7 @@ async def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
 
 
 async def test_who_bears_no_key_reads_no_metrics(begin: Any) -> None:
-    one = begin(answer("1"), key="secret")
+    one = begin(answer("1"), door=Door(key="secret"))
     transport = httpx.ASGITransport(one.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         assert (await client.get("/metrics")).status_code == 401
