@@ -1,7 +1,7 @@
 """An object in the model's text: a call, an answer or prose (rules 5, 7).
 
-`envelope` tells what a value is, `object_call` what it is between a dialect's marks; `OpenObject`
-is one that may come in pieces.
+`envelope` tells what a value is, `object_call` what call it is by the keys of any family;
+`OpenObject` is one that may come in pieces.
 """
 
 from __future__ import annotations
@@ -170,43 +170,6 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
 # --- an object in its place -------------------------------------------------------------------
 
 
-class ObjectPlace(Struct, frozen=True):
-    """The place of an object.
-
-    ``inline``: within a line of prose. ``begin``: where its wrapping begins.
-    ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
-    need no type. ``only_aliases``: nothing but aliases stands before it. ``wrapping``: around it.
-    """
-
-    inline: bool
-    begin: int
-    in_run: bool
-    tagged: bool
-    only_aliases: bool
-    wrapping: Wrapping
-
-    def judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
-        """Return what an object that could be read is here."""
-        if self.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
-            return Judgement("stop")
-        repairs = (*repairs, "inline") if self.inline else repairs
-        found = envelope(value, repairs, tagged=self.tagged)
-        may_count = found.what == "answer" or (found.what == "alias" and self.only_aliases)
-        if found.what == "call" or (may_count and not self.in_run):
-            return found
-        if found.error is not None:
-            return self.broken(found.error)
-        if found.what == "alias" and found.typed:
-            return self.broken(ErrorInfo("invalid_arguments", "arguments: an object"))
-        if self.in_run:
-            return Judgement("stop")
-        return found if found.what == "observation" else Judgement("prose")
-
-    def broken(self, error: ErrorInfo) -> Judgement:
-        """Return what an object is here that begins like a message and is none."""
-        return Judgement("quoted" if self.inline and not self.in_run else "broken", error=error)
-
-
 def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall) -> bool:
     """Return whether the call can change things, by the caller's word."""
     try:
@@ -215,12 +178,22 @@ def may_mutate(mutates: Callable[[str, Mapping[str, Any]], bool], call: ToolCall
         return True
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, kw_only=True)
 class OpenObject:
-    """An object of a text that grows: what it is in its place."""
+    """An object of a text that grows, in its place: what it is there.
 
-    place: ObjectPlace
+    ``inline``: within a line of prose. ``begin``: where its ``wrapping`` begins.
+    ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
+    need no type. ``only_aliases``: nothing but aliases stands before it.
+    """
+
     scanner: ObjectScanner
+    inline: bool
+    begin: int
+    in_run: bool
+    tagged: bool
+    only_aliases: bool
+    wrapping: Wrapping
     _told: int = -1  # up to where its call was told of; -1: nothing of it
 
     def deltas(self, index: int, text: str) -> Iterator[Delta]:
@@ -229,7 +202,7 @@ class OpenObject:
         if scanner.type == "final_answer" and scanner.answer:
             yield AnswerDelta(writable("".join(scanner.answer)))
             scanner.answer.clear()
-        is_call = scanner.type == "tool_call" or (self.place.tagged and scanner.type is None)
+        is_call = scanner.type == "tool_call" or (self.tagged and scanner.type is None)
         if not is_call or scanner.name is None:
             return
         if self._told < 0:
@@ -243,8 +216,8 @@ class OpenObject:
 
     def verdict(self, text: str) -> Judgement | None:
         """What it is, as far as the scanner has come in ``text``; None where it goes on."""
-        scanner, place, again = self.scanner, self.place, False
-        if place.in_run and scanner.type not in (None, "tool_call"):
+        scanner, again = self.scanner, False
+        if self.in_run and scanner.type not in (None, "tool_call"):
             return Judgement("stop")  # as judged, but as early as it can be known
         if scanner.status == MORE:
             return None
@@ -256,32 +229,52 @@ class OpenObject:
             reason, again = scanner.reason, scanner.restartable
         elif not reason:
             try:
-                return place.judged(*scanner.read(text))
+                return self._judged(*scanner.read(text))
             except Unreadable as error:
                 reason = str(error)
         if scanner.message_like:
-            return place.broken(ErrorInfo("invalid_json", reason))
-        return Judgement("stop" if place.in_run else "again" if again else "prose")
+            return self._broken(ErrorInfo("invalid_json", reason))
+        return Judgement("stop" if self.in_run else "again" if again else "prose")
+
+    def _judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
+        """What an object that could be read is here."""
+        if self.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
+            return Judgement("stop")
+        repairs = (*repairs, "inline") if self.inline else repairs
+        found = envelope(value, repairs, tagged=self.tagged)
+        may_count = found.what == "answer" or (found.what == "alias" and self.only_aliases)
+        if found.what == "call" or (may_count and not self.in_run):
+            return found
+        if found.error is not None:
+            return self._broken(found.error)
+        if found.what == "alias" and found.typed:
+            return self._broken(ErrorInfo("invalid_arguments", "arguments: an object"))
+        if self.in_run:
+            return Judgement("stop")
+        return found if found.what == "observation" else Judgement("prose")
+
+    def _broken(self, error: ErrorInfo) -> Judgement:
+        return Judgement("quoted" if self.inline and not self.in_run else "broken", error=error)
 
     # --- the text ends in it ---
 
     def is_message(self) -> bool | None:
         """Return whether it begins a message; None where it is no object at all."""
-        scanner, place = self.scanner, self.place
-        if place.in_run or scanner.message_like:
+        scanner = self.scanner
+        if self.in_run or scanner.message_like:
             return True
         if scanner.begun:
             return False
         partial = scanner.partial_key()
         begins = partial is not None and any(head.startswith(partial) for head in HEADS)
-        if begins and (partial or not place.inline):
+        if begins and (partial or not self.inline):
             return True
         return None if scanner.restartable else False
 
     def cut_answer(self, text: str) -> str:
         """Return what there is of an answer's text; empty where it is none, or has none yet."""
         scanner = ObjectScanner(self.scanner.start)
-        if not self.place.in_run:
+        if not self.in_run:
             scanner.advance(text[: self.scanner.pos])
         return writable("".join(scanner.answer)) if scanner.type == "final_answer" else ""
 
@@ -289,20 +282,15 @@ class OpenObject:
         self, text: str, mutates: Callable[[str, Mapping[str, Any]], bool]
     ) -> Judgement | None:
         """The message with its missing closers, where rule 7 allows them."""
-        scanner, place = self.scanner, self.place
-        if not scanner.closable:
+        if not self.scanner.closable:
             return None
         try:
-            value, repairs = scanner.read(text, close=True)
+            verdict = self._judged(*self.scanner.read(text, close=True))
         except Unreadable:
             return None
-        verdict = place.judged(value, repairs)
         message = verdict.message
-        if message is None or (verdict.what == "answer" and place.in_run):
-            return None
-        if isinstance(message, ToolCall) and (
-            "missing_arguments" in message.repairs  # they were still to come
-            or may_mutate(mutates, message)
-        ):
-            return None
-        return verdict
+        if isinstance(message, ToolCall):
+            # Its arguments were still to come, or it may change things:
+            is_open = "missing_arguments" in message.repairs or may_mutate(mutates, message)
+            return None if is_open else verdict
+        return None if message is None or self.in_run else verdict

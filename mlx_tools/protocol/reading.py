@@ -363,7 +363,9 @@ class Draft:
         commentary = commentary.strip(WHITE)
         thoughts = filter(None, map(str.strip, self.reasoning))
         said = commentary and not rules.parted
-        beside = bare or said or dropped or self.unclean or reason == "tool_calls"
+        beside = (
+            bare or said or dropped or self.unclean or self.cut_answer or reason == "tool_calls"
+        )
         return Reading(
             messages=tuple(self.messages),
             bare_text=bare,

@@ -14,7 +14,7 @@ from typing import Final
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall, replace
 from mlx_tools.protocol import delimiters
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.objects import Judgement, ObjectPlace, OpenObject, may_mutate
+from mlx_tools.protocol.objects import Judgement, OpenObject, may_mutate
 from mlx_tools.protocol.reading import (
     Alias,
     AnswerDelta,
@@ -89,7 +89,7 @@ class Reader:
     @property
     def in_object(self) -> bool:
         """True if an object is open that begins a line, and may soon say that it is a message."""
-        return self._open is not None and not self._open.place.inline
+        return self._open is not None and not self._open.inline
 
     @property
     def opened(self) -> tuple[int, str | None] | None:
@@ -98,14 +98,14 @@ class Reader:
         if (run := self._run_read) is not None:
             here = run.object_begin, run.dialect.open
             return None if run.object_begin < 0 or self._fence else here
-        if (one := self._open) is None or one.place.inline:
+        if (one := self._open) is None or one.inline:
             return None
-        place, scanner = one.place, one.scanner
-        if place.tagged:
+        scanner = one.scanner
+        if one.tagged:
             return scanner.start, delimiters.CALL_TAG
         if scanner.type in ("tool_call", "final_answer"):
             return scanner.start, None
-        is_alone = place.only_aliases and not place.in_run
+        is_alone = one.only_aliases and not one.in_run
         is_bare = is_alone and scanner.first_key == "name" and "" in self._rules.native
         return (scanner.start, "") if is_bare else None
 
@@ -185,17 +185,6 @@ class Reader:
         """What comes is within a line of prose."""
         self._lead = False
         self._spoken = True
-
-    def _here(self, *, inline: bool) -> ObjectPlace:
-        draft = self._draft
-        return ObjectPlace(
-            inline=inline,
-            begin=self._source.pos if inline else self._begin,
-            in_run=bool(draft.messages),
-            tagged=self._tag and self._is_xml,
-            only_aliases=draft.only_aliases,
-            wrapping=delimiters.Wrapping(self._array > _NO_ARRAY, self._tag, self._fence),
-        )
 
     @property
     def _quoted(self) -> bool:
@@ -357,9 +346,9 @@ class Reader:
             elif what == delimiters.RESPONSE_TAG:
                 yield from self._response()
             else:
-                place = self._here(inline=not self._lead)
+                begin = self._begin if self._lead else source.pos
                 source.pos = mark.end()
-                yield from self._tagged_answer(place)
+                yield from self._tagged_answer(begin)
         else:
             source.pos = mark.end()
 
@@ -425,7 +414,8 @@ class Reader:
 
     def _run(self, dialect: Dialect, skip: int | None = None, *, weak: bool = False) -> Steps[None]:
         """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
-        source, rules, place = self._source, self._rules, self._here(inline=not self._lead)
+        source, rules = self._source, self._rules
+        begin = self._begin if self._lead else source.pos
         run = Run(source, dialect, rules.catalog, rules.max_calls, skip)
         self._run_read = None if weak else run
         yield from run.steps()
@@ -447,7 +437,7 @@ class Reader:
                 run.quoted = not (source.final and is_all)
                 break
             yield
-        self._take_run(run, place.begin, weak=weak)
+        self._take_run(run, begin, weak=weak)
 
     def _take_run(self, run: Run, begin: int, *, weak: bool) -> None:
         source, draft = self._source, self._draft
@@ -542,8 +532,8 @@ class Reader:
             yield from self._source.until(delimiters.RESPONSE_END)
         self._draft.forge(begin)
 
-    def _tagged_answer(self, place: ObjectPlace) -> Steps[None]:
-        """The plain text of an answer, up to its closing tag."""
+    def _tagged_answer(self, at: int) -> Steps[None]:
+        """The plain text of an answer, up to its closing tag; ``at``: where its wrapping begins."""
         source, draft = self._source, self._draft
         parts: list[str] = []
         held: list[str] = []  # white space that more text may follow
@@ -558,7 +548,7 @@ class Reader:
             held.append(text[len(body) :])
             if found is not None:
                 source.pos = found.end()
-                self._add_answer("".join(parts), place)
+                self._add_answer("".join(parts), at)
                 return
             if source.final:
                 break
@@ -567,42 +557,47 @@ class Reader:
         begun = delimiters.ANSWER_CLOSE[1].search(answer)
         text = answer[: begun.start() if begun is not None else None].rstrip()
         if self._reason == "length" and text:
-            self._add_cut_answer(writable(text), place)
+            self._add_answer(writable(text), at, is_cut=True)
         elif self._reason != "stop" or (begun is not None and begun.end() - begun.start() > 1):
             draft.cut(source.pos)
         elif not answer:
             draft.fail("invalid_json", "the output is empty")
         else:
             draft.unclean = True
-            self._add_answer(answer, place, "missing_closers")
+            self._add_answer(answer, at, "missing_closers")
 
-    def _add_answer(self, content: str, place: ObjectPlace, *repairs: str) -> None:
+    def _add_answer(self, content: str, begin: int, *repairs: str, is_cut: bool = False) -> None:
+        draft = self._draft
         if content == writable(content):
-            names = ("inline", *repairs) if place.inline else repairs
-            answer = FinalAnswer(content, (), names)
-            self._draft.add(answer, place.begin, delimiters.Wrapping(fence=self._fence))
+            names = repairs if self._lead else ("inline", *repairs)
+            draft.add(
+                FinalAnswer(content, (), names), begin, delimiters.Wrapping(fence=self._fence)
+            )
+            draft.cut_answer = is_cut
         else:
-            self._draft.fail("invalid_json", "the text holds half of a surrogate pair")
+            draft.fail("invalid_json", "the text holds half of a surrogate pair")
         self._stop(wrapping_may_follow=True)
-
-    def _add_cut_answer(self, text: str, place: ObjectPlace) -> None:
-        """The answer as far as it came (rule 8c)."""
-        repairs = ("inline",) if place.inline else ()
-        self._draft.add(FinalAnswer(text, (), repairs), place.begin, place.wrapping)
-        self._draft.cut_answer = self._draft.unclean = True
 
     # --- objects --------------------------------------------------------------------------------
 
     def _object(self, *, inline: bool) -> Steps[None]:
         """An object, from its opening brace to what comes of it."""
-        source, place = self._source, self._here(inline=inline)
+        source, draft = self._source, self._draft
         if delimiters.NO_OBJECT.match(source.text, source.pos + 1):
             self._stray()
             return
         if self._array:
             self._array = _ARRAY
         scanner = ObjectScanner(source.pos)
-        self._open = one = OpenObject(place, scanner)
+        self._open = one = OpenObject(
+            scanner=scanner,
+            inline=inline,
+            begin=source.pos if inline else self._begin,
+            in_run=bool(draft.messages),
+            tagged=self._tag and self._is_xml,
+            only_aliases=draft.only_aliases,
+            wrapping=delimiters.Wrapping(self._array > _NO_ARRAY, self._tag, self._fence),
+        )
         if not inline:
             self._line_tried = scanner.take_line(source.text, self._line_tried)
         while True:
@@ -611,7 +606,7 @@ class Reader:
             verdict = one.verdict(source.text)
             # What stands in prose may turn out to be quoted: it is shown when it is whole.
             if not inline if verdict is None else verdict.what in ("call", "answer"):
-                self._deltas += one.deltas(len(self._draft.messages), source.text)
+                self._deltas += one.deltas(len(draft.messages), source.text)
             if verdict is not None or source.final:
                 break
             yield
@@ -621,9 +616,9 @@ class Reader:
         elif verdict.what == "unclosed":
             yield from self._after_unclosed(one)
         else:
-            self._act(verdict, scanner.pos, place)
+            self._act(verdict, scanner.pos, one)
 
-    def _act(self, verdict: Judgement, end: int, at: ObjectPlace) -> None:
+    def _act(self, verdict: Judgement, end: int, at: OpenObject) -> None:
         """Does what the verdict says with the text up to ``end``."""
         draft, what, message = self._draft, verdict.what, verdict.message
         if what in ("stop", "broken"):
@@ -688,16 +683,18 @@ class Reader:
         text, draft = self._source.text, self._draft
         is_message = unclosed or one.is_message()
         if not is_message:
-            self._act(Judgement("again" if is_message is None else "prose"), len(text), one.place)
+            self._act(Judgement("again" if is_message is None else "prose"), len(text), one)
             return
         may_close = may_close and self._reason == "stop"
         closed = one.closed(text, self._rules.mutates) if may_close else None
         if closed is not None:
             draft.unclean = True
-            self._act(closed, len(text), one.place)
+            self._act(closed, len(text), one)
         elif self._reason == "length" and (answer := one.cut_answer(text)):
             self._source.pos = len(text)
-            self._add_cut_answer(answer, one.place)
+            repairs = ("inline",) if one.inline else ()
+            draft.add(FinalAnswer(answer, (), repairs), one.begin, one.wrapping)
+            draft.cut_answer = True
         else:
             draft.cut(self._source.pos)
             self._source.pos = len(text)
