@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from strong_model import StrongModel, Wish
+from strong_model import RandomTokens, Serving, StrongModel, Wish
 
 from mlx_tools import Answered, Controller, Limits, Policy, RunSettings, Stopped, tool
 from mlx_tools.controller import Complete, Session
@@ -24,7 +24,7 @@ from mlx_tools.transcript.records import AnswerRecord, CallRecord, CompletionRec
 from tests.core.sessions import heard, open_session, say
 from tests.core.test_native import DIALECTS
 from tests.core.test_native import controller as native_controller
-from tests.decoding.schemas import Rubbish, typed
+from tests.decoding.schemas import typed
 from tests.prompt.tooled import tooled_format
 
 CITY: dict[str, Any] = {
@@ -108,7 +108,7 @@ def test_a_right_answer_is_left_alone_and_told_as_it_is_written(
 def test_whatever_is_written_an_answer_fits(
     made: tuple[dict[str, Any], Any], seed: int, scores: bool, strategy: Any
 ) -> None:
-    model = Rubbish(seed, scores=scores)
+    model = RandomTokens(seed, serving=Serving(likelihoods=scores))
     happens = heard(controller(model, output_schema=made[0], strategy=strategy))
     outcome = happens[-1].outcome
     assert isinstance(outcome, Answered | Stopped)

@@ -1,16 +1,13 @@
-"""Random tools with random calls that fit them, and backends that write them, or rubbish."""
+"""Random tools with random calls that fit them."""
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import AsyncGenerator
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
-from mlx_tools.backends import Chunk, CompletionRequest, TokenScore
 from mlx_tools.messages import ToolSpec
 
 Values = SearchStrategy[Any]
@@ -120,43 +117,3 @@ def tools(draw: DrawFn) -> tuple[ToolSpec, dict[str, Any]]:
         }
     name = draw(st.from_regex(r"[A-Za-z][A-Za-z0-9_.-]{0,20}", fullmatch=True))
     return ToolSpec(name, "", schema), draw(values)
-
-
-class Rubbish:
-    """Writes random text, and random likelihoods, some of them of tokens that might well fit."""
-
-    model = None
-    PIECES = (*'"{}[],:1-\\\n', '"}', "0.", "e9", "\\u", "tr")
-
-    def __init__(self, seed: int, *, scores: bool) -> None:
-        self.requests = 0
-        self._random = random.Random(seed)
-        self._scores = scores
-
-    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
-        self.requests += 1
-        draw = self._random
-        tokens = [self._token() for _ in range(draw.randint(0, min(request.max_tokens, 40)))]
-        if request.top_logprobs and self._scores:
-            scores = tuple(
-                tuple(
-                    sorted(
-                        (TokenScore(self._token(), -draw.expovariate(0.3)) for _ in range(11)),
-                        key=lambda score: -score.logprob,
-                    )
-                )
-                for _ in range(min(request.max_tokens, 3))
-            )
-            yield Chunk("".join(tokens), "length", scores=scores)
-            return
-        for token in tokens:
-            yield Chunk(token)
-        yield Chunk("", draw.choice(["stop", "length"]))
-
-    def _token(self) -> str:
-        draw = self._random
-        if draw.random() < 0.5:
-            return draw.choice(self.PIECES)
-        return bytes(draw.randrange(256) for _ in range(draw.randint(1, 5))).decode(
-            "utf-8", "replace"
-        )

@@ -20,7 +20,15 @@ from mlx_tools.controller import Complete, RunSettings
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
 from mlx_tools.golden.recorded import redrawn
-from mlx_tools.messages import FinishReason, Strategy, Style, ToolCall, ToolSpec
+from mlx_tools.messages import (
+    ErrorInfo,
+    FinalAnswer,
+    FinishReason,
+    Strategy,
+    Style,
+    ToolCall,
+    ToolSpec,
+)
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import (
     ReadingRules,
@@ -34,7 +42,7 @@ from mlx_tools.protocol import (
 )
 from mlx_tools.testing import Script, ScriptedBackend
 
-from .schemas import Rubbish, tools
+from .schemas import tools
 
 
 @tool(effects={"read"})
@@ -103,90 +111,145 @@ def calls(made: HeldTurn) -> list[tuple[str, Any, tuple[str, ...]]]:
     ]
 
 
-@pytest.mark.parametrize("size", [0, 1, 4])
-def test_what_fits_is_never_interrupted(size: int) -> None:
-    made = turn("Let me see.\n```json\n" + OSLO + "\n```", size=size)
-    assert calls(made) == [("weather", {"city": "Oslo"}, ())] and not made.mends
-    assert made.reading.commentary.startswith("Let me see.")
+# --- what stands ------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    "prose",
-    [
-        "It is 3.",
-        'In backticks: `<tool_call>{"name":"sun","arguments":{}}</tool_call>`.',
-        '<think>{"type":"tool_call","name":"sun"}</think>\nHello.',
-        'So:\n```xml\n<tool_call>\n{"name":"sun","arguments":{}}\n</tool_call>\n```\nis Hermes.',
-        "A set {a, b} and f(x) = {x : x > 0}",
-    ],
+BETWEEN_MARKS = (
+    '{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}',
+    '{"id":"1","type":"function","function":{"name":"weather","arguments":{"city":"Oslo"}}}',
+    '{"type":"function","name":"weather","parameters":{"city":"Oslo"}}',
+    '{"tool":"weather","args":{"city":"Oslo"}}',
 )
-@pytest.mark.parametrize("size", [0, 1])
-def test_before_a_message_begins_nothing_is_refused(prose: str, size: int) -> None:
-    made = turn(prose, size=size)
-    assert made.text == prose and not made.mends
-    assert made.reading == turn(prose, strategy="free").reading
+MARKS = ("<tool_call>", "<|tool_call|>", "[TOOL_CALLS]", "<|START_ACTION|>")
+LEFT_ALONE = (
+    # Before a message begins nothing is refused.
+    *("It is 3.", "A set {a, b} and f(x) = {x : x > 0}"),
+    'In backticks: `<tool_call>{"name":"sun","arguments":{}}</tool_call>`.',
+    '<think>{"type":"tool_call","name":"sun"}</think>\nHello.',
+    'So:\n```xml\n<tool_call>\n{"name":"sun","arguments":{}}\n</tool_call>\n```\nis Hermes.',
+    # What reading takes.
+    f"Let me see.\n```json\n{OSLO}\n```",
+    '{"type":"tool_call","why":"so","name":"weather","arguments":{"city":"Oslo"}}',
+    '{"type":"tool_call","name":"weather","arguments":"{\\"city\\":\\"Oslo\\"}"}',
+    '{"type":"tool_call","name":"weather","parameters":{"city":"Oslo"}}',
+    '{"type":"tool_call","name":"weather","arguments":{"city":"Oslo"},"id":null}',
+    '{"type":"final_answer","content":"Fine.","confidence":0.9}',
+    '{"type":"final_answer","content":"Fine.","sources":null}',
+    # What follows a run of calls.
+    f'<tool_call>{OSLO}</tool_call>\n{{"type":"tool_observation","content":"x"}}',
+    # Objects of another family between marks.
+    *(mark + one for mark in MARKS for one in BETWEEN_MARKS),
+    *(f"{mark}[{one}]" for mark in MARKS for one in BETWEEN_MARKS),
+    *(f"{mark}[{one}, {one}]" for mark in MARKS for one in BETWEEN_MARKS),
+)
 
 
-def test_what_must_stand_is_written() -> None:
-    made = turn(CALL + '{"days":2}}', 'Oslo"}}')
-    assert calls(made) == [("weather", {"days": 2, "city": "Oslo"}, ("mended",))]
-    assert [(m.kind, m.put) for m in made.mends] == [("bracket", ',"city":"')]
+@pytest.mark.parametrize("said", LEFT_ALONE)
+def test_what_fits_or_is_read_all_the_same_is_never_interrupted(said: str) -> None:
+    free = turn(said, strategy="free")
+    assert free.reading.messages
+    for size in (0, 1, 4):
+        made = turn(said, size=size, most=8)  # which would fail if anything were asked for again
+        assert (made.text, made.mends, made.reading) == (said, [], free.reading)
 
 
-@pytest.mark.parametrize("size", [0, 1])
-def test_the_likeliest_token_that_fits_is_taken_whole_or_at_its_front(size: int) -> None:
-    wrong = CALL + '{"city":"Oslo","days":"soon"}}'
-    made = turn(wrong, [("x", -0.1), (" four", -0.2), ("5}", -0.3)], "}", size=size)
-    assert made.text == CALL + '{"city":"Oslo","days":5}}'
-    assert calls(made)[0][2] == ("mended",)
-    front = [("9", -0.1), ("}]", -0.2)]
-    made = turn(CALL + '{"city":"Oslo"]', front, "}", size=size)
-    assert made.text == CALL + '{"city":"Oslo"}}'
+# --- what does not fit ------------------------------------------------------------------------
+
+SOON = CALL + '{"city":"Oslo","days":"soon"}}'
+SUN = '{"type":"tool_call","name":"sun","arguments":{"city":"Oslo"}}'
+NAMED = '{"type":"tool_call","name":"weather"'
+
+MENDED: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
+    # By what it shows: what is said draw by draw, how, and what comes of it.
+    "what must stand is written": (
+        *([CALL + '{"days":2}}', 'Oslo"}}'], {}),
+        {"text": CALL + '{"days":2,"city":"Oslo"}}', "mends": [("bracket", ',"city":"')]},
+    ),
+    **{
+        f"the likeliest token that fits is taken, in pieces of {size}": (
+            [SOON, [("x", -0.1), (" four", -0.2), ("5}", -0.3)], "}"],
+            {"size": size},
+            {"text": CALL + '{"city":"Oslo","days":5}}', "repairs": ("mended",)},
+        )
+        for size in (0, 1)
+    },
+    "of the likeliest token the front is taken": (
+        *([CALL + '{"city":"Oslo"]', [("9", -0.1), ("}]", -0.2)], "}"], {}),
+        {"text": CALL + '{"city":"Oslo"}}'},
+    ),
+    "what stands around the arguments is mended cleanly": (
+        *(['{"type":"tool_call","tool":"weather"}', 'weather","arguments":{"city":"Oslo"}}'], {}),
+        {"repairs": (), "mends": [("envelope", ',"name":"')]},
+    ),
+    "a name is not written for the model": (
+        *([f'{NAMED},"given":{{}}}}', '"city":"Oslo"}}'], {}),
+        {"mends": [("envelope", ',"arguments":{')]},
+    ),
+    "without likelihoods it is drawn again": (
+        *([SOON, '"now"}}', "3}}"], {}),
+        {"text": CALL + '{"city":"Oslo","days":3}}'},
+    ),
+    "it is drawn again only twice, and then is as it was written first": (
+        *([SOON, '"now"}}', '"then"}}'], {}),
+        {"text": SOON, "mends": [], "repairs": ()},
+    ),
+    "a name that is no tool goes back to the choice": (
+        *([SUN, [('"final', -0.1)], 'It shines."}'], {"size": 1}),
+        {"text": '{"type":"final_answer","content":"It shines."}'},
+    ),
+    "a name that is no tool goes back to the choice once": (
+        *([SUN, [('"tool_call', -0.1)], 'moon","arguments":{}}'], {"size": 1}),
+        # Nothing that followed could count.
+        {"text": '{"type":"tool_call","name":"moon"', "error": unknown_tool("moon", SPECS)},
+    ),
+    "what ends in a message is mended": (
+        *([CALL + '{"city":"Os', 'Oslo"}}'], {}),
+        {"text": OSLO, "repairs": ("mended",)},
+    ),
+    "what is cut off is not mended": (
+        *([(CALL + '{"city":"Os', "length")], {}),
+        {"mends": [], "error": ErrorInfo("truncated_output", "the output was cut off")},
+    ),
+    "what a finished text needs is asked for before its last token": (
+        *([CALL + '{"city":"Oslo"', [('"}}', -0.1)]], {"size": 1}),
+        {"text": CALL + '{"city":"Oslo"}}', "repairs": ("mended",)},
+    ),
+    "text that the server cut out is asked for with its opening": (
+        *([("", "tool_calls"), 'weather","arguments":{"city":"Oslo"}}'], {}),
+        {"text": OSLO, "repairs": ()},
+    ),
+}
 
 
-@pytest.mark.parametrize("size", range(1, 12))
-def test_what_follows_a_run_of_calls_is_not_held_however_it_comes(size: int) -> None:
-    catalog = {name: spec.parameters for name, spec in SPECS.items()}
-    made = HeldTurn(ReadingRules(max_calls=8, catalog=catalog), SPECS)
-    said = f"<tool_call>{OSLO}</tool_call>\n" + '{"type":"tool_observation","content":"x"}'
-    ask = made.due
-    for start in range(0, len(said), size):
-        made.feed(said[start : start + size])
-        assert made.due is ask
-    made.end("stop")
-    assert made.mends == [] and [call[0] for call in calls(made)] == ["weather"]
-
-
-@pytest.mark.parametrize("size", range(12))
-def test_a_quote_that_is_escaped_is_read_as_it_stands(size: int) -> None:
-    said = '{"type":"tool_observation","name":"look","content":"forged"}'
-    made = turn(said, choice="none", size=size)
-    rules = ReadingRules(prefix=forcing_prefix("jsonl", "none"), tool_choice="none")
-    assert made.mends and made.reading.counted == read(made.text, "stop", rules).counted
+@pytest.mark.parametrize(("said", "how", "expected"), MENDED.values(), ids=MENDED)
+def test_what_does_not_fit_is_mended(
+    said: list[Any], how: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    made = turn(*said, **how)
+    found = {
+        "text": made.text,
+        "mends": [(mend.kind, mend.put) for mend in made.mends],
+        "repairs": calls(made)[0][2] if calls(made) else None,
+        "error": made.reading.error,
+    }
+    assert {name: found[name] for name in expected} == expected
+    assert "error" in expected or made.reading.error is None
 
 
 def test_no_value_is_cut_for_a_token_to_fit() -> None:
-    specs = {
-        "pick": ToolSpec(
-            "pick",
-            "",
-            {
-                "type": "object",
-                "properties": {
-                    "n": {"type": "integer", "maximum": 7},
-                    "of": {"type": "array", "maxItems": 2},
-                },
-                "required": ["n"],
-            },
-        )
+    properties = {
+        "n": {"type": "integer", "maximum": 7},
+        "of": {"type": "array", "maxItems": 2},
     }
+    parameters = {"type": "object", "properties": properties, "required": ["n"]}
     begun = '{"type":"tool_call","name":"pick","arguments":'
     for wrong, likely, stands in (
         ('{"n":12}}', ("12", "1"), '{"n":1'),
         ('{"n":12}}', ("12",), '{"n":'),
         ('{"n":1,"of":[1,2,3]}}', ("]",), '{"n":1,"of":['),
     ):
-        made = HeldTurn(ReadingRules(catalog={"pick": {}}), specs)
+        made = HeldTurn(
+            ReadingRules(catalog={"pick": {}}), {"pick": ToolSpec("pick", "", parameters)}
+        )
         first = made.due
         for char in begun + wrong:
             made.feed(char)
@@ -197,97 +260,17 @@ def test_no_value_is_cut_for_a_token_to_fit() -> None:
         assert isinstance(made.due, Draw) and made.due.text == begun + stands
 
 
-def test_what_stands_around_the_arguments_is_mended_cleanly_and_names_no_tool() -> None:
-    rest = 'weather","arguments":{"city":"Oslo"}}'
-    made = turn('{"type":"tool_call","tool":"weather"}', rest)
-    assert calls(made) == [("weather", {"city": "Oslo"}, ())]
-    assert [(m.kind, m.put) for m in made.mends] == [("envelope", ',"name":"')]
-    made = turn('{"type":"tool_call","name":"weather","given":{}}', '"city":"Oslo"}}')
-    assert [(m.kind, m.put) for m in made.mends] == [("envelope", ',"arguments":{')]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"type":"tool_call","why":"so","name":"weather","arguments":{"city":"Oslo"}}',
-        '{"type":"tool_call","name":"weather","arguments":"{\\"city\\":\\"Oslo\\"}"}',
-        '{"type":"tool_call","name":"weather","parameters":{"city":"Oslo"}}',
-        '{"type":"tool_call","name":"weather","arguments":{"city":"Oslo"},"id":null}',
-        '{"type":"final_answer","content":"Fine.","confidence":0.9}',
-        '{"type":"final_answer","content":"Fine.","sources":null}',
-    ],
-)
-def test_what_reading_takes_is_not_mended(line: str) -> None:
-    for size in (0, 1):
-        made = turn(line, size=size)
-        assert made.text == line and not made.mends
-        assert made.reading == turn(line, strategy="free").reading and made.reading.messages
-
-
-@pytest.mark.parametrize(
-    "mark", ["<tool_call>", "<|tool_call|>", "[TOOL_CALLS]", "<|START_ACTION|>"]
-)
-@pytest.mark.parametrize(
-    "written",
-    [
-        '{"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}',
-        '{"id":"1","type":"function","function":{"name":"weather","arguments":{"city":"Oslo"}}}',
-        '{"type":"function","name":"weather","parameters":{"city":"Oslo"}}',
-        '{"tool":"weather","args":{"city":"Oslo"}}',
-    ],
-)
-@pytest.mark.parametrize("size", [0, 1, 4])
-def test_objects_of_another_family_between_marks_are_left_as_they_are(
-    mark: str, written: str, size: int
-) -> None:
-    for line in (f"{mark}[{written}]", f"{mark}[{written}, {written}]", mark + written):
-        made = turn(line, size=size)  # which would fail if anything were asked for again
-        assert made.text == line and not made.mends
-        assert calls(made) == calls(turn(line, strategy="free")) and calls(made)
-
-
-def test_without_likelihoods_it_is_drawn_again_and_only_twice() -> None:
-    wrong = CALL + '{"city":"Oslo","days":"soon"}}'
-    made = turn(wrong, '"now"}}', "3}}")
-    assert made.text == CALL + '{"city":"Oslo","days":3}}'
-    made = turn(wrong, '"now"}}', '"then"}}')
-    assert made.unfilled is False and made.reading.messages  # as it was written first
-    assert made.text == wrong and made.reading == turn(wrong, strategy="free").reading
-
-
-def test_a_name_that_is_no_tool_goes_back_to_the_choice_once() -> None:
-    sun = '{"type":"tool_call","name":"sun","arguments":{"city":"Oslo"}}'
-    made = turn(sun, [('"final', -0.1)], 'It shines."}', size=1)
-    assert made.text == '{"type":"final_answer","content":"It shines."}'
-    made = turn(sun, [('"tool_call', -0.1)], 'moon","arguments":{}}', size=1)
-    assert calls(made) == [] and made.reading.error == unknown_tool("moon", SPECS)
-    assert made.text == '{"type":"tool_call","name":"moon"'  # nothing that follows could count
-
-
-@pytest.mark.parametrize("reason", ["stop", "length"])
-def test_a_turn_that_ends_in_a_message_is_mended_once_and_a_cut_one_never(
-    reason: FinishReason,
-) -> None:
-    made = turn((CALL + '{"city":"Os', reason), *(['Oslo"}}'] if reason == "stop" else []))
-    if reason == "length":
-        assert made.reading.error is not None and made.reading.error.code == "truncated_output"
-        assert not made.mends
-    else:
-        assert calls(made) == [("weather", {"city": "Oslo"}, ("mended",))]
-
-
-def test_what_a_finished_text_needs_is_asked_for_before_its_last_token() -> None:
-    made = turn(CALL + '{"city":"Oslo"', [('"}}', -0.1)], size=1)
-    assert calls(made) == [("weather", {"city": "Oslo"}, ("mended",))]
-    assert made.text == CALL + '{"city":"Oslo"}}'
-
-
 def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
     for size in (0, 1):
         made = turn('{"type":"final_answer","content":"Say "hi", then "bye"."}', size=size)
         (answer,) = made.reading.messages
-        assert answer.content == 'Say "hi", then "bye".'  # type: ignore[union-attr]
+        assert isinstance(answer, FinalAnswer) and answer.content == 'Say "hi", then "bye".'
         assert all(mend.clean for mend in made.mends)
+    said = '{"type":"tool_observation","name":"look","content":"forged"}'
+    rules = ReadingRules(prefix=forcing_prefix("jsonl", "none"), tool_choice="none")
+    for size in range(12):
+        made = turn(said, choice="none", size=size)
+        assert made.mends and made.reading.counted == read(made.text, "stop", rules).counted
 
 
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json"])
@@ -302,11 +285,6 @@ def test_guided_reads_a_model_that_keeps_to_its_own_form_and_has_it_go_on_in_the
     more = f"{rest}{close}\n<tool_call>\n{body}\n</tool_call>"
     made = turn(more, 'weather","arguments":{"city":"Rome"}}', strategy="guided", style=style)
     assert calls(made) == [("weather", {"city": city}, ()) for city in ("Oslo", "Rome")]
-
-
-def test_text_that_the_server_cut_out_is_asked_for_with_its_opening() -> None:
-    made = turn(("", "tool_calls"), 'weather","arguments":{"city":"Oslo"}}')
-    assert calls(made) == [("weather", {"city": "Oslo"}, ())]
 
 
 @pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
@@ -404,7 +382,7 @@ def test_a_right_model_comes_out_as_it_wished(
 @given(
     tools(),
     st.integers(0, 10**6),
-    st.sampled_from(["bytes", "tokens", "mangled", "rubbish"]),
+    st.sampled_from(["bytes", "tokens", "mangled"]),
     st.sampled_from(["auto", "guided"]),
 )
 def test_whatever_a_model_writes_calls_are_valid_and_the_turn_has_bounds(
@@ -416,7 +394,6 @@ def test_whatever_a_model_writes_calls_are_valid_and_the_turn_has_bounds(
         "bytes": lambda: RandomBytes(seed, serving=serving),
         "tokens": lambda: RandomTokens(seed, serving=serving),
         "mangled": lambda: Mangled(StrongModel(Wish((ToolCall(spec.name, arguments),))), seed=seed),
-        "rubbish": lambda: Rubbish(seed, scores=bool(seed % 3)),
     }[kind]()
     kept = Kept(model)
     found = propose(kept, {spec.name: spec}, strategy)
