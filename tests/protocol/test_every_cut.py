@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,23 +13,13 @@ from mlx_tools.messages import FinishReason, ToolCall
 from mlx_tools.protocol import ReadingRules, Style, read, write_call
 from tests.protocol.texts import arguments
 
-STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
+STYLES = st.sampled_from(("jsonl", "markdown-json", "xml"))
+REASONS: tuple[FinishReason, ...] = ("stop", "length")
 
 
-def wrong_cuts(text: str, whole: list[Any], rules: ReadingRules) -> list[int]:
-    """Where the text, which has all the calls, can be cut so that other than a beginning of them is
-    read, or one freely that is not all there."""
-    uncut = [m for m in read(text, "stop", rules).messages if isinstance(m, ToolCall)]
-    wrong = [] if [(call.name, call.arguments) for call in uncut] == whole else [len(text)]
-    for at, reason in itertools.product(range(len(text)), ("stop", "length")):
-        finish: FinishReason = "stop" if reason == "stop" else "length"
-        reading = read(text[:at], finish, rules)
-        calls = [m for m in reading.messages if isinstance(m, ToolCall)]
-        others = [(call.name, call.arguments) for call in calls] != whole[: len(calls)]
-        early = 0 < len(calls) < len(whole) and "{" in text[:at].rpartition("}")[2]
-        if others or early:
-            wrong.append(at)
-    return wrong
+def calls_of(text: str, reason: FinishReason, rules: ReadingRules) -> list[tuple[str, Any]]:
+    messages = read(text, reason, rules).messages
+    return [(m.name, m.arguments) for m in messages if isinstance(m, ToolCall)]
 
 
 @pytest.mark.parametrize(
@@ -45,28 +35,31 @@ def wrong_cuts(text: str, whole: list[Any], rules: ReadingRules) -> list[int]:
     ],
 )
 def test_no_cut_of_a_call_in_another_form_is_a_call(text: str) -> None:
-    end = text.rstrip("]\n").rfind("}")
-    for at, reason in itertools.product(range(end + 1), ("stop", "length")):
-        finish: FinishReason = "stop" if reason == "stop" else "length"
-        assert not any(isinstance(m, ToolCall) for m in read(text[:at], finish).messages), at
+    for at, reason in product(range(text.rstrip("]\n").rfind("}") + 1), REASONS):
+        assert calls_of(text[:at], reason, ReadingRules()) == [], at
 
 
-@given(arguments, st.sampled_from(STYLES), st.sampled_from(("t", "tu")))
+@given(arguments, STYLES, st.sampled_from(("t", "tu")))
 def test_every_cut_of_any_calls(given_arguments: dict[str, Any], style: Style, names: str) -> None:
     text = "\n".join(write_call(name, given_arguments, "c1", style) for name in names)
     whole = [(name, given_arguments) for name in names]
-    assert wrong_cuts(text, whole, ReadingRules(style=style)) == []
+    rules = ReadingRules(style=style)
+    assert calls_of(text, "stop", rules) == whole
+    for at, reason in product(range(len(text)), REASONS):
+        found = calls_of(text[:at], reason, rules)
+        assert found == whole[: len(found)], at
+        is_early = 0 < len(found) < len(whole) and "{" in text[:at].rpartition("}")[2]
+        assert not is_early, at
 
 
-@given(arguments, st.sampled_from(STYLES))
+@given(arguments, STYLES)
 def test_a_read_only_call_cut_off_keeps_no_half_value(
     given_arguments: dict[str, Any], style: Style
 ) -> None:
     text = write_call("t", given_arguments, style=style)
     rules = ReadingRules(style=style, mutates=lambda name, args: False)
     for at in range(len(text)):
-        for message in read(text[:at], "stop", rules).messages:
-            if isinstance(message, ToolCall):
-                kept = list(message.arguments.items())
-                assert kept[:-1] == list(given_arguments.items())[: len(kept) - 1] or not kept
-                assert not kept or kept[-1][0] in given_arguments
+        for _, found in calls_of(text[:at], "stop", rules):
+            kept = list(found.items())
+            assert kept[:-1] == list(given_arguments.items())[: len(kept) - 1] or not kept
+            assert not kept or kept[-1][0] in given_arguments
