@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -66,25 +67,26 @@ def test_a_text_is_read_the_same_however_it_is_split(
     assert fed(pieces, reason, given_rules)[0] == whole
 
 
-def test_a_lone_backtick_is_over_with_its_line_however_the_text_is_split() -> None:
-    text = "a `b\nc<|im_end|>d"
-    assert read(text).messages == (FinalAnswer("a `b\nc"),)
-    assert streamed(text) == read(text)
+TOOLCALL = '<TOOLCALL>[{"name": "g", "arguments": {}}]</TOOLCALL>'
 
 
-def test_a_mark_that_is_text_is_prose_however_the_text_is_split() -> None:
-    text = '<s>x{"ty{"name": "g", "parameters": {}} =- '
-    assert fed(list(text))[0] == read(text)
-    assert read(text).bare_text
-
-
-def test_a_fence_that_a_thought_opened_is_over_with_it() -> None:
-    call = '<TOOLCALL>[{"name": "g", "arguments": {}}]</TOOLCALL>'
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        # A lone backtick is over with its line, and so is a fence with the thought it began in.
+        ("a `b\nc<|im_end|>d", (FinalAnswer("a `b\nc"),)),
+        *(
+            (before + TOOLCALL, (ToolCall("g", {}, None, ("dialect",)),))
+            for before in ("", "```json so\n</think>\n", "`so</think>\n")
+        ),
+        # A mark may be text.
+        ('<s>x{"ty{"name": "h"} =-', (FinalAnswer('<s>x{"ty{"name": "h"} =-'),)),
+    ],
+)
+def test_marks_mean_the_same_however_the_text_is_split(text: str, messages: Any) -> None:
     rules = ReadingRules(catalog={"g": {}})
-    for before in ("", "```json so\n</think>\n", "`so</think>\n"):
-        reading = read(before + call, "stop", rules)
-        assert [m.repairs for m in reading.messages] == [("dialect",)]
-        assert fed(list(before + call), "stop", rules)[0] == reading
+    assert read(text, "stop", rules).messages == messages
+    assert streamed(text, rules) == read(text, "stop", rules)
 
 
 EMPTY_COMMENTS = '{"type":"tool_call", //\n"name":"f", #\n"arguments":{"x": //\n12}}'
@@ -156,27 +158,21 @@ def test_argument_deltas_join_to_what_was_written(
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("prefix", "text", "started"),
     [
-        '{"arguments":{"a":[1,"}"]},"name":"t","type":"tool_call"}',
-        '{"type":"tool_call","arguments":{"a":[1,"}"]},"name":"t"}',
+        ("", '{"arguments":{"a":1},"name":"t","type":"tool_call"}', [CallStarted(0, "t")]),
+        ("", '{"type":"tool_call","arguments":{"a":1},"name":"t"}', [CallStarted(0, "t")]),
+        ('{"type":"tool_call","name":"t","arguments":{', '"a":1}}', [CallStarted(0, "t")]),
+        ('{"type":"final_answer","content":"', '{"a":1}"}', []),
     ],
 )
-def test_deltas_wait_for_what_they_belong_to(text: str) -> None:
-    _, deltas = fed(list(text))
-    assert deltas[0] == CallStarted(0, "t")
-    assert arguments_of(deltas, 0) == '{"a":[1,"}"]}'
-
-
-def test_deltas_go_on_from_the_forced_prefix() -> None:
-    given_rules = ReadingRules(prefix='{"type":"tool_call","name":"t","arguments":{')
-    _, deltas = fed(['"a":', "1}}"], "stop", given_rules)
-    assert deltas[0] == CallStarted(0, "t")
-    assert arguments_of(deltas, 0) == '{"a":1}'
-    given_rules = ReadingRules(prefix='{"type":"final_answer","content":"')
-    answer, deltas = fed(list('Hi."}'), "stop", given_rules)
-    assert answer.messages == (FinalAnswer("Hi."),)
-    assert answer_of(deltas) == "Hi."
+def test_deltas_wait_for_what_they_belong_to_and_go_on_from_the_prefix(
+    prefix: str, text: str, started: list[Delta]
+) -> None:
+    text = text if started else text.replace('{"a":1}', '{\\"a\\":1}')
+    _, deltas = fed(list(text), "stop", ReadingRules(prefix=prefix))
+    assert [delta for delta in deltas if isinstance(delta, CallStarted)] == started
+    assert (arguments_of(deltas, 0) or answer_of(deltas)) == '{"a":1}'
 
 
 def test_a_quoted_answer_that_is_not_the_message_is_not_shown() -> None:
