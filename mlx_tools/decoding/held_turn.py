@@ -29,8 +29,6 @@ from mlx_tools.protocol import (
     Reader,
     Reading,
     ReadingRules,
-    call_mark_begins,
-    find_call_mark,
     forcing_prefix,
     judge,
     line_deltas,
@@ -401,13 +399,14 @@ class HeldTurn:
         if self._line is not None and not text[self._after :].strip():
             return False
         if self._guided and self._messages and opening(self._rules.style):
-            if (own := find_call_mark(text, self._after, self._known)) is not None:
-                self._read_on(own, deltas)
+            behind = self._read_alone(self._after)
+            if (own := behind.call_begin) is not None:
+                self._read_on(self._after + own, deltas)
                 if not self.closing:
-                    deltas += self._restart_call(own)
+                    deltas += self._restart_call(self._after + own)
                 return False
-            if call_mark_begins(text, self._after):
-                return False
+            if not (behind.done or behind.in_object or behind.prose):
+                return False  # a call may begin there
         while self._fed < len(text) and not self.closing:
             part = (_TO_TOKEN if self._reader.in_object else _TO_OBJECT).match(text, self._fed)
             self._read_on(part.end() if part else len(text), deltas)
@@ -459,9 +458,11 @@ class HeldTurn:
         else:
             self._begin, self._object = begin, HeldObject(form)
 
-    def _known(self, name: str) -> str | None:
-        spec = resolve(name, self._tools)[0]
-        return None if spec is None else spec.name
+    def _read_alone(self, begin: int) -> Reader:
+        """Read what the model wrote from there on as if nothing stood before it."""
+        reader = Reader(replace(self._rules, prefix="", in_thought=False))
+        reader.feed(self._whole[begin:].lstrip('"'))
+        return reader
 
     def _has_message(self) -> bool:
         reading = read(self.text, "stop", self._rules)
@@ -470,8 +471,7 @@ class HeldTurn:
     # --- mending --------------------------------------------------------------------------------
 
     def _misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
-        rest = self._whole[boundary:].lstrip('"')
-        if self._guided and find_call_mark(rest, 0, self._known) is not None:
+        if self._guided and self._read_alone(boundary).call_begin is not None:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
         if kind == "envelope" and self._dialect is not None:

@@ -16,12 +16,7 @@ from mlx_tools.protocol.delimiters import (
     write_call,
     write_observation,
 )
-from mlx_tools.protocol.dialects import (
-    DIALECTS,
-    Dialect,
-    call_mark_begins,
-    find_call_mark,
-)
+from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.echo import calls_in
 from mlx_tools.protocol.grammar import repeated_end, turn_grammar
 from mlx_tools.protocol.reading import (

@@ -6,9 +6,6 @@ marks is read by few readers, chosen by ``body``; see `mlx_tools.protocol.runs`.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-from functools import cache
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -153,36 +150,3 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     ),
 )
 """Every family. Where several have one opening mark, what follows it tells which is meant."""
-
-
-_WRAPPING: Final = r"(?:[ \t\r\n]++|</tool_call>|```(?!tool_)[a-z]*+)*+"
-_LINE_MARKS: Final = "|".join(re.escape(one.open) for one in DIALECTS if one.line)
-_LINE_MARKS_BEGUN: Final = "|".join(
-    re.escape(one.open[:size]) for one in DIALECTS if one.line for size in range(len(one.open))
-)
-_MARKS: Final = "|".join({re.escape(one.open) for one in DIALECTS if not one.line})
-_NAMED: Final = rf"(?:{_LINE_MARKS})[ \t]*+(?P<name>[\w.$-]*+)"
-
-
-@cache  # slow to make, and seldom needed
-def _call_mark() -> re.Pattern[str]:
-    return re.compile(rf"{_WRAPPING}(?P<call>{_MARKS}|{_NAMED}(?=[^\w.$-]))")
-
-
-@cache
-def _call_mark_begun() -> re.Pattern[str]:
-    return re.compile(rf"{_WRAPPING}(?:{_LINE_MARKS_BEGUN}|{_NAMED})\Z")
-
-
-def find_call_mark(text: str, begin: int, known: Callable[[str], object]) -> int | None:
-    """Return where a family's opening mark stands at ``begin``, wrapping aside, or None. A mark
-    that may stand in prose counts only before a name for which ``known`` gives something."""
-    found = _call_mark().match(text, begin)
-    if found is None or (found["name"] is not None and not known(found["name"])):
-        return None
-    return found.start("call")
-
-
-def call_mark_begins(text: str, begin: int) -> bool:
-    """Return whether the text from ``begin`` on may go on to be a mark that may stand in prose."""
-    return _call_mark_begun().match(text, begin) is not None

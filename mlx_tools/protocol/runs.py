@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from mlx_tools.messages import ToolCall, replace
-from mlx_tools.protocol.delimiters import END_TOKENS, WHITE
+from mlx_tools.protocol.delimiters import END_TOKENS
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
 from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
 from mlx_tools.protocol.objects import object_call
@@ -596,10 +596,9 @@ class Run:
             case "functionary":
                 yield from self._functionary()
             case "pythonic":
+                yield from self.source.space()
+                self._name_tool((yield from self.source.match(_NAME, _MOST_NAME)))
                 self.source.pos = self.begin
-                ahead = yield from self.source.ahead(_MOST_NAME + 1)
-                name = _NAME.match(ahead[1:].lstrip(WHITE))
-                self._name_tool(name[0] if name else "")
                 yield from self._array()
             case "gemma3":
                 yield from self.source.space()

@@ -81,6 +81,7 @@ class Reader:
         self._failed = 0  # characters of such forms that were no call
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._line_tried = -1  # the end of the line that was last looked at as strict JSON
+        self._run_begun: Run | None = None  # the last one that a mark opened
         self._run_read: Run | None = None  # that stands behind a mark
         self._open: OpenObject | None = None
         self._steps = self._turn()
@@ -108,6 +109,15 @@ class Reader:
         is_alone = one.only_aliases and not one.in_run
         is_bare = is_alone and scanner.first_key == "name" and "" in self._rules.native
         return (scanner.start, "") if is_bare else None
+
+    @property
+    def call_begin(self) -> int | None:
+        """Where a call begins that is no line of the protocol; None where there is none yet."""
+        run = self._run_begun
+        if run is not None and (run.begun or not run.dialect.line):
+            return run.begin
+        opened = self.opened
+        return None if opened is None or opened[1] is None else opened[0]
 
     @property
     def prose(self) -> str | None:
@@ -417,6 +427,8 @@ class Reader:
         source, rules = self._source, self._rules
         begin = self._begin if self._lead else source.pos
         run = Run(source, dialect, rules.catalog, rules.max_calls, skip)
+        if skip != 0 or not dialect.line:
+            self._run_begun = run
         self._run_read = None if weak else run
         yield from run.steps()
         self._run_read = None
