@@ -23,7 +23,7 @@ from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder.collection import ToolCollection, exposed_by
 from mlx_tools.tools.folder.definition import FOLDER
 from mlx_tools.tools.folder.folder_tool import folder_tool
-from mlx_tools.tools.tool import Callee, Tool, check_declared, member_of, of_plugin
+from mlx_tools.tools.tool import Callee, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
@@ -137,11 +137,17 @@ class Registry:
 
     @contextlib.contextmanager
     def _refusing(self, key: str) -> Iterator[None]:
-        """What is raised of a tool in it is why there is none of this key."""
+        """What is raised of a tool in it is why there is none of this key, whatever it is."""
         try:
             yield
         except ToolDefinitionError as error:
             self._refused[key] = str(error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # somebody else's code: nothing is known of it
+            reason = f"it could not be loaded: {type(error).__name__}: {error}"[:300]
+            hint = f" ({_MISSING})" if isinstance(error, TypeError) else ""
+            self._refused[key] = reason + hint
 
     async def aclose(self) -> None:
         """Ends what tools have kept open, such as connections."""
@@ -297,12 +303,9 @@ class Registry:
     def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
         """Loads what installed packages offer, once."""
         self._pending = None
-        try:
-            offers = list(find())
-        except Exception as error:  # the metadata of installed packages can be in any state
-            reason = f"installed packages cannot be looked through: {error}"
-            self._refused["plugin:any/entry_points"] = reason[:300]
-            return
+        offers: list[Offer] = []
+        with self._refusing(f"{PLUGIN}any/entry_points"):  # metadata can be in any state
+            offers += find()
         for offer in offers:
             with self._refusing(f"{PLUGIN}{offer.plugin}/{offer.name}"):
                 off = next((p for p in self._switched_off if offer.is_meant_by(p)), None)
@@ -311,7 +314,9 @@ class Registry:
                 for tool in offer.tools():
                     name = getattr(tool, "__name__", offer.name)
                     with self._refusing(f"{PLUGIN}{offer.plugin}/{name}"):
-                        self.add(_of_package(tool, offer.plugin))
+                        if not _is_tool(tool):
+                            raise _no_tool(tool)
+                        self.add(of_plugin(tool, offer.plugin))
 
 
 # --- what installed packages offer ----------------------------------------------------------------
@@ -331,25 +336,18 @@ class Offer(Struct, frozen=True):
         return pattern.startswith(PLUGIN) and matches(pattern, ToolSpec("any", plugin=self.plugin))
 
     def tools(self) -> list[Any]:
-        """Imports it and returns what it says are tools. Raises ToolDefinitionError, with the
-        reason, whatever goes wrong in it."""
+        """Imports it and returns what it says are tools. Raises whatever it raises, and
+        ToolDefinitionError for what can be none."""
         if not PLUGIN_NAME.fullmatch(self.plugin) or self.plugin in (BUILTIN, FOLDER):
             raise ToolDefinitionError(f"{self.plugin!r} cannot name a plugin")
-        try:
-            found = self.load()
-            if callable(found) and not _is_tool(found) and not inspect.iscoroutinefunction(found):
-                found = found()
-            if _is_tool(found):
-                return [found]
-            if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
-                raise _no_tool(type(found).__name__)
-            return list(found)
-        except (KeyboardInterrupt, ToolDefinitionError):
-            raise
-        except BaseException as error:  # somebody else's code: nothing is known of it
-            text = f"{type(error).__name__}: {error}"
-            hint = _MISSING if isinstance(error, TypeError) else None
-            raise ToolDefinitionError(f"it could not be loaded: {text[:300]}", hint=hint) from None
+        found = self.load()
+        if callable(found) and not _is_tool(found) and not inspect.iscoroutinefunction(found):
+            found = found()
+        if _is_tool(found):
+            return [found]
+        if isinstance(found, str | Mapping) or not isinstance(found, Iterable):
+            raise _no_tool(found)
+        return list(found)
 
 
 def installed() -> list[Offer]:
@@ -372,17 +370,5 @@ def _is_tool(value: Any) -> bool:
     return hasattr(type(value), "spec") or isinstance(getattr(value, "spec", None), ToolSpec)
 
 
-def _of_package(tool: Any, plugin: str) -> Tool:
-    """The tool, said to come from ``plugin``. Raises ToolDefinitionError for what is no tool."""
-    try:
-        if _is_tool(tool):
-            return of_plugin(tool, plugin)
-        raise _no_tool(type(tool).__name__)
-    except ToolDefinitionError:
-        raise
-    except Exception as error:  # somebody else's code
-        raise ToolDefinitionError(f"{type(error).__name__}: {error}"[:300]) from None
-
-
-def _no_tool(what: str) -> ToolDefinitionError:
-    return ToolDefinitionError(f"it offers {what}, which is no tool", hint=_MISSING)
+def _no_tool(value: Any) -> ToolDefinitionError:
+    return ToolDefinitionError(f"it offers {type(value).__name__}, which is no tool", hint=_MISSING)
