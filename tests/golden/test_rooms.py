@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Limits, Policy, builtin_tools
-from mlx_tools.errors import TranscriptError
 from mlx_tools.golden import (
     CannotSettle,
     Golden,
@@ -33,7 +32,6 @@ from mlx_tools.transcript.records import (
     DecisionRecord,
     ObservationRecord,
     Record,
-    UserRecord,
 )
 from tests.golden.made import golden_of
 
@@ -131,16 +129,6 @@ def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
     assert {room for room, _ in found(more)} == {"outcome"}
 
 
-def test_what_changed_is_accepted_and_then_passes(golden: Golden) -> None:
-    words = replace(load_words(), persona="You are terse.")
-    now = settled(golden, words=words).now
-    assert replay(now, words=words).passed
-    assert "You are terse." in now.header.system
-    (completion, *_) = (r for r in now.records if isinstance(r, CompletionRecord))
-    assert "You are terse." in (completion.prompt or "")
-    assert found(now) == [("prompt", "the system prompt")]
-
-
 def test_a_change_that_needs_the_model_is_not_accepted(golden: Golden) -> None:
     # the call is refused; its output stands there still
     other = headed(golden, policy=Policy(allow=["clock"]).to_json())
@@ -184,25 +172,6 @@ def test_what_cannot_be_read_fails_with_its_reason(golden: Golden, tmp_path: Pat
         check = replay_file(path)
         assert not check.passed, name
         assert fault in check.samples[0].error, (name, check.samples[0].error)
-
-
-def test_an_older_version_is_upgraded(golden: Golden) -> None:
-    old = [
-        replace(r, prompt=None, kept=0) if isinstance(r, CompletionRecord) else r
-        for r in golden.records
-    ]
-    done = settled(replace(headed(golden, version=1), records=tuple(old)))
-    assert done.now.header.version == 2
-    assert done.now.records == golden.records
-
-
-def test_records_out_of_order_are_no_transcript(golden: Golden) -> None:
-    with pytest.raises(TranscriptError):
-        replay(replace(golden, records=(golden.records[0], *golden.records[2:])))
-    with pytest.raises(TranscriptError):
-        Golden.of([golden.header])
-    with pytest.raises(TranscriptError):
-        Golden.of([UserRecord(content="?")])
 
 
 # --- a file is anybody's: whatever stands in it, a replay says so in words ---

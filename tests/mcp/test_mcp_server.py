@@ -135,13 +135,6 @@ def test_the_permitted_tools_are_offered_and_no_others(serving: Serving) -> None
     assert set(named) == set(found) - {"llm_with_tools", "resume_run"}
 
 
-def test_a_server_of_readers_says_that_it_only_reads(serving: Serving) -> None:
-    served = serving(policy__allow="calculator,web_search")
-    own = served._offered["llm_with_tools"].annotations
-    assert own is not None
-    assert (own.read_only_hint, own.open_world_hint) == (True, True)
-
-
 def test_no_tool_takes_the_name_of_our_own(serving: Serving) -> None:
     @tool(effects=["read"])
     def resume_run() -> str:
@@ -445,17 +438,6 @@ def test_a_tool_that_is_not_permitted_is_unknown(serving: Serving) -> None:
                 await client.call_tool("create_file", {"path": "b.txt", "content": ""})
 
     anyio.run(ask)
-
-
-@MODES
-def test_a_call_of_a_tool_is_approved_in_a_form(serving: Serving, home: Path, mode: str) -> None:
-    served, person = serving(policy__preset="workspace"), Person(YES)
-    (result,) = asked(
-        served, ("create_file", {"path": "b.txt", "content": "two\n"}), mode=mode, at=person
-    )
-    assert not result.is_error
-    assert "| +two" in person.forms[0].message
-    assert (home / "here" / "b.txt").read_text() == "two\n"
 
 
 def test_an_answer_holds_once_and_for_what_was_shown(serving: Serving, home: Path) -> None:

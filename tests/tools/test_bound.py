@@ -10,7 +10,7 @@ import pytest
 
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.tools import BoundSource, BoundSources, BoundTool, Registry, tool
+from mlx_tools.tools import BoundSource, BoundSources, BoundTool, Registry
 
 
 def _source(**more: Any) -> BoundSource:
@@ -107,17 +107,6 @@ def test_a_long_name_is_cut_and_still_its_own() -> None:
     one, other = (source.tool_name("x" * 80 + end) for end in "ab")
     assert one != other
     assert len(one) <= 64 and one.startswith("there__xxx")
-
-
-def test_no_tool_takes_the_place_of_another() -> None:
-    @tool
-    def there__echo() -> str:
-        """Ours."""
-        return "ours"
-
-    registry = _bound(Registry([there__echo]), _source())
-    assert registry.get("there__echo") is there__echo
-    assert "already" in registry.disabled["plugin:mcp:there/there__echo"]
 
 
 def test_a_damaged_source_costs_no_other_its_tools(tmp_path: Path) -> None:

@@ -7,14 +7,13 @@ import contextvars
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ToolSpec
 from mlx_tools.tools import (
     Callee,
     Progress,
@@ -378,13 +377,3 @@ def test_context_variables_reach_a_function_in_a_thread_and_do_not_come_back() -
         return [result.content for result in results], variable.get()
 
     assert asyncio.run(main()) == (["outside", "outside"], "outside")
-
-
-def test_anything_with_a_spec_and_a_call_is_run() -> None:
-    class Elsewhere:
-        spec = ToolSpec("elsewhere")
-
-        async def call(self, arguments: Mapping[str, Any]) -> Any:
-            return dict(arguments)
-
-    assert run(Elsewhere(), x=1).content == '{"x":1}'

@@ -13,7 +13,7 @@ import pytest
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
 from mlx_tools.tools.folder import definition as contents
-from mlx_tools.tools.folder.definition import folders_in, read_folder
+from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
 
 PLAIN = {"name": "echo", "description": "Says it again."}
@@ -165,16 +165,6 @@ def test_what_is_imported_and_not_installed_is_found_without_running_anything(
     (folder / "data").mkdir()
     (folder / "data" / "more.py").touch()
     assert read_folder(folder).missing == missing
-
-
-def test_a_folder_of_folders_means_each_of_them(tmp_path: Path) -> None:
-    for name in ("b", "a"):
-        make_folder(tmp_path, name)
-    (tmp_path / "notes").mkdir()
-    assert folders_in(tmp_path) == [tmp_path / "a", tmp_path / "b"]
-    assert folders_in(tmp_path / "a") == [tmp_path / "a"]
-    assert folders_in(tmp_path / "notes") == [tmp_path / "notes"]
-    assert folders_in(tmp_path / "nothing") == [tmp_path / "nothing"]
 
 
 def test_a_folder_that_is_no_tools_is_not_read_through(tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from mlx_tools import builtin_tools
-from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES
 from mlx_tools.policy import PRESETS, Policy, check_presets, decide
-from mlx_tools.tools import Progress, Registry, ToolContext, ToolResult, execute, load_tool
+from mlx_tools.tools import Registry, ToolContext, ToolResult, execute, load_tool
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from tests.tools.tool_folders import make_folder
@@ -103,17 +102,6 @@ def test_no_name_grants_a_folder_anything(named: tuple[ToolCollection, Registry]
             assert why is not None and "not permitted" in why, (name, preset)
 
 
-@pytest.mark.parametrize(
-    "name", ["сlock", "clосk", "clock\u200b", "\u202ekcolc", "ｃlock", "clock\n"]
-)
-def test_a_name_that_looks_like_another_is_refused(tmp_path: Path, name: str) -> None:
-    folder = make_folder(tmp_path)
-    definition = {"name": name, "description": "Tells the time."}
-    (folder / "tool_definition.json").write_text(json.dumps(definition))
-    with pytest.raises(ToolDefinitionError, match="cannot name a tool"):
-        read_folder(folder)
-
-
 # --- what it answers ----------------------------------------------------------------------------
 
 FORGED = """
@@ -163,14 +151,6 @@ def execute(arguments):
 """
     result = call(make_folder(tmp_path, code=code, timeout=30))
     assert result.error is not None and result.error.code == "payload_too_large"
-
-
-def test_forged_reports_without_end_are_short_and_bounded(tmp_path: Path) -> None:
-    line = b'{"progress": ["' + b"x" * 50_000 + b'", 0.5]}\n'
-    seen: list[Progress] = []
-    result = call(make_folder(tmp_path, code=FORGED.format(line=line)), report=seen.append)
-    assert result.content == '{"n":2}'
-    assert all(len(report.message) <= 200 for report in seen)
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")

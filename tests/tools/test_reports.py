@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from typing import Any
 
@@ -79,19 +78,6 @@ def test_reports_of_many_threads_at_once_lose_no_last_word() -> None:
     asyncio.run(main())
     assert seen[-1] == "end"
     assert len(seen) == len(set(seen))
-
-
-def test_a_share_that_is_no_number_is_left_out() -> None:
-    seen: list[Progress] = []
-
-    @tool
-    def work(context: ToolContext) -> None:
-        for share in (float("nan"), float("inf"), float("-inf"), -1, 2, None):
-            context.progress("x", share)
-
-    asyncio.run(execute(work, {}, ToolContext(report=seen.append), timeout=60))
-    assert [progress.fraction for progress in seen] == [None, 1.0, 0.0, 0.0, 1.0, None]
-    json.dumps([progress.fraction for progress in seen], allow_nan=False)
 
 
 def test_a_fault_of_the_listener_costs_the_call_nothing() -> None:

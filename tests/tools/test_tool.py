@@ -344,18 +344,6 @@ def test_a_default_is_new_for_each_call_unless_it_stands_for_nothing_given() -> 
     assert properties(gather)["into"]["default"] == []
 
 
-def test_a_schema_of_ones_own_is_used_as_it_is() -> None:
-    schema = {"type": "object", "properties": {"x": {"title": "X"}}, "required": ["x"]}
-
-    @tool(parameters=schema)
-    def raw(**arguments: Any) -> Any:
-        """Takes what comes."""
-        return arguments
-
-    assert raw.spec.parameters == schema
-    assert called(raw, x={"a": 1}) == {"x": {"a": 1}}
-
-
 # --- what cannot be a tool ---
 
 

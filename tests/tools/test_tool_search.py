@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,29 +49,6 @@ def test_what_is_found_is_written_as_in_the_catalog() -> None:
     assert "No tool here matches" in search(shelf(), ALL, query="translate")
     told = search(shelf(), ALL, query="letter", limit=2).split("\n")
     assert len(told) == 3 and told[-1] == "2 more match."
-
-
-@pytest.mark.parametrize(
-    ("policy", "hidden"),
-    [
-        (ALL, 0),
-        (Policy(allow=["*"], deny=["ring_*"]), 2),
-        (Policy(allow=["tool_search", "ring_home"]), 1),
-        (Policy(allow=["*"], local_only=True), 1),
-        (Policy(allow=["*"]).narrowed_by(Policy(allow=["*"], deny=["ring_home"])), 1),
-    ],
-)
-def test_what_is_hidden_is_counted_whatever_rule_forbids_it(policy: Policy, hidden: int) -> None:
-    network: Effects = frozenset({"read", "network"})
-    registry = Registry(
-        [named("ring_home", "Rings a bell at home."), named("ring_up", "Rings a bell.", network)]
-    )
-    registry.provide(tool_search(registry))
-    told = search(registry, policy, query="ring a bell")
-    notice = f"{hidden} of the best matches may not be called here."
-    assert (notice in told) == (hidden > 0)
-    shown = [name for name in ("ring_home", "ring_up") if name in told]
-    assert len(shown) == 2 - hidden
 
 
 def test_a_disabled_tool_is_told_from_one_that_is_not_permitted() -> None:
