@@ -195,6 +195,7 @@ def call(number: Any, habit: str, text: str, token: Any) -> None:
             progress = {"progressToken": token, "progress": n, "total": 4_000, "message": "x"}
             say(method="notifications/progress", params=progress)
     if habit == "garbage":
+        say(method="notifications/message", params={"level": "info", "data": "a\x1b word"})
         WIRE.say("this is no JSON\n{]\n\x00\x1b[2J")
     said = ""
     if habit in ASKS:
@@ -223,8 +224,8 @@ def heard(message: dict[str, Any]) -> None:
     params = message.get("params") or {}
     if method == "initialize":
         able: dict[str, Any] = {"tools": {"listChanged": True}}
-        if HABIT == "prompts":
-            able["prompts"] = {}
+        if HABIT in ("prompts", "resources"):
+            able[HABIT] = {}
         info = {"name": "stranger", "version": "1"}
         version = params["protocolVersion"]
         result = {"protocolVersion": version, "capabilities": able, "serverInfo": info}
@@ -239,6 +240,12 @@ def heard(message: dict[str, Any]) -> None:
         who, told = params["arguments"]["who"], {"type": "text"}
         content = told | {"text": f"Greet {who} in {[one['uri'] for one in folders]}."}
         say(id=number, result={"messages": [{"role": "user", "content": content}]})
+    elif method == "resources/list":
+        note = {"uri": "note://a", "name": "A note"}
+        say(id=number, result={"resources": [note, {"uri": "note://b", "name": "A picture"}]})
+    elif method == "resources/read":
+        read = {"text": "Mind the gap."} if params["uri"] == "note://a" else {"blob": "AAAA"}
+        say(id=number, result={"contents": [{"uri": params["uri"], **read}]})
     elif method == "tools/call":
         token = params.get("_meta", {}).get("progressToken")
         if HABIT == "changes":

@@ -33,6 +33,7 @@ from mlx_tools.tools import (
     execute,
     look,
     masked,
+    mcp_read,
     servers_in,
 )
 from mlx_tools.tools.mcp.client import may_ask_at
@@ -258,14 +259,30 @@ def test_what_is_packed_or_no_json_is_no_answer(home: Path) -> None:
 
 def test_what_it_says_besides_is_passed_over_or_told(home: Path) -> None:
     """Between its messages, with a text, where its schema has who checks it busy, as an error."""
-    habits = ("garbage", "picture", "pattern", "error")
-    *results, error = Stranger(home, "any").calls(*habits)
+    habits, told = ("garbage", "picture", "pattern", "error"), list[Progress]()
+    *results, error = Stranger(home, "any").calls(*habits, report=told.append)
     assert [result.content for result in results] == [
         "garbage",
         "picture\n[image: image/png, 3 bytes]",
         '{"said":"aaaaaaaaaaaaaaaaaaaa!"}',
     ]
     assert refusal(error) == "tool_error: no such thing"
+    assert [progress.message for progress in told] == ["info: a word"]
+
+
+def test_its_resources_are_listed_and_read(home: Path) -> None:
+    stranger = Stranger(home, "resources")
+    assert stranger.offers().resources
+
+    async def use(clients: McpClients) -> list[ToolResult]:
+        made, asked = mcp_read(clients, ["there"]), ({}, {"uri": "note://a"}, {"uri": "note://b"})
+        results = [await execute(made, {"server": "there"} | more, timeout=60) for more in asked]
+        return [*results, await execute(made, {"server": "other"}, timeout=60)]
+
+    listed, text, blob, other = stranger.with_clients(use)
+    assert '{"uri":"note://a","name":"A note"}' in (listed.content or "")
+    assert (text.content, blob.content) == ("Mind the gap.", "[note://b: bytes, 3 bytes]")
+    assert "There is: there." in refusal(other)
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ class OpenApiDocument(Struct, frozen=True):
                 schema = one.get("schema", {})
             style = one.get("style") or _STYLES[place]
             found[place, name] = {
-                **{key: one[key] for key in ("description", "deprecated") if key in one},
+                "description": one.get("description"),
                 "name": name,
                 "in": place,
                 "schema": schema,
