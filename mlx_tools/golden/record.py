@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -154,7 +155,13 @@ def named(golden: Golden, *, home: str) -> Golden:
     ``home`` is a folder whose name is nobody's business: the user's own.
     """
     every = [_without_marks(record) for record in golden.all]
-    meant = _meant(golden.header, every, home)
+    meant: dict[str, tuple[str, str]] = {}  # by value: the name that stands for it, and what it is
+    times: Counter[str] = Counter()
+    for value, kind, what in _own_values(golden.header, every, home):
+        if len(value) > 1 and value not in meant:
+            times[kind] += 1
+            numbered = times[kind] > 1 or kind in ("artifact", "nested")
+            meant[value] = f"{{{kind} {times[kind]}}}" if numbered else f"{{{kind}}}", what
     plain = [to_json(record) for record in every]
     for number, (value, kind) in enumerate(sorted(_secrets(plain).items()), start=1):
         meant[value] = f"{{secret {number}}}", f"{SECRET}{kind}"
@@ -197,38 +204,24 @@ def _without_marks(record: Record) -> Record:
     return record
 
 
-def _meant(header: Header, records: Iterable[Record], home: str) -> dict[str, tuple[str, str]]:
-    """By value: the name that stands for it, and what it is."""
-    found: dict[str, tuple[str, str]] = {}
-
-    def name(value: str, text: str, what: str) -> None:
-        if len(value) > 1:
-            found.setdefault(value, (text, what))
-
-    name(header.session, "{session}", "the session's id")
-    for number, root in enumerate(header.roots, start=1):
-        path = RootName.parse(root).path
-        mark = "" if number == 1 else f" {number}"
-        name(os.path.normpath(path), f"{{root{mark}}}", "a folder that the run could see")
-    if home:
-        name(os.path.normpath(home), "{home}", "the user's own folder")
-    if header.parent:
-        name(header.parent.partition("/")[0], "{parent}", "the session that this one runs within")
-    artifacts = nested = 0
+def _own_values(
+    header: Header, records: Iterable[Record], home: str
+) -> Iterator[tuple[str, str, str]]:
+    """What only this run could have, each with its kind and what it is."""
+    yield header.session, "session", "the session's id"
+    for root in header.roots:
+        path = os.path.normpath(RootName.parse(root).path)
+        yield path, "root", "a folder that the run could see"
+    yield home and os.path.normpath(home), "home", "the user's own folder"
+    parent = (header.parent or "").partition("/")[0]
+    yield parent, "parent", "the session that this one runs within"
     for record in records:
-        keys: tuple[str | None, ...] = ()
-        if isinstance(record, ObservationRecord):
-            keys = (record.artifact,)
+        if isinstance(record, NestedRecord):
+            yield record.session, "nested", "the session of a run within a call"
+        elif isinstance(record, ObservationRecord):
+            yield record.artifact or "", "artifact", "the key of an artifact"
         elif isinstance(record, CompactedRecord):
-            keys = record.artifacts
-        for key in keys:
-            if key is not None and key not in found:
-                artifacts += 1
-                name(key, f"{{artifact {artifacts}}}", "the key of an artifact")
-        if isinstance(record, NestedRecord) and record.session not in found:
-            nested += 1
-            name(record.session, f"{{nested {nested}}}", "the session of a run within a call")
-    return found
+            yield from ((key, "artifact", "the key of an artifact") for key in record.artifacts)
 
 
 def _secrets(values: Any) -> dict[str, str]:

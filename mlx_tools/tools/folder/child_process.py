@@ -170,9 +170,8 @@ def _reporter(results: int) -> Callable[..., None]:
     def progress(message: str = "", fraction: float | None = None) -> None:
         """Reports how far the call has come: a few words, and the share done from 0 to 1. Which of
         many reports are passed on is for the caller: it alone knows which was the last."""
-        share = None if fraction is None else min(max(float(fraction), 0.0), 1.0)
-        share = None if share != share else share  # NaN, which JSON does not have
-        _write(results, _line({"progress": [str(message)[:200], share]}))
+        told = [str(message)[:200], None if fraction is None else float(fraction)]
+        _write(results, json.dumps({"progress": told}).encode() + b"\n")
 
     return progress
 
