@@ -229,7 +229,6 @@ def done_after(text: str, given_rules: ReadingRules | None = None) -> str:
         (f"{CALL}\n{OTHER_CALL}", f"\n{CALL}", ReadingRules(max_calls=2)),
         # Also where a bracket may begin another form of a call:
         (f"[{CALL}", "]", ReadingRules(max_calls=1, catalog={"calculator": {}})),
-        (f"[TOOL_CALLS][{CALL}]", " more", ReadingRules(max_calls=1, catalog={"calculator": {}})),
         # A forged observation, and an answer, as soon as the type is there:
         (CALL + '\n{"type":"tool_observation"', OBSERVATION[26:], ReadingRules()),
         (CALL + '\n{"type":"final_answer"', ANSWER[22:], ReadingRules()),
