@@ -112,6 +112,16 @@ def _webhooks(value: Mapping[str, str]) -> None:
         signing_key(secret)
 
 
+def _local_hosts(value: Any) -> None:
+    from mlx_tools.toolbox import UrlRefused, read_local
+
+    try:
+        for text in value:
+            read_local(text)
+    except UrlRefused as error:
+        raise UsageError(str(error)) from None
+
+
 def _database(value: Any) -> None:
     from mlx_tools.store import check_address
 
@@ -235,6 +245,12 @@ class PolicySection(Section):
 
 
 class WebSettings(Section):
+    local_hosts: Names = setting(
+        "never",
+        "Hosts of this machine or its network that fetch_url may ask besides, each with its port",
+        allowed="a list of hosts, each with its port, such as localhost:8080",
+        test=_local_hosts,
+    )
     searxng: str | None = setting(
         "never",
         "The address of a SearXNG, which web_search asks in place of other engines",

@@ -115,6 +115,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
         commands=own.commands,
         notes=data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
+        local_hosts=settings.web.local_hosts,
         searxng=settings.web.searxng,
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         Target,
         UrlRefused,
         is_public,
+        read_local,
         read_url,
     )
     from mlx_tools.toolbox.web_fetch import Fetcher

@@ -24,14 +24,16 @@ class ToolOptions(TypedDict, total=False):
     ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools are
     disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be there;
     without one, the tools for notes are disabled. ``jobs`` is where ``schedule_task`` puts jobs;
-    without it, that is disabled. ``searxng`` is the address of a SearXNG that ``web_search`` asks
-    in place of search engines.
+    without it, that is disabled. ``local_hosts`` are hosts of this machine or its neighbours that
+    ``fetch_url`` asks besides, each with its port. ``searxng`` is the address of a SearXNG that
+    ``web_search`` asks in place of search engines.
     """
 
     commands: Iterable[str]
     knowledge_base: str | os.PathLike[str] | None
     notes: str | os.PathLike[str] | None
     jobs: Jobs | None
+    local_hosts: Iterable[str]
     searxng: str | None
 
 
@@ -77,6 +79,8 @@ def tools(
     from mlx_tools.toolbox.notes import NO_FOLDER, Notes, notes_create, notes_search
     from mlx_tools.toolbox.run_command import run_command, unusable
     from mlx_tools.toolbox.schedule_task import schedule_task
+    from mlx_tools.toolbox.urls import read_local
+    from mlx_tools.toolbox.web_fetch import Fetcher
     from mlx_tools.toolbox.web_tools import fetch_url, usual_search
 
     names = [_root(root) for root in require_items("roots", roots, "give a list of folders")]
@@ -86,6 +90,7 @@ def tools(
     knowledge = Knowledge(None if file is None else Path(file))
     notes = Notes(None if folder is None else Path(folder))
     jobs = options.get("jobs")
+    fetcher = Fetcher(local=frozenset(map(read_local, options.get("local_hosts", ()))))
     no_walk = None if supported() else "this system cannot open files safely (openat)"
     no_files = no_walk or (None if opened else "no folder was named that it may see (--root DIR)")
     no_notes = no_walk or (NO_FOLDER if folder is None else None)
@@ -103,7 +108,7 @@ def tools(
         _off(schedule_task(jobs), no_jobs),
         _off(notes_create(notes), no_notes),
         _off(notes_search(notes), no_notes),
-        fetch_url(),
+        fetch_url(fetcher),
         usual_search(options.get("searxng")),
         translate(),
         _off(describe_image(opened), lambda: no_files or no_vision()),

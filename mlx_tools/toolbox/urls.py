@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Collection
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import quote, urljoin
@@ -59,6 +60,11 @@ class Target(Struct, frozen=True):
         return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
+    def place(self) -> str:
+        """Host and port, by which a local one is named."""
+        return f"{self.host} {self.port}"
+
+    @property
     def url(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path}"
 
@@ -70,8 +76,9 @@ class Target(Struct, frozen=True):
             return None
 
 
-def read_url(text: str) -> Target:
-    """The target of a URL. Raises UrlRefused."""
+def read_url(text: str, local: Collection[str] = ()) -> Target:
+    """The target of a URL. ``local`` are the hosts with their ports, as `read_local` writes them,
+    that may have a name for this machine or its neighbours. Raises UrlRefused."""
     text = text.strip(" \t\r\n")
     if len(text) > MAX_CHARS:
         raise UrlRefused(f"a URL has at most {MAX_CHARS} characters")
@@ -85,21 +92,37 @@ def read_url(text: str) -> Target:
     path = rest.partition("#")[0]
     if not path.startswith("/"):
         path = "/" + path
-    _check_far(host)
-    return Target(scheme, host, PORTS[scheme] if port is None else port, quote(path, safe=_SAFE))
+    target = Target(scheme, host, PORTS[scheme] if port is None else port, quote(path, safe=_SAFE))
+    if target.place not in local:
+        _check_far(host)
+    return target
 
 
-def joined(base: Target, location: str) -> Target:
-    """The target that ``location``, which a server named, means as seen from ``base``. Raises
+def read_local(text: str) -> str:
+    """A host of this machine or its neighbours with its port, such as ``localhost:8080``, as
+    `Target.place` has it. Raises UrlRefused for anything else."""
+    host, port = _split(text.strip())
+    if port is None:
+        raise UrlRefused(f"{text[:100]!r} names no port")
+    return f"{host} {port}"
+
+
+def joined(base: Target, location: str, local: Collection[str] = ()) -> Target:
+    """The target that ``location``, which a server named, means as seen from ``base``. Of what is
+    ``local`` only ``base`` itself leads there: no page of somebody else's does. Raises
     UrlRefused."""
     if len(location) > MAX_CHARS:
         raise UrlRefused("the server leads on to a URL that is too long")
     try:
-        return read_url(urljoin(base.url, location.strip(" \t\r\n")))
+        own = (base.place,) if base.place in local else ()
+        found = read_url(urljoin(base.url, location.strip(" \t\r\n")), own)
     except ValueError:
         raise UrlRefused("the server leads on to what is no URL") from None
     except UrlRefused as error:
         raise UrlRefused(f"{base.host} leads on to what is not asked for: {error}") from None
+    if found.place in local and found.place != base.place:
+        raise UrlRefused(f"{base.host} leads on to {found.authority}, which no other page may")
+    return found
 
 
 def _split(authority: str) -> tuple[str, int | None]:
@@ -173,9 +196,24 @@ _SPECIAL: Final = tuple(
         *("2001::/23", "2002::/16", "2620:4f:8000::/48", "3fff::/20"),
     )
 )
+_NEAR: Final = tuple(
+    ip_network(network)
+    for network in (
+        *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"),
+        *("::1/128", "fc00::/7"),
+    )
+)
+_CLOUD: Final = IPv6Network("fd00:ec2::/32")
+"""One vendor's services for its own machines, keys among them; its IPv4 one is of the link."""
+
 _SITES: Final = IPv6Network("2000::/3")
 _ISATAP: Final = frozenset((0x0000_5EFE, 0x0200_5EFE))
 """Upper half of an interface's identifier whose lower half is an IPv4 address (RFC 5214)."""
+
+
+def is_near(address: Address) -> bool:
+    """True for an address of this machine, or of a private network."""
+    return any(address in network for network in _NEAR) and address not in _CLOUD
 
 
 def is_public(address: Address) -> bool:

@@ -24,6 +24,7 @@ from mlx_tools.toolbox.urls import (
     Address,
     Target,
     UrlRefused,
+    is_near,
     is_public,
     joined,
 )
@@ -80,11 +81,13 @@ class FetchedPage:
 class Fetcher(Struct, frozen=True, kw_only=True):
     """Fetches pages.
 
-    ``may_ask`` says whether an address is asked, ``resolve`` looks names up. ``idle`` is how many
-    seconds a server may be silent, ``context`` the TLS context, None for the one that trusts the
-    usual authorities, ``max_bytes`` how much of a body is read.
+    ``local`` are hosts of this machine or its neighbours that may be asked, each with its port, as
+    `read_local` writes them. ``may_ask`` says whether an address is asked; ``resolve`` looks names
+    up. ``idle`` is how many seconds a server may be silent, ``context`` the TLS context, None for
+    the one that trusts the usual authorities, ``max_bytes`` how much of a body is read.
     """
 
+    local: frozenset[str] = frozenset()
     ports: frozenset[int] = ALLOWED_PORTS
     may_ask: Callable[[Address], bool] = is_public
     resolve: Resolve = system_resolve
@@ -112,16 +115,22 @@ class Fetcher(Struct, frozen=True, kw_only=True):
     async def admit(self, target: Target) -> list[str]:
         """The addresses to ask for a target, at least one. Raises UrlRefused where any address of
         its host is refused, ToolError where there is none."""
-        if target.port not in self.ports:
-            listed = ", ".join(map(str, sorted(self.ports)))
-            raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
-        fixed = target.address
+        self.check(target)
+        fixed, local = target.address, target.place in self.local
+        if fixed is not None and local:
+            return [str(fixed)]
         found = [fixed] if fixed is not None else await self._look_up(target)
-        if not all(map(self.may_ask, found)):
+        if not all(self.may_ask(one) or (local and is_near(one)) for one in found):
             raise UrlRefused(
                 f"{target.host} is not out on the internet; such addresses are never asked"
             )
         return [str(address) for address in found[:MAX_ADDRESSES]]
+
+    def check(self, target: Target) -> None:
+        """Check all that needs no look-up of the name. Raises UrlRefused."""
+        if target.place not in self.local and target.port not in self.ports:
+            listed = ", ".join(map(str, sorted(self.ports)))
+            raise UrlRefused(f"port {target.port} is not asked; the ports are {listed}")
 
     async def _look_up(self, target: Target) -> list[Address]:
         try:
@@ -140,7 +149,7 @@ class Fetcher(Struct, frozen=True, kw_only=True):
             raise UrlRefused(
                 f"{target.host} leads on without saying where to, or to several places"
             )
-        found = joined(target, named.pop())
+        found = joined(target, named.pop(), self.local)
         if target.scheme == "https" and found.scheme == "http":
             raise UrlRefused(
                 f"{target.host} leads from https to http ({found.host}), which is not done"

@@ -54,7 +54,7 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     async def run(arguments: Mapping[str, Any]) -> Sources:
         async with _in_time("fetch_url", "the page", seconds) as limit:
             try:
-                target = read_url(arguments["url"])
+                target = read_url(arguments["url"], fetching.local)
                 page, cut = await page_text(await fetching.fetch(target), limit)
             except UrlRefused as error:
                 raise ToolError(str(error), code="not_allowed") from None

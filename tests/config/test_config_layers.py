@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app import config
+from mlx_tools.app import config, registry_of
 from mlx_tools.app.config import ConfigErrors
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, Limits, Policy, decide
@@ -324,9 +324,19 @@ def test_a_project_file_may_tighten(place: Any) -> None:
     assert loaded.policy().local_only and loaded.policy().dry_run
 
 
+def test_local_hosts_are_the_users_to_open(place: Any) -> None:
+    loaded = place.load("[web]\nlocal_hosts = ['LocalHost:8080', '[::1]:80']\n", "")
+    assert loaded.settings.web.local_hosts == ("LocalHost:8080", "[::1]:80")
+    assert registry_of(loaded).get("fetch_url")
+    for wrong in ("localhost", "http://localhost:80", "localhost:80/x", "a b:80", ":80", "x:99999"):
+        with pytest.raises(ConfigErrors, match="each with its port"):
+            place.load(f"[web]\nlocal_hosts = ['{wrong}']\n", "")
+
+
 @pytest.mark.parametrize(
     ("user", "project"),
     [
+        ("", "web.local_hosts = ['localhost:8080']"),
         ("", "policy.allow = ['run_command']"),
         ("", "policy.allow = ['*']"),
         ("", "policy.allow = ['plugin:x']"),

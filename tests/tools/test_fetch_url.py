@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import Policy, builtin_tools
-from mlx_tools.toolbox.urls import Address
-from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, read_body
+from mlx_tools.toolbox.urls import Address, UrlRefused, read_local, read_url
+from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher, read_body
 from mlx_tools.toolbox.web_tools import fetch_url
-from mlx_tools.tools import ToolContext, ToolError
+from mlx_tools.tools import ToolContext, ToolError, ToolResult
 from tests.tools.file_calls import executed
 from tests.tools.web_server import (
     Asked,
@@ -60,6 +60,52 @@ def test_what_is_usual_refuses_this_machine() -> None:
                 result = executed(usual, url=f"http://{host}:{port}/")
                 assert refusal(result)[0] == "not_allowed"
         assert server.connected == 0
+
+
+def opened(*hosts: str, url: str) -> ToolResult:
+    return executed(builtin_tools(local_hosts=hosts).get("fetch_url"), url=url)
+
+
+def test_a_local_host_that_was_named_is_asked_at_its_port_and_no_other() -> None:
+    with site(HELLO) as server, site(HELLO) as other:
+        for host in ("localhost", "127.0.0.1"):
+            named = f"{host}:{server.port}"
+            assert "Hello" in text(opened(named, url=f"http://{named}/"))
+            for port in (other.port, 80):
+                refused = opened(named, url=f"http://{host}:{port}/")
+                assert refusal(refused)[0] == "not_allowed"
+        for spelled in ("127.0.0.1", "127.1", "localhost.localdomain", "[::ffff:127.0.0.1]"):
+            url = f"http://{spelled}:{server.port}/"
+            assert refusal(opened(f"localhost:{server.port}", url=url))[0] == "not_allowed"
+        assert (server.connected, other.connected) == (2, 0)
+
+
+def test_no_other_page_leads_to_a_local_host() -> None:
+    def handle(asked: Asked) -> None:
+        paths = {"/own": f"http://localhost:{asked.fields['host'].rpartition(':')[2]}/page"}
+        place = paths.get(asked.path) or (asked.path[1:] if "//" in asked.path else "")
+        asked.lead_to(place) if place else asked.answer("Hello", "text/plain")
+
+    with site(handle) as server, site(HELLO) as other:
+        hosts = [
+            f"{host}:{one.port}" for one in (server, other) for host in ("localhost", "127.0.0.1")
+        ]
+        assert "Hello" in text(opened(*hosts, url=f"http://localhost:{server.port}/own"))
+        for host in ("localhost", "127.0.0.1"):
+            url = f"http://localhost:{server.port}/http://{host}:{other.port}/"
+            assert refusal(opened(*hosts, url=url))[0] == "not_allowed"
+        assert other.connected == 0
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["169.254.169.254", "0.0.0.0", "0.1.2.3", "224.0.0.1", "fe80::1", "ff02::1", "fd00:ec2::254"],
+)
+def test_a_local_name_that_leads_elsewhere_is_not_asked(address: str) -> None:
+    names = Names({"wiki.lan": [address]})
+    fetcher = Fetcher(local=frozenset((read_local("wiki.lan:80"),)), resolve=names)
+    with pytest.raises(UrlRefused, match="not out on the internet"):
+        asyncio.run(fetcher.admit(read_url("http://wiki.lan/", fetcher.local)))
 
 
 class Turning(Names):
@@ -206,6 +252,13 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("NO_PROXY", "")
         assert "Hello" in text(fetched(fetching(server), server.url()))
         assert proxy.connected == 0
+
+
+def test_what_the_page_says_of_another_address_is_not_followed() -> None:
+    page = "<meta http-equiv=refresh content='0;url=http://10.0.0.1/'><p>Here.<script>x</script>"
+    with site(says(page, refresh="0; url=/elsewhere", link="</x>; rel=preload")) as server:
+        assert text(fetched(fetching(server), server.url())) == "Here."
+        assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize(
