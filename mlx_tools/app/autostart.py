@@ -175,6 +175,7 @@ WantedBy=timers.target
 
 def _escaped(word: str) -> str:
     """A word as it stands between quotes in a unit."""
-    for plain, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$")):
+    marks = (("\\", "\\\\"), ('"', '\\"'), ("%", "%%"), ("$", "$$"), ("\n", "\\n"))
+    for plain, escaped in marks:
         word = word.replace(plain, escaped)
     return word

@@ -96,7 +96,8 @@ async def reports_cache(backend: CompletionsBackend) -> bool:
 
 
 async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
-    """Which option holds the model to a grammar: llama.cpp's, vLLM's, or None."""
+    """Which option holds the model to a grammar: llama.cpp's, vLLM's, or None. The backend knows it
+    from then on."""
     request = _request("The sky is", 4)
     only = GrammarText('root ::= "zq7"', 'start: "zq7"')
     option: GrammarOption
@@ -106,20 +107,20 @@ async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
         except BackendError:
             continue
         if answer.chunk.text.strip() == "zq7":
+            backend.grammar_option = option
             return option
     return None
 
 
-async def find_grammar_option(backend: CompletionsBackend) -> GrammarOption:
+async def find_grammar_option(backend: CompletionsBackend) -> None:
     """As `obeys_grammar`.
 
     Raises:
         UsageError: the server takes none.
         BackendError: the server cannot be asked.
     """
-    found = await obeys_grammar(backend)
-    if found is not None:
-        return found
+    if await obeys_grammar(backend) is not None:
+        return
     health = await backend.health()
     if not health.ok:
         dead = health.as_error(str(backend.address))

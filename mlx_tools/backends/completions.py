@@ -117,7 +117,8 @@ class CompletionsBackend:
     that the model shall not write. ``client`` is an `httpx.AsyncClient` to use; without one,
     connections are kept until `aclose` or the end of the event loop, of which one backend serves
     any number, and proxies from the environment are used except for loopback addresses. Redirects
-    are never followed.
+    are never followed. ``grammar_option`` is how the server takes a grammar, None until that is
+    known (`mlx_tools.backends.capabilities.obeys_grammar`).
 
     A request that the server fails (a status from 500 on), or of which the connection breaks off,
     before the first byte of an answer is sent again as ``retry`` says, within its own time.
@@ -153,7 +154,7 @@ class CompletionsBackend:
         self._retry = retry or Retry()
         self._score_form: ScoreForm | None = None
         self._scores = ScoreReader()
-        self._grammar_option: GrammarOption | None = None
+        self.grammar_option: GrammarOption | None = None
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -172,11 +173,12 @@ class CompletionsBackend:
             BackendError: the class says which way it failed; the text so far never counts.
         """
         check_request(request)
-        if request.grammar is not None and self._grammar_option is None:
+        limits = self._limits(request)
+        if request.grammar is not None and self.grammar_option is None:
             from mlx_tools.backends.capabilities import find_grammar_option
 
-            self._grammar_option = await find_grammar_option(self)
-        limits = self._limits(request)
+            with limits.step(silent=True):
+                await find_grammar_option(self)
         if request.top_logprobs:
             yield await self._scored(request, limits)
             return
@@ -404,7 +406,7 @@ class CompletionsBackend:
             request,
             model=self.model,
             forbidden_tokens=self.forbidden_tokens,
-            grammar_option=self._grammar_option,
+            grammar_option=self.grammar_option,
             stream=stream,
         )
 

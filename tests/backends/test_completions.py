@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText
+from mlx_tools.backends import Chunk, CompletionsBackend, GrammarText, takes_grammar
 from mlx_tools.errors import BackendRefused, UsageError
 from mlx_tools.messages import Usage
 from tests.backends.asking import ask, collect, request
@@ -299,9 +299,10 @@ def test_the_option_is_found_once_and_used(option: str) -> None:
     bodies: list[dict[str, Any]] = []
     with serving(grammar_server(option, bodies)) as running:
         backend = CompletionsBackend(running.url)
-        assert ask(backend, "Go", grammar=GRAMMAR)[0] == "held"
-        probes = len(bodies) - 1
+        assert asyncio.run(takes_grammar(backend))
+        probes = len(bodies)
         assert probes == OPTIONS.index(option) + 1
+        assert ask(backend, "Go", grammar=GRAMMAR)[0] == "held"
         assert ask(backend, "Go on", grammar=GRAMMAR)[0] == "held"
         assert ask(backend, "Go free")[0] == "free"
         assert len(bodies) == probes + 3

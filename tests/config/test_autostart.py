@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mlx_tools.app.autostart import Autostart
+from mlx_tools.app.autostart import Autostart, systemd_unit
 from mlx_tools.errors import UsageError
 
 COMMAND = ("/opt/a b/mlx-tools", "serve", "--model", '100% "mine" $HOME \\')
@@ -74,6 +74,11 @@ def test_elsewhere_it_is_a_unit_of_systemd_with_every_word_as_it_is(
         timer = configparser.ConfigParser()
         timer.read_string(units[told])
         assert timer["Timer"]["oncalendar"] == "*:0/5"
+
+
+def test_a_line_break_in_a_word_begins_no_line_of_a_unit() -> None:
+    unit = systemd_unit(("it", "a\nExecStartPre=b"), 0)
+    assert r'ExecStart="it" "a\nExecStartPre=b"' in unit.splitlines()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd's own check")
