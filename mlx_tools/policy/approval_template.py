@@ -138,7 +138,9 @@ def _whole(pattern: str, text: str) -> bool:
     plain = unquote(text)  # whoever reads a URL may go up by it
     if not plain.isprintable() or "\\" in plain or ".." in plain.split("/"):
         return False
-    parts = [*pattern.split("/"), *([ANY] if pattern.endswith(DEEP) else [])]
+    parts = pattern.split("/")
+    if parts[-1] == DEEP:
+        parts.append(ANY)
     return len(parts) in parts_reached(text.split("/"), parts, _part)
 
 

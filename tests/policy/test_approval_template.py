@@ -49,6 +49,7 @@ CALL = CallNow(
         ("a*", "ba", False),
         ("a/**", "a/b/c", True),
         ("a/**", "a", False),
+        ("a/b**", "a/bc", True),
         ("a/**", "a/../b", False),
         ("a/**", "a/b/..", False),
         ("a/**", "a/%2e%2e/b", False),
