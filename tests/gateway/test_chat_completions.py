@@ -1,18 +1,21 @@
-"""Chat completions over the whole of the gateway, with a model that says what it is told to."""
+"""Chat completions, and plain ones, over the whole of the gateway, with a model that says what it is told to."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
+import anyio
+import httpx
 import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.backends import Chunk, CompletionRequest
+from mlx_tools.backends import Chunk, CompletionRequest, CompletionsBackend, TokenScore
 from mlx_tools.errors import BackendTimeout, BackendUnreachable
 from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.conversation import TurnMemory
@@ -131,20 +134,6 @@ def test_only_allowed_tools_are_called(serving: Any) -> None:
     calls = message(chat(one, tools=[WEATHER, other], tool_choice=allowed))["tool_calls"]
     assert [one["function"]["name"] for one in calls] == ["get_time"]
     assert '"get_weather"' in one.backend.prompts[0] or "get_weather(" in one.backend.prompts[0]
-
-
-def test_the_prompt_of_a_longer_conversation_begins_with_that_of_the_shorter(serving: Any) -> None:
-    raw = '{"type": "tool_call",  "name": "get_weather", "arguments": {"city": "Rome"} }'
-    one = serving(raw, answer("It rains."), answer("Bye."))
-    told: list[Any] = [{"role": "system", "content": "Be kind."}, *HI]
-    made = message(chat(one, messages=told, tools=[WEATHER]))
-    told += [made, result(made["tool_calls"][0]["id"], "rain")]
-    answered = message(chat(one, messages=told, tools=[WEATHER]))
-    told += [answered, {"role": "user", "content": "Thanks."}]
-    chat(one, messages=told, tools=[WEATHER])
-    first, second, third = one.backend.prompts
-    assert second.startswith(first + raw)
-    assert third.startswith(second + answer("It rains."))
 
 
 def test_another_gateway_makes_the_same_prompt_every_time(serving: Any) -> None:
@@ -374,3 +363,51 @@ def test_what_is_remembered_has_a_bound_and_the_oldest_goes_first() -> None:
     known = [number for number in range(10) if memory.get(str(number)) is not None]
     assert known == [6, 7, 8, 9]
     assert all(record.prompt is None for record, _ in memory.get("9") or ())
+
+
+# --- plain completions ----------------------------------------------------------------------------
+
+EURO = "€".encode()
+SCORES = (
+    (TokenScore(" a", -0.25, id=7), TokenScore(" the", -1.5, id=8)),
+    (TokenScore("\ufffd", -0.5, EURO[:1], 9), TokenScore("<|im_end|>", -2.0, id=2)),
+)
+
+
+class Scoring:
+    """A model that says how likely its tokens are."""
+
+    def __init__(self, **usage: int) -> None:
+        self.usage = Usage(**usage)
+        self.asked: list[CompletionRequest] = []
+
+    async def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
+        self.asked.append(request)
+        scores = tuple(row[: request.top_logprobs] for row in SCORES)
+        yield Chunk(" a", "length", self.usage, scores=scores if request.top_logprobs else ())
+
+
+def through(one: Any, request: CompletionRequest) -> Chunk:
+    """What a backend makes of the gateway's answer."""
+
+    async def ask() -> Chunk:
+        client = httpx.AsyncClient(transport=one.transport)
+        backend = CompletionsBackend("http://127.0.0.1", "scripted", client=client)
+        async with aclosing(backend.complete(request)) as chunks:
+            return [chunk async for chunk in chunks][-1]
+
+    return anyio.run(ask)
+
+
+def test_likelihoods_come_through_with_their_bytes_and_numbers(serving: Any) -> None:
+    one = serving(backend=Scoring(prompt_tokens=5, cached_tokens=4, completion_tokens=2))
+    chunk = through(one, CompletionRequest(prompt="It is", max_tokens=2, top_logprobs=2))
+    assert chunk.scores == SCORES
+    assert (chunk.text, chunk.finish_reason) == (" a", "length")
+
+
+@pytest.mark.parametrize("cached", [4, None])
+def test_how_much_was_cached_is_told_where_it_is_known(serving: Any, cached: int | None) -> None:
+    known = {} if cached is None else {"cached_tokens": cached}
+    one = serving(backend=Scoring(prompt_tokens=5, completion_tokens=2, **known))
+    assert through(one, CompletionRequest(prompt="It is")).usage == Usage(5, cached, 2)

@@ -94,7 +94,8 @@ def test_with_a_key_only_who_bears_it_is_served(
 ) -> None:
     one = serving(door=Door(key="secret"))
     sent = {name: value.encode() for name, value in headers.items()}
-    assert ask(one, headers=sent).status_code == status
+    for path in ("/v1/models", "/metrics"):
+        assert ask(one, path, headers=sent).status_code == status
     assert ask(one, "/health").status_code == 200
 
 

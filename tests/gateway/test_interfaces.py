@@ -10,7 +10,6 @@ from typing import Any
 import httpx
 import pytest
 
-from mlx_tools.app import Door
 from mlx_tools.backends import Chunk, CompletionRequest, CompletionsBackend
 from mlx_tools.backends.transport import Retry
 from mlx_tools.errors import BackendBroken
@@ -26,14 +25,6 @@ def test_errors_have_the_shape_of_their_interface(serving: Any) -> None:
     assert (told["code"], told["param"]) == ("context_length_exceeded", "input")
     missing = send(one, "GET", "/v1/responses/resp_none")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
-
-
-def test_a_key_is_taken_from_either_header(serving: Any) -> None:
-    one = serving("Rain.", "Rain.", door=Door(key="secret"))
-    body = {"model": "scripted", "input": "Rome?"}
-    assert send(one, "POST", "/v1/responses", body).status_code == 401
-    for header in ({"x-api-key": "secret"}, {"authorization": "Bearer secret"}):
-        assert send(one, "POST", "/v1/responses", body, **header).status_code == 200
 
 
 class BreaksOff:

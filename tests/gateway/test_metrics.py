@@ -7,10 +7,8 @@ import re
 from typing import Any
 
 import anyio
-import httpx
 import pytest
 
-from mlx_tools.app import Door
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.paths import read_data
 from mlx_tools.testing import answer, call
@@ -107,18 +105,6 @@ async def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
     assert {value for key, value in labels if key == "model"} == {
         *("default", "scripted", r"a \"name\"\n\\")
     }
-
-
-async def test_who_bears_no_key_reads_no_metrics(begin: Any) -> None:
-    one = begin(answer("1"), door=Door(key="secret"))
-    transport = httpx.ASGITransport(one.app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        assert (await client.get("/metrics")).status_code == 401
-        given = {"authorization": "Bearer secret"}
-        assert (await client.get("/metrics", headers=given)).status_code == 200
-        assert (
-            await client.get("/metrics", headers=given | {"host": "evil.example"})
-        ).status_code == 403
 
 
 async def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -> None:

@@ -1,20 +1,21 @@
-"""The models of a gateway, of which one may take long to be looked at."""
+"""The models of a gateway, which may be on several servers, and take long to be looked at."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from mlx_tools.backends import TokenCounter
+from mlx_tools.app import RunOptions, config
+from mlx_tools.backends import CompletionRequest, TokenCounter, UpstreamPool
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
 from mlx_tools.messages import replace
+from mlx_tools.testing import ScriptedServer
 from tests.gateway.conftest import speaker_of
-
-pytestmark = pytest.mark.anyio
 
 
 class Looking(ServedModels):
@@ -31,6 +32,7 @@ class Looking(ServedModels):
         return SimpleNamespace(backend=backend, manner=SimpleNamespace(model="quick"))
 
 
+@pytest.mark.anyio
 async def test_a_model_that_is_being_looked_at_holds_up_no_other() -> None:
     served = Looking(SimpleNamespace(model_name=None), lambda line: None)  # type: ignore[arg-type]
     await served.open()
@@ -53,6 +55,7 @@ class Counted(TokenCounter):
 sizes: list[int] = []
 
 
+@pytest.mark.anyio
 async def test_while_a_long_prompt_is_counted_others_are_served() -> None:
     text = "Some words, and then some more. " * 10_000
     speaker = replace(speaker_of(None), counter=Counted())
@@ -73,3 +76,27 @@ async def test_while_a_long_prompt_is_counted_others_are_served() -> None:
         assert await speaker.measure(f"{text} More.") > whole
         assert sizes == [len(" More.")]
         tasks.cancel_scope.cancel()
+
+
+def test_conversations_are_spread_and_every_model_has_its_servers(tmp_path: Path) -> None:
+    with ScriptedServer() as one, ScriptedServer() as two, ScriptedServer(model="other") as third:
+        urls = f"{one.url},{two.url},{third.url}"
+        found = config.load(
+            options={"backend.url": urls}, environ={}, cwd=tmp_path, user_file=tmp_path / "none"
+        )
+        models = ServedModels(RunOptions(configuration=found), lambda _: None)
+
+        async def open_both() -> tuple[UpstreamPool, UpstreamPool]:
+            await models.open()
+            pools = [(await models.speaker(name)).backend for name in ("default", "other")]
+            await models.aclose()
+            assert isinstance(pools[0], UpstreamPool) and isinstance(pools[1], UpstreamPool)
+            return pools[0], pools[1]
+
+        first, other = anyio.run(open_both)
+    assert [row["id"] for row in models.rows()] == ["scripted", "other"]
+    assert [upstream.address for upstream in first.upstreams] == [one.url, two.url]
+    assert [upstream.address for upstream in other.upstreams] == [third.url]
+    asked = [CompletionRequest(prompt="Hi", conversation=str(number)) for number in range(40)]
+    homes = {first.order(request)[0].address for request in asked}
+    assert homes == {one.url, two.url}
