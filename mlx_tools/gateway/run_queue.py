@@ -193,7 +193,7 @@ class QueuedRuns(Runs):
         if not await in_thread(self.rows.post, row.id, act):
             raise conflict("the run is at work")
         with anyio.move_on_after(PATIENCE):
-            while (now := self.find(None, row.id)).act is not None:
+            while (now := await self.find(None, row.id)).act is not None:
                 records = await self.work.read(row)
                 if is_taken(records[act.records :]) and not rests(records):
                     break
@@ -206,7 +206,7 @@ class QueuedRuns(Runs):
         if row.act is not None:
             await in_thread(self.rows.cancel, row.id)
         with anyio.move_on_after(PATIENCE):
-            while (row := self.find(None, row.id)).act is not None:
+            while (row := await self.find(None, row.id)).act is not None:
                 with suppress(ApiError):  # a worker is at it
                     await self._settle(row, await self.work.read(row), cancelled=True)
                 await anyio.sleep(_SOON)
@@ -215,7 +215,7 @@ class QueuedRuns(Runs):
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
         return row.act is not None or rests(records)
 
-    def _status(self, row: RunRow, records: Sequence[Record]) -> str:
+    async def _status(self, row: RunRow, records: Sequence[Record]) -> str:
         if row.act is None or row.cancelled:
-            return super()._status(row, records)
-        return "running" if self.sessions.in_use(row.id) else "queued"
+            return await super()._status(row, records)
+        return "running" if await in_thread(self.sessions.in_use, row.id) else "queued"

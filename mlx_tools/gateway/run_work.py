@@ -164,7 +164,7 @@ class RunWork:
         try:
             return await anyio.to_thread.run_sync(self.store.records, row.id)
         except TranscriptError as error:
-            if self.store.size(row.id) >= 0:
+            if await anyio.to_thread.run_sync(self.store.size, row.id) >= 0:
                 raise ApiError(500, "transcript_damaged", error.message) from error
             raise ApiError(404, "not_found", f"the session of {row.id} was removed") from error
 

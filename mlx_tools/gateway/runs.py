@@ -169,10 +169,10 @@ class Runs:
             self._begin(row, conversation)
         return added
 
-    def find(self, owner: str | None, run: str) -> RunRow:
+    async def find(self, owner: str | None, run: str) -> RunRow:
         """A client's run; with None anybody's, for a person. Raises `ApiError` where there is none
         with this id."""
-        return self.rows.get(owner, run)
+        return await in_thread(self.rows.get, owner, run)
 
     async def view(self, row: RunRow) -> JsonObject:
         """The run as clients see it."""
@@ -196,10 +196,10 @@ class Runs:
         if (live := self._live.get(row.id)) is not None:
             return live.status, live.records
         records = await self._records(row)
-        row = self.find(row.owner, row.id)  # it may have been cancelled since
+        row = await self.find(row.owner, row.id)  # it may have been cancelled since
         if row.act is None and not rests(records):  # or brought to rest
             records = await self._records(row)
-        return self._status(row, records), records
+        return await self._status(row, records), records
 
     async def waiting(
         self, row: RunRow, edited: Mapping[str, Mapping[str, Any]] | None = None
@@ -273,7 +273,7 @@ class Runs:
         async with self._acting(row):
             row = await self._left(row)
             records = await self._records(row)
-            status = self._status(row, records)
+            status = await self._status(row, records)
             if status in ("queued", "running"):
                 raise conflict("another process is at the run")
             if not was_asked(records):
@@ -300,15 +300,16 @@ class Runs:
                 if live is not None:
                     records, size = live.records, -2
                     upto = _closed(records, rest=False)
-                elif size != (size := self.sessions.size(row.id)):
+                elif size != (size := await in_thread(self.sessions.size, row.id)):
                     try:
                         records = await self._records(row)
                     except ApiError:  # its session was removed
                         return
                     if row.id in self._live:  # meanwhile
                         continue
-                    rest, row = rests(records), self.find(None, row.id)
-                    upto, ended = _closed(records, rest=rest), self._status(row, records) in ends
+                    rest, row = rests(records), await self.find(None, row.id)
+                    upto = _closed(records, rest=rest)
+                    ended = await self._status(row, records) in ends
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
                 told = min(told, len(records))  # a number beyond the end is the end
@@ -447,7 +448,7 @@ class Runs:
             with anyio.move_on_after(PATIENCE):
                 await live.rested.wait()
         records = await self._records(row)
-        begun = was_asked(records) or self.find(row.owner, row.id).act is not None
+        begun = was_asked(records) or (await self.find(row.owner, row.id)).act is not None
         if row.id in self._live or (begun and not rests(records)):
             raise conflict("the run is at work, or waits for that")
         return records
@@ -501,7 +502,7 @@ class Runs:
         async with self._opened(row, records) as conversation:
             conversation.cancelled = cancelled
             records = [*conversation.files.transcript]
-            if not cancelled and self._is_at_rest(self.find(None, row.id), records):
+            if not cancelled and self._is_at_rest(await self.find(None, row.id), records):
                 return records  # it was left to a worker meanwhile
             await conversation.settle()
             records = [*conversation.files.transcript]
@@ -509,11 +510,11 @@ class Runs:
                 await self.work.put_to_rest(row, records)
         return records
 
-    def _status(self, row: RunRow, records: Sequence[Record]) -> str:
+    async def _status(self, row: RunRow, records: Sequence[Record]) -> str:
         """How a run stands that is not at work here."""
         if row.cancelled or rests(records):
             return standing_of_run(row, records)
-        if not self.sessions.in_use(row.id):
+        if not await in_thread(self.sessions.in_use, row.id):
             return "stopped"  # it broke off, before it was begun or its model is not served
         return "running" if was_asked(records) else "queued"
 

@@ -17,7 +17,7 @@ from mlx_tools.gateway.exchange import PATIENCE, EventStream, json_body
 from mlx_tools.gateway.request import ApiError, JsonObject, invalid, openai_error, server_sent
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.runs import Runs, in_thread
 from mlx_tools.messages import json_line
 
 RUN_BODIES: Final = {
@@ -48,7 +48,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         limit = _number(request.query_params.get("limit", "20"), "limit", 1, _MOST_PAGE)
         after = request.query_params.get("after")
         try:
-            rows = runs.rows.page(_owner(runs, request), limit + 1, after)
+            rows = await in_thread(runs.rows.page, _owner(runs, request), limit + 1, after)
         except ApiError as error:
             error.param = "after"
             raise
@@ -60,15 +60,15 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         return JSONResponse({"object": "list", "data": data, **ends, "has_more": len(rows) > limit})
 
     async def one(request: Request) -> Response:
-        return JSONResponse(await runs.with_previews(_row(runs, request)))
+        return JSONResponse(await runs.with_previews(await _row(runs, request)))
 
     async def followed(request: Request) -> Response:
-        row, after = _row(runs, request), _seen(request)
+        row, after = await _row(runs, request), _seen(request)
         await runs.view(row)  # what is wrong with it is told before a stream begins
         return EventStream(_told(runs, row, after))
 
     async def act(request: Request) -> Response:
-        row, action = _row(runs, request), request.path_params["action"]
+        row, action = await _row(runs, request), request.path_params["action"]
         if action != "cancel" and action not in RUN_BODIES:
             problem = f"{request.url.path} is not served here"
             raise ApiError(404, "not_found", problem)
@@ -121,7 +121,7 @@ class _RunSocket:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         socket = WebSocket(scope, receive, send)
         try:
-            row, after = _row(self._runs, socket), _seen(socket)
+            row, after = await _row(self._runs, socket), _seen(socket)
             await self._runs.view(row)
         except ApiError as error:
             body, status = openai_error(error), error.status
@@ -195,8 +195,8 @@ def _owner(runs: Runs, asking: HTTPConnection) -> str:
     return runs.owner(given.strip())
 
 
-def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
-    return runs.find(_owner(runs, asking), asking.path_params["id"])
+async def _row(runs: Runs, asking: HTTPConnection) -> RunRow:
+    return await runs.find(_owner(runs, asking), asking.path_params["id"])
 
 
 def _seen(asking: HTTPConnection) -> int:

@@ -1,4 +1,4 @@
-"""Chat completions, and plain ones, over the whole of the gateway, with a model that says what it is told to."""
+"""Chat completions, and plain ones, over the whole of the gateway, on a scripted model."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ async def test_a_client_that_comes_back_at_any_record_is_told_the_same_whole(beg
 async def test_who_names_an_event_beyond_the_end_is_told_what_comes_from_now_on(begin: Any) -> None:
     one = begin(answer("6"), answer("7"))
     made, told = await ask(one), []
-    follow = one.runs.follow(one.runs.find(None, made["id"]), 9_999, ends=())
+    follow = one.runs.follow(await one.runs.find(None, made["id"]), 9_999, ends=())
     with anyio.fail_after(30):
         async with aclosing(follow) as follows:
             assert await anext(follows) is None
@@ -264,7 +264,7 @@ async def test_a_person_sees_calls_as_they_would_run_and_an_edit_holds_for_what_
 ) -> None:
     one = begin(KEEP, answer("done"))
     made = await ask(one)
-    row = one.runs.find(None, made["id"])
+    row = await one.runs.find(None, made["id"])
     ((request, same),) = await one.runs.waiting(row)
     assert same and request.digest == made["pending"][0]["digest"]
     for arguments in ({"text": "c"}, {"text": "b"}):

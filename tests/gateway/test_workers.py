@@ -212,7 +212,8 @@ async def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(
     await one.runs.open()
     run = await queued(one)
     async with at_work(one):
-        async for event in one.runs.follow(one.runs.find(None, run["id"]), 0):
+        row = await one.runs.find(None, run["id"])
+        async for event in one.runs.follow(row, 0):
             told += [] if event is None else [event[1]]
     await one.runs.aclose()
     kinds = [event["type"] for event in told]

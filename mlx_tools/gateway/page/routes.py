@@ -239,7 +239,7 @@ class Page:
         if not self._person.is_at(request):
             return Response(status_code=401)
         after = request.headers.get("last-event-id") or request.query_params.get("after")
-        steps = self._steps(self._row(request), _number(after) or 0)
+        steps = self._steps(await self._row(request), _number(after) or 0)
         return EventStream(steps, _HEADERS)
 
     async def _steps(self, row: RunRow, shown: int) -> AsyncGenerator[str | None]:
@@ -258,8 +258,8 @@ class Page:
                     yield server_sent(piece, "piece")
         yield server_sent({}, "rest")
 
-    def _row(self, request: Request) -> RunRow:
-        return self._runs.find(None, request.path_params["id"])
+    async def _row(self, request: Request) -> RunRow:
+        return await self._runs.find(None, request.path_params["id"])
 
     async def _done(self, request: Request, act: Awaitable[None]) -> Response:
         """Do something with a session, and show it, or why not."""
@@ -294,13 +294,13 @@ class Page:
         return await self._done(request, self._sessions.go_on(session, "", None))
 
     async def _continue(self, request: Request, fields: Fields) -> Response:
-        row, question = self._row(request), fields.get("question", "")
+        row, question = await self._row(request), fields.get("question", "")
         if not question.strip():
             return await self._session(request, problem="there is no question")
         return await self._done(request, self._runs.ask(row, question))
 
     async def _cancel(self, request: Request, fields: Fields) -> Response:
-        return await self._done(request, self._runs.cancel(self._row(request)))
+        return await self._done(request, self._runs.cancel(await self._row(request)))
 
     async def _golden(self, request: Request, fields: Fields) -> Response:
         name = fields.get("name", "").strip()

@@ -146,7 +146,7 @@ async def session_shown(sessions: Sessions, session: str, start: int | None) -> 
             waiting = await waiting_calls(sessions, session, records)
         except (ApiError, UsageError) as error:
             problem = str(error)
-    begin, run = _begin(records, start), sessions.is_run(session)
+    begin, run = _begin(records, start), await sessions.run(session) is not None
     return ShownSession(session, status, records, begin, run, waiting, problem)
 
 

@@ -16,6 +16,7 @@ from mlx_tools.app import KeptSession, RunOptions, as_options, header_of, refuse
 from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import requests_of
 from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
 from mlx_tools.gateway.turn import as_api_error
@@ -33,21 +34,24 @@ class Sessions:
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def is_run(self, session: str) -> bool:
-        """Return whether a session is a run of a gateway."""
-        return self._runs.rows.holds(session)
+    async def run(self, session: str) -> RunRow | None:
+        """The run of a gateway that a session is, None where it is none."""
+        return await in_thread(self._runs.rows.named, session)
 
     async def stands(self, session: str) -> tuple[str, Sequence[Record], str]:
         """How a session stands, its records, and what is wrong with them. Raises `ApiError` where
         there is none."""
-        if (row := self._runs.rows.named(session)) is not None:
+        if (row := await self.run(session)) is not None:
             return (*await self._runs.stands(row), "")
         return await in_thread(self._kept_stands, session)
 
-    def _kept_stands(self, session: str) -> tuple[str, Sequence[Record], str]:
-        store = self._runs.sessions
-        if session not in store.ids():
+    def _check_there(self, session: str) -> None:
+        if session not in self._runs.sessions.ids():
             raise ApiError(404, "not_found", "There is no such session, or none any more.")
+
+    def _kept_stands(self, session: str) -> tuple[str, Sequence[Record], str]:
+        self._check_there(session)
+        store = self._runs.sessions
         try:
             records = store.records(session)
         except TranscriptError as error:
@@ -62,7 +66,7 @@ class Sessions:
         self, session: str, edited: Mapping[str, Mapping[str, Any]] | None = None
     ) -> list[tuple[ApprovalRequest, bool]]:
         """As `Runs.waiting`, of any session."""
-        if (row := self._runs.rows.named(session)) is not None:
+        if (row := await self.run(session)) is not None:
             return await self._runs.waiting(row, edited)
         async with self._acting(session):
             try:
@@ -77,14 +81,13 @@ class Sessions:
     async def go_on(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
         """Have a session that waits go on with a decision, or without one ask anew about what
         waits; wait until that is written down. Raises `ApiError` where it is refused."""
-        if (row := self._runs.rows.named(session)) is not None:
+        if (row := await self.run(session)) is not None:
             if answer is None:
                 await self._runs.look_again(row)
             else:
                 await self._runs.decide(row, call, answer, by_person=True)
             return
-        if session not in self._runs.sessions.ids():
-            raise ApiError(404, "not_found", "There is no such session, or none any more.")
+        await in_thread(self._check_there, session)
         answers = None if answer is None else {call: answer}
         async with self._acting(session):
             taken, refused = anyio.Event(), list[MlxToolsError]()
