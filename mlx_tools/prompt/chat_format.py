@@ -298,68 +298,58 @@ def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:
     return "\n" * max(0, 2 - breaks) + f"{closing}\n\n"
 
 
-def _named(name: str, **parts: Any) -> ChatFormat:
-    own = parts.pop("control_tokens", ())
-    return ChatFormat(name=name, control_tokens=(*KNOWN_TOKENS, *own), **parts)
+def _turns(opening: str, closing: str) -> dict[str, tuple[str, str]]:
+    """What stands around each turn, where its role stands in its opening."""
+    roles = ("system", "user", "assistant")
+    return {role: (opening.replace("ROLE", role), closing) for role in roles}
 
 
 # A tokenizer that has a beginning-of-text token nearly always adds it to a prompt itself, and a
 # second one does more harm than a missing one: the named formats write none.
+_NAMED: Final[Mapping[str, Mapping[str, Any]]] = {
+    "chatml": {
+        **_turns("<|im_start|>ROLE\n", "<|im_end|>\n"),
+        "end_tokens": ("<|im_end|>", "<|endoftext|>"),
+    },
+    "llama3": {
+        **_turns("<|start_header_id|>ROLE<|end_header_id|>\n\n", "<|eot_id|>"),
+        "end_tokens": ("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
+        "trims": ("system", "user"),
+    },
+    "gemma": {
+        "system": None,
+        "user": ("<start_of_turn>user\n", "<end_of_turn>\n"),
+        "assistant": ("<start_of_turn>model\n", "<end_of_turn>\n"),
+        "end_tokens": ("<end_of_turn>", "<eos>"),
+        "trims": ("system", "user"),
+    },
+    "mistral": {
+        "system": None,
+        "user": ("[INST] ", "[/INST]"),
+        "assistant": ("", "</s>"),
+        "answer_header": " ",
+        "history_header": " ",
+        "end_tokens": ("</s>",),
+    },
+    "phi": {
+        **_turns("<|ROLE|>\n", "<|end|>\n"),
+        "end_tokens": ("<|end|>", "<|endoftext|>"),
+    },
+    "plain": {
+        "system": ("", "\n\n"),
+        "user": ("User: ", "\n\n"),
+        "assistant": ("Assistant:", "\n\n"),
+        "answer_header": "Assistant: ",
+        "history_header": "Assistant: ",
+        "control_tokens": (*KNOWN_TOKENS, "\nUser:", "\nAssistant:", "\nSystem:"),
+        "end_tokens": ("\nUser:",),
+        "trims": ("system", "user"),
+    },
+}
 NAMED_FORMATS: Final[Mapping[str, ChatFormat]] = MappingProxyType(
     {
-        chat_format.name: chat_format
-        for chat_format in (
-            _named(
-                "chatml",
-                system=("<|im_start|>system\n", "<|im_end|>\n"),
-                user=("<|im_start|>user\n", "<|im_end|>\n"),
-                assistant=("<|im_start|>assistant\n", "<|im_end|>\n"),
-                end_tokens=("<|im_end|>", "<|endoftext|>"),
-            ),
-            _named(
-                "llama3",
-                system=("<|start_header_id|>system<|end_header_id|>\n\n", "<|eot_id|>"),
-                user=("<|start_header_id|>user<|end_header_id|>\n\n", "<|eot_id|>"),
-                assistant=("<|start_header_id|>assistant<|end_header_id|>\n\n", "<|eot_id|>"),
-                end_tokens=("<|eot_id|>", "<|eom_id|>", "<|end_of_text|>"),
-                trims=("system", "user"),
-            ),
-            _named(
-                "gemma",
-                system=None,
-                user=("<start_of_turn>user\n", "<end_of_turn>\n"),
-                assistant=("<start_of_turn>model\n", "<end_of_turn>\n"),
-                end_tokens=("<end_of_turn>", "<eos>"),
-                trims=("system", "user"),
-            ),
-            _named(
-                "mistral",
-                system=None,
-                user=("[INST] ", "[/INST]"),
-                assistant=("", "</s>"),
-                answer_header=" ",
-                history_header=" ",
-                end_tokens=("</s>",),
-            ),
-            _named(
-                "phi",
-                system=("<|system|>\n", "<|end|>\n"),
-                user=("<|user|>\n", "<|end|>\n"),
-                assistant=("<|assistant|>\n", "<|end|>\n"),
-                end_tokens=("<|end|>", "<|endoftext|>"),
-            ),
-            _named(
-                "plain",
-                system=("", "\n\n"),
-                user=("User: ", "\n\n"),
-                assistant=("Assistant:", "\n\n"),
-                answer_header="Assistant: ",
-                history_header="Assistant: ",
-                control_tokens=("\nUser:", "\nAssistant:", "\nSystem:"),
-                end_tokens=("\nUser:",),
-                trims=("system", "user"),
-            ),
-        )
+        name: ChatFormat(name=name, **{"control_tokens": KNOWN_TOKENS, **parts})
+        for name, parts in _NAMED.items()
     }
 )
 """The formats that ``--chat-format`` knows by name. Their control tokens are the built-in list."""

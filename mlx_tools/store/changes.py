@@ -223,15 +223,15 @@ def put(
     anything is changed, ``mode`` are the permissions of a new file, 0 for the usual ones. Raises
     Refused, Unfit or Absent, and then the old content is there, and nothing else.
     """
-    before = _look(place, expected)
+    before, old = _look(place, expected, whole=undo is not None)
     if new and before is not None:
         raise Taken(f"there is a file {place.name} already")
     if content is None and before is None:
         raise Absent(f"there is no {place.name}")
-    with _kept(place, before, state_of(content), undo) as held, _system_errors(place):
+    with _kept(place, before, old, state_of(content), undo) as held, _system_errors(place):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
-            now = _look(place, expected or held)
+            now, _ = _look(place, expected or held)
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
@@ -267,12 +267,15 @@ def _system_errors(place: Place) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept(
-    place: Place, before: os.stat_result | None, after: str, undo: UndoStore | None
+    place: Place,
+    before: os.stat_result | None,
+    content: bytes | None,
+    after: str,
+    undo: UndoStore | None,
 ) -> Iterator[str | None]:
     """Keeps what the file holds while the block changes it, and gives the state that was kept, None
     where nothing was: the block must change nothing else. Where it raises, nothing was changed, and
     nothing stays kept."""
-    content = None if undo is None else b"" if before is None else _content(place, before)
     if undo is None or content is None:
         yield None
         return
@@ -302,24 +305,22 @@ def _kept(
         raise
 
 
-def _content(place: Place, before: os.stat_result) -> bytes | None:
-    """The content of the file, None where it is too much to be kept."""
-    with _opened(place) as fd:
-        if fd is None:
-            raise Refused(f"{place.name} was deleted meanwhile; {_UNCHANGED}")
-        if identity_of(os.fstat(fd)) != identity_of(before):
-            raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
-        with os.fdopen(os.dup(fd), "rb") as file:
-            content = file.read(MAX_KEPT_BYTES + 1)
-        return content if len(content) <= MAX_KEPT_BYTES else None
-
-
-def _look(place: Place, expected: str | None) -> os.stat_result | None:
-    """The file as it is now, None where there is none, if it is in the state that is expected."""
+def _look(
+    place: Place, expected: str | None, *, whole: bool = False
+) -> tuple[os.stat_result | None, bytes | None]:
+    """The file as it is now, None where there is none, if it is in the state that is expected; and
+    with ``whole`` its content, None where that is too much to be kept."""
     with _opened(place) as fd:
         if expected is not None and state_of(fd) != expected:
             raise Refused(f"{place.name} has changed since it was approved; {_UNCHANGED}")
-        return None if fd is None else os.fstat(fd)
+        if fd is None:
+            return None, b""
+        content = None
+        if whole:
+            with os.fdopen(os.dup(fd), "rb") as file:
+                content = file.read(MAX_KEPT_BYTES + 1)
+        kept = content is not None and len(content) <= MAX_KEPT_BYTES
+        return os.fstat(fd), content if kept else None
 
 
 @contextlib.contextmanager
