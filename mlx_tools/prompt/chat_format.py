@@ -306,7 +306,7 @@ def _turns(opening: str, closing: str) -> dict[str, tuple[str, str]]:
 
 # A tokenizer that has a beginning-of-text token nearly always adds it to a prompt itself, and a
 # second one does more harm than a missing one: the named formats write none.
-_NAMED: Final[Mapping[str, Mapping[str, Any]]] = {
+_FORMATS: Final[Mapping[str, Mapping[str, Any]]] = {
     "chatml": {
         **_turns("<|im_start|>ROLE\n", "<|im_end|>\n"),
         "end_tokens": ("<|im_end|>", "<|endoftext|>"),
@@ -349,7 +349,7 @@ _NAMED: Final[Mapping[str, Mapping[str, Any]]] = {
 NAMED_FORMATS: Final[Mapping[str, ChatFormat]] = MappingProxyType(
     {
         name: ChatFormat(name=name, **{"control_tokens": KNOWN_TOKENS, **parts})
-        for name, parts in _NAMED.items()
+        for name, parts in _FORMATS.items()
     }
 )
 """The formats that ``--chat-format`` knows by name. Their control tokens are the built-in list."""

@@ -38,8 +38,15 @@ from mlx_tools.store.roots import (
     supported,
 )
 from mlx_tools.store.session_folder import TranscriptStore
-from mlx_tools.store.session_list import LAST, ListedSession, Standing, standing_of
-from mlx_tools.store.session_store import MemoryStore, SessionFiles, SessionStore
+from mlx_tools.store.session_store import (
+    LAST,
+    ListedSession,
+    MemoryStore,
+    SessionFiles,
+    SessionStore,
+    Standing,
+    standing_of,
+)
 from mlx_tools.store.template_file import TemplateFile
 from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, parse, to_json
 
@@ -48,8 +55,16 @@ if TYPE_CHECKING:
     from mlx_tools.store.copying import Copied, copy_store
     from mlx_tools.store.postgres import check_address
     from mlx_tools.store.session_rows import PostgresStore
-    from mlx_tools.store.sqlite import DAMAGED, FileFormat, SqliteFile, passes
-    from mlx_tools.store.tables import Presence, SqliteTables, Statements, Tables
+    from mlx_tools.store.tables import (
+        DAMAGED,
+        FileFormat,
+        Presence,
+        SqliteFile,
+        SqliteTables,
+        Statements,
+        Tables,
+        passes,
+    )
 
 __getattr__, __dir__ = names_of(__name__)
 

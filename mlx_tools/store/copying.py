@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.store.session_store import SessionStore
-from mlx_tools.store.sqlite import FileFormat
-from mlx_tools.store.tables import Statements, Tables, storable
+from mlx_tools.store.tables import FileFormat, Statements, Tables, storable
 
 _AT_ONCE: Final = 100
 """Rows of a table that are read in one go."""

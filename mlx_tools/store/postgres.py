@@ -25,8 +25,16 @@ from mlx_tools.errors import (
 )
 from mlx_tools.paths import to_install
 from mlx_tools.process import clean
-from mlx_tools.store.sqlite import DAMAGED, ODD_VALUES, FileFormat
-from mlx_tools.store.tables import Presence, Rows, Statements, Tables, storable
+from mlx_tools.store.tables import (
+    DAMAGED,
+    ODD_VALUES,
+    FileFormat,
+    Presence,
+    Rows,
+    Statements,
+    Tables,
+    storable,
+)
 
 if TYPE_CHECKING:
     import psycopg

@@ -39,8 +39,7 @@ from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, load, p
 from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
-    from mlx_tools.store.sqlite import FileFormat
-    from mlx_tools.store.tables import Tables
+    from mlx_tools.store.tables import FileFormat, Tables
 
 _REMOVED: Final = ".removed-"
 _TAKEN_IN: Final = ".taken-in-"

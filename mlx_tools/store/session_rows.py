@@ -35,8 +35,7 @@ from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
     from mlx_tools.store.postgres import Connection
-    from mlx_tools.store.sqlite import FileFormat
-    from mlx_tools.store.tables import Tables
+    from mlx_tools.store.tables import FileFormat, Tables
 
 _APPEND: Final = (
     "WITH own AS (UPDATE sessions SET updated = DEFAULT, size = size + %s"

@@ -1,23 +1,221 @@
-"""Tables beside the sessions: the schedule, the runs of a gateway's clients. Each is of one format,
-used in transactions of which one writes at a time."""
+"""Tables beside the sessions (the schedule, the runs of a gateway's clients), and other SQLite
+files of ours, such as the knowledge base. Each is private, of one format, used in transactions of
+which one writes at a time, its errors in words that help."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
 import secrets
 import sqlite3
+import stat
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, Self
 
-from mlx_tools.errors import ScheduleError
+from msgspec import Struct, field
+
+from mlx_tools.errors import MlxToolsError, ScheduleError
 from mlx_tools.paths import private_dir
-from mlx_tools.store.sqlite import FileFormat, SqliteFile, passes
+from mlx_tools.process import clean
+
+DAMAGED: Final = "malformed"
+"""As SQLite says it, for what it does not see."""
+
+ODD_VALUES: Final = (TypeError, ValueError, LookupError, OverflowError, StopIteration)
+"""What comes of a value in the file that nobody has put there."""
+
+_PROBLEMS: Final = (
+    ("full", "the disk is full", "free some space and try again: what was finished is kept"),
+    ("locked", "another process writes to it", "wait until that has ended, and try again"),
+    ("readonly", "it may not be written to", "check its permissions and those of its folder"),
+    ("unable to open", "it cannot be opened", "check its permissions and those of its folder"),
+    ("not a database", "it is no {name}", "move it away, and begin anew"),
+    (DAMAGED, "it is damaged", "move it away, and begin anew"),
+    ("could not decode", "it is damaged", "move it away, and begin anew"),
+    ("parse error", "it is damaged", "move it away, and begin anew"),
+    ("disk I/O", "the disk failed, or is full", "check the disk and try again"),
+    ("no such module: fts5", "this Python's SQLite has no FTS5", "use another build of Python"),
+    ("interrupted", "it took too long", "ask with fewer words"),
+)
+_MAKING: Final = threading.Lock()
+_PASSING: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_FULL", "SQLITE_IOERR")
+_PASSING_NUMBERS: Final = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE)
+)
+
+
+class FileFormat(Struct, frozen=True):
+    """What a kind of file is called, which error is raised of it, the number by which it is known,
+    its version, and the statements that make its tables, each at the end of a line. ``file`` is its
+    name in a store's folder, where it belongs to one (`SessionStore.tables`); ``since`` are the
+    statements that make it of an older version, by that."""
+
+    name: str
+    error: type[MlxToolsError]
+    application: int
+    version: int
+    schema: str
+    file: str = ""
+    since: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of its tables."""
+        return re.findall(r"^CREATE TABLE (\w+)", self.schema, re.MULTILINE)
+
+
+def passes(error: BaseException | None) -> bool:
+    """Whether an error of SQLite or of the system may be over when it is tried again."""
+    name = getattr(error, "sqlite_errorname", None) or ""
+    return name.startswith(_PASSING) or getattr(error, "errno", None) in _PASSING_NUMBERS
+
+
+class SqliteFile:
+    """An open file; ``path`` None is one in memory. ``create`` makes it where there is none, for
+    its owner alone; ``wait`` is how many seconds another process that writes is waited for.
+
+    What SQLite and the system raise in it becomes the error of its format in `guarded`.
+    """
+
+    def __init__(
+        self, path: Path | None, form: FileFormat, *, create: bool = True, wait: float = 60.0
+    ) -> None:
+        self.path = path
+        self._form = form
+        with self.guarded():
+            if create and path is not None:
+                _make(path)
+            uri = "file::memory:" if path is None else f"{path.absolute().as_uri()}?mode=rw"
+            self.sql = sqlite3.connect(
+                uri, uri=True, timeout=wait, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare()
+            except BaseException:
+                self.close()
+                raise
+
+    def _prepare(self) -> None:
+        form = self._form
+        self.sql.execute("PRAGMA trusted_schema = OFF")
+        if self.one("PRAGMA application_id")[0] == 0:  # new, or whoever began it was killed
+            with self.transaction(write=True):
+                if self.one("SELECT count(*) FROM sqlite_master")[0] == 0:  # nobody was quicker
+                    self._make(form.schema)
+                    self.sql.execute(f"PRAGMA application_id={form.application}")
+        if self.one("PRAGMA application_id")[0] != form.application:
+            raise self._error(
+                f"it is no {form.name} of this version", "move it away, and begin anew"
+            )
+        if self.one("PRAGMA user_version")[0] in form.since:
+            with self.transaction(write=True):
+                was = self.one("PRAGMA user_version")[0]
+                if was in form.since:  # nobody was quicker
+                    self._make(form.since[was])
+        version = self.one("PRAGMA user_version")[0]
+        if version != form.version:
+            raise self._error(
+                f"it has the format {version}; this program reads {form.version}",
+                "use the version of mlx-tools that wrote it, or move it away, and begin anew",
+            )
+
+    def _make(self, statements: str) -> None:
+        for statement in statements.split(";\n"):
+            self.sql.execute(statement)
+        self.sql.execute(f"PRAGMA user_version={self._form.version}")
+
+    def close(self) -> None:
+        """Closes the file. Closing twice is allowed."""
+        with contextlib.suppress(sqlite3.Error):
+            self.sql.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def one(self, query: str, *values: object) -> tuple[Any, ...]:
+        """The one row that a query gives in a sound file."""
+        found: tuple[Any, ...] | None = self.sql.execute(query, values).fetchone()
+        if found is None:
+            raise sqlite3.DatabaseError(DAMAGED)
+        return found
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:
+        """One state of the file, and all that is done within is kept, or nothing. Values that
+        nobody has put into the file are damage, told as SQLite tells of what it sees itself."""
+        self.sql.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        try:
+            yield self.sql
+            self.sql.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                self.sql.execute("ROLLBACK")
+            if isinstance(error, ODD_VALUES):
+                raise sqlite3.DatabaseError(DAMAGED) from error
+            raise
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """What SQLite and the system raise, as the error of this kind of file."""
+        try:
+            yield
+        except UnicodeDecodeError:  # SQLite's own words, when they quote what is no text
+            raise self.problem(sqlite3.DatabaseError(DAMAGED)) from None
+        except (sqlite3.Error, OSError) as error:
+            raise self.problem(error) from None
+
+    def problem(self, error: Exception) -> MlxToolsError:
+        """What SQLite or the system said, with what helps."""
+        said = getattr(error, "strerror", None) or str(error)
+        why, hint = clean(said, 200), "check its folder's permissions and free space"
+        if isinstance(error, sqlite3.Error):
+            hint = "try again; where that does not help, move it away, and begin anew"
+            for part, known, helps in _PROBLEMS:
+                if part.lower() in said.lower():
+                    why, hint = known.format(name=self._form.name), helps
+                    break
+        raised = self._error(why, hint)
+        if isinstance(raised, ScheduleError):
+            raised.passing = passes(error)
+        return raised
+
+    def _error(self, why: str, hint: str) -> MlxToolsError:
+        where = f"the {self._form.name} {self.path}"
+        return self._form.error(f"{where} cannot be used: {why}", hint=hint)
+
+
+def _make(path: Path) -> None:
+    """Makes the file where there is none, and sees to it that it is its owner's alone.
+
+    One that is there is not opened: closing it would take away what locks this process has on it
+    (POSIX), and another could write in the middle of a transaction.
+    """
+    private_dir(path.parent)
+    with _MAKING:
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with contextlib.suppress(FileExistsError):  # another process was quicker
+                os.close(os.open(path, flags, 0o600))
+            return
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("it is no file")
+    if status.st_mode & 0o077:
+        path.chmod(0o600)
+
+
+# --- tables beside the sessions, in files or in PostgreSQL ----------------------------------------
 
 WAIT: Final = 10.0
 """Seconds for which one process waits for another that writes."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.sessions import conversation, row, said_when, title, waiting
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.store.session_list import ListedSession, standing_of
+from mlx_tools.store import ListedSession, standing_of
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript.records import (

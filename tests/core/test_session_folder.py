@@ -18,7 +18,7 @@ from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.store.access_list import UsedFile
 from mlx_tools.store.session_folder import TranscriptStore
-from mlx_tools.store.session_list import standing_of
+from mlx_tools.store.session_store import standing_of
 from mlx_tools.store.transcript import TranscriptFile, encode
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_tools.store import sqlite as module
+from mlx_tools.store import tables as module
 from mlx_tools.toolbox import KnowledgeBase
 from mlx_tools.toolbox.kb import knowledge_base
 

@@ -146,7 +146,7 @@ class RunEnd(Struct, frozen=True, kw_only=True):
 class Seen(Struct, frozen=True, kw_only=True):
     """What a session's transcript says of a run whose process is gone, or that waits.
 
-    ``state`` is one of `mlx_tools.store.session_list.SessionState`, or ``missing``; ``changed``
+    ``state`` is one of `mlx_tools.store.session_store.SessionState`, or ``missing``; ``changed``
     says whether a call was started that can change things, or that cannot be known.
     """
 
