@@ -19,8 +19,16 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.secret_context import CONTEXT, Span, in_context
-from mlx_tools.policy.secret_kinds import CONTEXT_KINDS, KIND_NAMES, PATH, TOKEN_KINDS, compiled
+from mlx_tools.policy.secret_kinds import (
+    CONTEXT,
+    CONTEXT_KINDS,
+    KIND_NAMES,
+    PATH,
+    TOKEN_KINDS,
+    Span,
+    compiled,
+    in_context,
+)
 
 WINDOW: Final = 8192
 """Characters of a unit that are judged at once, and so the most that is held back of one."""

@@ -1,15 +1,20 @@
-"""The table of secrets, ``config/secrets.toml``: shapes, names that tell, and words that do not.
+"""What is known of secrets: the table ``config/secrets.toml`` (shapes, names that tell, and words
+that do not), and how one is known by what stands before it: a name and a sign, a header, a URL.
 
-It is read once, when this module is first imported, which redaction alone does. A name is cut into
-words, and the table says what each word, or a few of them together, tell. What stands last decides:
-a ``page_token`` is none, a ``landing_page_api_key`` is one.
+The table is read once, when this is first imported. A name is cut into words, and the table says
+what each word, or a few of them together, tell. What stands last decides: a ``page_token`` is none,
+a ``landing_page_api_key`` is one. What stands behind ``password =`` or ``api_key:`` is only taken
+for a secret where it looks like one, and not like a word, a name, a template, a date.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
 from functools import cache
+from math import log2
 from typing import Any, Final
 
 from msgspec import Struct
@@ -48,7 +53,7 @@ TOKEN_KINDS: Final = tuple(map(_kind, TABLE["tokens"]))
 """All that have a shape; where two meet, the one that comes first names what was found."""
 
 CONTEXT_KINDS: Final = tuple(entry["kind"] for entry in (*TABLE["contexts"], *TABLE["names"]))
-"""Kinds that are known by what stands before them (`mlx_tools.policy.secret_context`)."""
+"""Kinds that are known by what stands before them (`in_context`)."""
 
 PATH: Final = "path"
 """What a redacted folder is called, where paths are redacted too."""
@@ -141,3 +146,342 @@ def _told(words: list[str]) -> str | None:
                 kind = _NO
         at += size
     return kind
+
+
+# --- what stands before a value -------------------------------------------------------------------
+#
+# Each function gets a text and where its *unit* begins: the stretch without blanks and quotes that
+# is being judged. What stands before is context: names are read from it, nothing in it is found.
+
+CONTEXT: Final = 120
+"""Characters before a unit in which a name for it is looked for."""
+
+_SIGN = re.compile(
+    r"(?<=[\w.-])[\"'`\])\\\s]{0,6}[ \t]{0,30}"
+    r"(?P<sign>,?[\s\"'\\]{0,24}(?<![\w.-])[Vv]alue[\"'\\]{0,4}\s?[:=]"
+    r"|:\s?(?:&(?:'static\s)?)?(?:str|[Ss]tring|bytes|SecretStr)\??\s?="
+    r"|(?<=\s)is(?=\s)|\|\||:{1,3}=|\?=|=>|->|={1,3}|%3[Dd]|:|,|>|(?<=[\"'`])\s)"
+    r"(?P<gap>[ \t]{9,30}|[\s\"'`=\\(]{0,8})(?:[bBrRuUfF@$]{1,2}(?=[\"'`]))?(?P<quote>[\"'`]?)",
+    re.ASCII,
+)
+_LONGEST_SIGN: Final = 100
+_OPTION = re.compile(
+    r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3}(?:-\w{1,3}\s)?)(?P<name>\w[\w.-]{0,60})"
+    r"(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)$",
+    re.ASCII,
+)
+"""A name and its value with nothing but a blank between, as in ``--token VALUE``."""
+
+_VALUE = re.compile(r"(?:[^\s\"'`<>,;&(){}\[\]|\\]|&(?![\w.%-]{1,40}=))+")
+_QUOTED = re.compile(r"[^\s\"'`<>\\{}]+")
+_ENVIRONMENT = re.compile(r"(?:^|[\r\n])(?:export[ \t])?[\w.]{1,60}$")
+_LISTED = re.compile(r"[;?&][\w. -]{1,40}$")
+"""A name in a connection string, or in the query of a URL."""
+_SIGNS = re.compile(r"[!@#$%^&*+?~]")
+_QUOTED_END = re.compile(r"\\+$")
+_UNQUOTED_END = re.compile(r"[\\;,]+$")
+
+_AUTHORIZATION = re.compile(
+    r"authorization[\"'`\\]{0,4}\s{0,4}[:=,>]\s{0,4}[\"'`\\]{0,4}\s{0,2}"
+    r"(?:[A-Za-z][A-Za-z-]{1,20}[\s+]{1,4})?",
+    re.IGNORECASE | re.ASCII,
+)
+_SCHEME = re.compile(r"(?<![A-Za-z])(?:[Bb]earer|BEARER|[Bb]asic|BASIC)\s{1,4}", re.ASCII)
+_AUTHORIZATION_VALUE = re.compile(r"[\w.~+/=:@%-]{1,4000}", re.ASCII)
+_SCHEME_WORDS: Final = frozenset(("bearer", "basic", "token", "digest", "apikey", "oauth", "key"))
+
+_URL = re.compile(
+    r"(?<![A-Za-z0-9])(?:[A-Za-z][A-Za-z0-9+.-]{1,24}://[^\s/?#:@]{0,200}:"
+    r"|jdbc:oracle:[a-z]{1,8}:[^\s/:@]{1,60}/)",
+    re.ASCII,
+)
+_URL_PASSWORD = re.compile(r"[^\s/?#]{1,300}@(?=[\w\[{$%])")
+_URL_TOKEN = re.compile(r"(?:(?<=https://)|(?<=http://))[\w.~%-]{20,200}(?=@\w)", re.ASCII)
+_SHORTEST_PASSWORD: Final = 4
+_URL_PLACEHOLDERS: Final = frozenset(("password", "passwd", "pass", "pwd", "port", "secret", "pw"))
+
+_LEADS: Final = (
+    *("login", "pass", "PASS", "-u", "-user", "mysql", "mariadb", "redis-cli", "bindpw", "rootpw"),
+    *("masterauth", "entified", "ENTIFIED"),
+)
+"""One of them is in all that `_PASSWORD_NEXT` and `_CURL_KEY` find: looking for them is quick."""
+_PASSWORD_NEXT = re.compile(
+    r"(?:machine|login)\s{1,4}\S{1,60}\s{1,4}(?:login\s{1,4}\S{1,60}\s{1,4})?password\s{1,4}"
+    r"|(?<!\S)(?:-u|--user|--proxy-user)[\s=]{0,4}[\"'{]{0,2}[^\s:\"']{0,60}[\"']?:[\"'{]{0,2}"
+    r"|sshpass\s{1,4}-p\s{0,4}[\"']?|(?:mysql|mariadb)[\w-]{0,10}\s[^\n|;]{0,60}?(?<=\s)-p[\"']?"
+    r"|\slogin\s[^\n|;]{0,60}?(?<=\s)-p\s{1,4}[\"']?|redis-cli\s[^\n|;]{0,60}?(?<=\s)-a\s{1,4}[\"']?"
+    r"|(?:requirepass|masterauth|bindpw|rootpw)[ \t]{1,8}[\"']?"
+    r"|(?:(?i:identified\s{1,4}by)|(?i:user|role|with)\s{1,4}(?:\S{1,60}\s{1,4})?(?i:password))\s{1,4}[\"']"
+)
+"""What a password follows in .netrc, on command lines, in settings of servers and in SQL."""
+_CURL_KEY = re.compile(r"(?<!\S)(?:-u|--user)[\s=]{0,4}[\"']?(?P<key>[^\s:\"']{12,200}):$")
+_JWK = re.compile(r"[\"']d\\?[\"']\s{0,3}:\s{0,3}\\?[\"']")
+_AWS = re.compile(r"aws|amazon|secret_?access_?key", re.IGNORECASE)
+
+Span = tuple[str, int, int]
+
+
+def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
+    """Kind, start and end of what the context tells to be secret, in any order.
+
+    ``text[begin:]`` is the unit, ``after`` the character that ends it ("" at the end of all).
+    """
+    yield from _assigned(text, begin, after)
+    yield from _authorized(text, begin)
+    yield from _in_urls(text, begin)
+    yield from _after_words(text, begin, after)
+
+
+def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
+    reach = begin  # where the last value that is not in quotes ended
+    for name, signed in _signs(text, begin):
+        start = signed.end()
+        kind = named(name)
+        if kind is None:
+            continue
+        value, quoted = _value(text, start, signed, reach, after)
+        if not quoted:
+            reach = max(reach, start + len(value))
+        alone = signed["sign"] == "=" and not signed["gap"] and after in {"", "\n", "\r"}
+        if (
+            alone
+            and not quoted
+            and _ENVIRONMENT.search(text, max(0, signed.start() - 80), signed.start())
+        ):
+            value = text[start:]  # NAME=VALUE on a line of its own
+        whole = start + len(value) == len(text)
+        sign, gap = signed["sign"], signed["gap"]
+        ends = after in {"", "\n", "\r"} or (sign == ">" and after == "<")
+        ends |= after in {" ", "\t"} and (sign == "" or (sign == "=" and not gap))
+        listed = sign == "=" and not gap and _LISTED.search(name) is not None
+        tight = not gap.strip("\"'`\\") and whole and ends
+        tight |= listed and (whole or text[start + len(value)] in ";&")
+        if value and _fits(kind, value, quoted, tight, whole and ends, signed["sign"]):
+            if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
+                kind = "aws_secret_key"
+            yield kind, start, start + len(value)
+
+
+def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
+    """Yield what stands before a sign, and the sign, behind which a value of the unit begins."""
+    if option := _OPTION.search(text, max(0, begin - CONTEXT), begin):
+        yield option["name"], option
+    for signed in _SIGN.finditer(text, max(0, begin - _LONGEST_SIGN)):
+        if signed.end() >= begin:
+            at = signed.start()
+            yield text[max(0, at - LONGEST_NAME) : at], signed
+
+
+def _value(
+    text: str, start: int, signed: re.Match[str], reach: int, after: str
+) -> tuple[str, bool]:
+    """Return what is assigned, and whether it is in quotes; a unit ends where a quote closes.
+
+    A value that begins within one that was read before ends where that one does, at ``reach``.
+    """
+    if signed["quote"] or any(mark in signed["gap"] for mark in "\"'`"):
+        end = _QUOTED_END if after in {'"', "'", "`"} else _UNQUOTED_END
+        return end.sub("", text[start:]), True
+    if start < reach:
+        return text[start:reach], False
+    found = _VALUE.match(text, start)
+    return (found[0] if found else ""), False
+
+
+def _fits(kind: str, value: str, quoted: bool, tight: bool, ends: bool, sign: str) -> bool:
+    if sign == "," and not quoted:
+        return looks_made(value, 20) and sum(map(str.isdigit, value)) >= 3
+    if kind == "password":
+        if looks_made(value):
+            return True
+        if sign == ",":
+            return looks_chosen(value, 8) and any(map(str.isdigit, value))
+        if quoted or (tight and sign != ">"):
+            return looks_chosen(value)
+        return ends and looks_chosen(value, 8) and _is_mixed(value)
+    if (
+        kind in {"secret", "token", "api_key"}
+        and sign != ","
+        and _SIGNS.search(value)
+        and (quoted or tight)
+    ):
+        chosen = looks_chosen(value, 16 if kind == "api_key" else 8)
+        if chosen and any(map(str.isdigit, value)):
+            return True
+    return looks_made(value, 10 if kind in {"password", "secret", "token"} else 14)
+
+
+def _is_mixed(value: str) -> bool:
+    """Return whether letters of both cases, digits or signs are mixed as in no name of a type."""
+    digits = sum(map(str.isdigit, value))
+    cases = value not in (value.lower(), value.upper())
+    return digits >= 2 and cases if _SIGNS.search(value) is None else digits >= 1
+
+
+def _authorized(text: str, begin: int) -> Iterator[Span]:
+    for found in _AUTHORIZATION.finditer(text):
+        if found.end() < begin:
+            continue
+        value = _AUTHORIZATION_VALUE.match(text, found.end())
+        if value and value[0].lower() not in _SCHEME_WORDS and _is_credential(value[0]):
+            yield "authorization_header", value.start(), value.end()
+    for found in _SCHEME.finditer(text):
+        value = _AUTHORIZATION_VALUE.match(text, found.end())
+        if value and value.start() >= begin and looks_made(value[0], 16):
+            yield "authorization_header", value.start(), value.end()
+
+
+def _is_credential(value: str) -> bool:
+    if len(value) < 8 or is_template(value) or is_placeholder(value):
+        return False
+    return looks_chosen(value) or looks_made(value) or (value != value.lower() and value.isalnum())
+
+
+def _in_urls(text: str, begin: int) -> Iterator[Span]:
+    if "://" not in text and "jdbc:" not in text:
+        return
+    for found in _URL.finditer(text):
+        if found.end() < begin:
+            continue
+        password = _URL_PASSWORD.match(text, found.end())
+        if password is None:
+            continue
+        value = password[0][:-1]
+        if len(value) < _SHORTEST_PASSWORD or value.lower() in _URL_PLACEHOLDERS:
+            continue
+        if not is_template(value):
+            yield "url_password", password.start(), password.end() - 1
+    for found in _URL_TOKEN.finditer(text, begin):
+        if looks_made(found[0], 20):
+            yield "url_password", found.start(), found.end()
+
+
+def _after_words(text: str, begin: int, after: str) -> Iterator[Span]:
+    for found in _JWK.finditer(text):
+        value = _VALUE.match(text, found.end())
+        if value and value.start() >= begin and len(value[0]) >= 43 and looks_made(value[0]):
+            yield "private_jwk", value.start(), value.end()
+    if not any(lead in text for lead in _LEADS):
+        return
+    until = _QUOTED if after in {'"', "'"} else _VALUE
+    for found in _PASSWORD_NEXT.finditer(text):
+        value = until.match(text, found.end())
+        if value and value.start() >= begin and (looks_chosen(value[0], 5) or looks_made(value[0])):
+            yield "password", value.start(), value.end()
+    key = _CURL_KEY.search(text)
+    if key and key.start("key") >= begin and (looks_made(key["key"], 12) or _is_mixed(key["key"])):
+        yield "password", key.start("key"), key.end("key")
+
+
+# --- what a value looks like: arithmetic on one short text ----------------------------------------
+
+LONGEST_JUDGED: Final = 128
+"""Characters of a value that are looked at; what is longer is judged by its beginning."""
+
+_TEMPLATE = re.compile(
+    r"\$\{|\$\(|\{\{|%\(|<[A-Za-z]|\[redacted:|\.\.\.|…|x{7}|X{7}|\*{3}|\{[A-Za-z_]{0,30}\}|%[sdr]\b"
+    r"|\[[A-Za-z0-9^]{1,8}-[A-Za-z0-9]|\{[0-9]{1,4}(?:,[0-9]{0,4})?\}"
+    r"|&#?\w{2,6};|^\$[A-Za-z_]\w*(?:$|[/.:])|^%[A-Za-z_]\w*%$|^vault:|^(?:os|process|self|this|ENV|env)[.\[]"
+)
+_PLACEHOLDER_WORDS: Final = words_of("values", "words")
+_SPLIT = re.compile(r"[^A-Za-z0-9]+")
+_LETTERS = re.compile(r"[^A-Za-z]+")
+_NUMBERED = re.compile(r"(?:[A-Za-z][a-z]*|[A-Z]+)[0-9]{1,3}|[0-9]{1,4}[A-Za-z]{1,3}|[0-9]+")
+_CHANGE = re.compile(r"(?<=[A-Za-z])[0-9]|(?<=[0-9])[A-Za-z]")
+_LETTER_RUN = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+_PAIRS: Final = words_of("values", "pairs")
+_HEX = re.compile(r"[0-9A-F:-]+|[0-9a-f:-]+")
+_UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}|(?:19|20)[0-9]{2}[01][0-9][0-3][0-9][-_T]?[0-9]{4}|0x[0-9A-Fa-f]{1,16}$"
+)
+_ADDRESS = re.compile(r"[\w-]+(?:\.[\w-]+){0,9}(?::[0-9]{1,5}){1,2}|\w+(?:\.\w+){2,9}", re.ASCII)
+_DOTTED = re.compile(r"\w\.[A-Za-z_]{2,}$")
+"""Ends like a name in a module, or a file."""
+_CODE = re.compile(
+    r"[()\[\]{}]|^\w+\.[A-Za-z_]\w*$|::|->|^[A-Za-z_][\w.]*=$|^[/~.]{0,2}/|^[A-Za-z]:[/\\]|://"
+)
+
+
+def entropy(text: str) -> float:
+    """Shannon's entropy of the text's characters, in bits for each; 0 of an empty text."""
+    size = len(text)
+    return -sum(n / size * log2(n / size) for n in Counter(text).values()) if size else 0.0
+
+
+def is_template(value: str) -> bool:
+    """Return whether the value stands for one that is filled in elsewhere, or is blotted out."""
+    return bool(_TEMPLATE.search(value[:LONGEST_JUDGED])) or len(set(value)) < 3
+
+
+def is_placeholder(value: str) -> bool:
+    """Return whether the value is made of words that stand for a secret: ``your-api-key-here``."""
+    if sum(map(str.isdigit, value)) > 4:
+        return False
+    return all(word.lower() in _PLACEHOLDER_WORDS for word in _LETTERS.split(value) if word)
+
+
+def _is_hexadecimal(part: str) -> bool:
+    return (
+        len(part) >= 16 and bool(_HEX.fullmatch(part)) and entropy(part) > 3 and not part.isdigit()
+    )
+
+
+def looks_made(value: str, shortest: int = 10) -> bool:
+    """Return whether a machine made the value: letters and digits without words in them.
+
+    Told by how often letters and digits change, and by how many pairs of letters are such as
+    words have.
+    """
+    value = value[:LONGEST_JUDGED]
+    if len(value) < shortest or is_template(value) or _TIME.match(value) or "://" in value:
+        return False
+    if value.isdigit():
+        return len(value) >= 15 and entropy(value) > 2
+    if "\\" in value or is_placeholder(value):
+        return False
+    if entropy(value) < min(2.5, log2(len(value)) * 0.7):
+        return False
+    if _UUID.fullmatch(value):
+        return True
+    changes = len(_CHANGE.findall(value))
+    if changes >= 2 and len(value) >= 16 and _HEX.fullmatch(value):
+        return True
+    words = [word.lower() for word in _LETTER_RUN.findall(value)]
+    letters = sum(map(len, words))
+    if _DOTTED.search(value):
+        return False
+    if any(map(_is_hexadecimal, _SPLIT.split(value))):
+        return True
+    mixed = value not in (value.lower(), value.upper())
+    if mixed and len(words) >= 5 and letters <= (3.5 if changes else 2.9) * len(words):
+        return True  # upper and lower case change as they do in no name
+    pairs = [word[at : at + 2] for word in words for at in range(len(word) - 1)]
+    wordy = sum(pair in _PAIRS for pair in pairs) / len(pairs) if pairs else 0.0
+    one = len(value) >= 14 and value.rstrip("=").replace("+", "").isalnum()
+    digits = sum(map(str.isdigit, value))
+    if one and letters and digits >= 4 and len(value) >= 16:
+        return True
+    if changes >= max(4, len(value) / 6):
+        return one or wordy < 0.8
+    if changes >= 2:
+        numbered = all(_NUMBERED.fullmatch(part) for part in _SPLIT.split(value) if part)
+        return wordy < (0.75 if one else 0.5) and not numbered
+    if one and not changes and len(words) == 1:
+        return len(value) >= 16 and wordy < 0.6
+    least = 0.55 if one and changes else 0.4 if changes or value != value.lower() else 0.3
+    return len(pairs) >= 9 and wordy < least
+
+
+def looks_chosen(value: str, shortest: int = 6) -> bool:
+    """Return whether a person could have chosen the value as a password: letters with digits or
+    signs, and neither a piece of code nor a word that stands for a password."""
+    if not shortest <= len(value) <= LONGEST_JUDGED or is_template(value) or is_placeholder(value):
+        return False
+    if any(map(str.isspace, value)) or "://" in value or _ADDRESS.fullmatch(value):
+        return False
+    letters, digits = any(map(str.isalpha, value)), any(map(str.isdigit, value))
+    signs = not set("!@#$%^&*+?~=").isdisjoint(value)
+    if not letters or not (digits or signs):
+        return False
+    return (digits and signs) or _CODE.search(value) is None

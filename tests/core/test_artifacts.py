@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,20 +38,13 @@ def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = No
 # --- size ---
 
 
-def test_the_oldest_make_room_for_a_new_one(tmp_path: Path) -> None:
-    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
-    keys = [aged(store, str(n) * 40, 100 - n) for n in range(3)]
-    assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
-
-
-def test_what_is_larger_than_all_that_may_be_kept_is_not_kept_and_removes_nothing(
+def test_the_oldest_make_room_for_a_new_one_unless_it_is_larger_than_all_that_may_be_kept(
     tmp_path: Path,
 ) -> None:
     store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
-    key = store.put("a" * 90)
-    assert key is not None
+    keys = [aged(store, str(n) * 40, 100 - n) for n in range(3)]
     assert store.put("é" * 51) is None
-    assert store.get(key) == "a" * 90
+    assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
 
 
 @given(st.lists(st.text(max_size=60), max_size=12), st.integers(0, 150))
@@ -73,57 +67,43 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
-def test_a_store_of_no_size_is_the_callers_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="max_bytes"):
-        TranscriptStore(tmp_path, max_bytes=-1)
-
-
 # --- reading ---
 
 
-@pytest.mark.parametrize(
-    "key", ["", "..", "../secret", "a" * 32 + "/", "A" * 32, "\n" * 32, "é" * 32]
-)
-def test_an_artifact_is_its_owners_and_comes_back_whole_by_its_id_alone(
-    tmp_path: Path, key: str
-) -> None:
+def test_an_artifact_is_its_owners_and_comes_back_whole_by_its_id_alone(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
-    store, text = (
-        ArtifactStore(KeptFiles(tmp_path / "a")),
-        "line\n\r\n\ud800 \N{GRINNING FACE}" * 1000,
-    )
+    store, text = ArtifactStore(KeptFiles(tmp_path / "a")), "line\n\r\n\ud800 \U0001f600" * 1000
     own = store.put(text)
     assert own is not None and len(own) == 32 and store.get(own) == text
     assert stat.S_IMODE((tmp_path / "a" / own).stat().st_mode) == 0o600
-    assert store.get(key) is None
+    for key in ("", "..", "../secret", "a" * 32 + "/", "A" * 32, "\n" * 32, "é" * 32, "0" * 32):
+        assert store.get(key) is None
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo", "folder", "expired", "missing", "damaged"])
-def test_what_cannot_be_read_is_not_there(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda path: path.symlink_to(__file__),
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: (path.write_text("old"), os.utime(path, (0, 0))),
+        lambda path: path.write_bytes(b"\xff\xfe"),
+    ],
+    ids=["link", "fifo", "folder", "expired", "damaged"],
+)
+def test_what_cannot_be_read_is_not_there(tmp_path: Path, put: Any) -> None:
     store, key = ArtifactStore(KeptFiles(tmp_path)), "0" * 32
-    path = tmp_path / key
-    if kind == "link":
-        (tmp_path / "target").write_text("secret")
-        path.symlink_to(tmp_path / "target")
-    elif kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "expired":
-        path.write_text("old")
-        os.utime(path, (0, 0))
-    elif kind == "damaged":
-        path.write_bytes(b"\xff\xfe")
+    put(tmp_path / key)
     assert store.get(key) is None
 
 
-def test_a_folder_that_cannot_be_written_is_a_clear_error_and_leaves_nothing(
-    tmp_path: Path,
-) -> None:
+def test_what_cannot_be_kept_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(TranscriptError, match="could not be kept"):
         ArtifactStore(KeptFiles(tmp_path / "a")).put("text")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    with pytest.raises(UsageError, match="max_bytes"):
+        TranscriptStore(tmp_path, max_bytes=-1)
 
 
 # --- time ---

