@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALIASES, ToolSpec
 from mlx_tools.policy import decide, matches, permitted
 from mlx_tools.protocol import Reading, calls_in, judge, read
-from mlx_tools.testing import ScriptedBackend
+from mlx_tools.testing import ScriptedBackend, call
 from mlx_tools.tools import Registry, Tool
 
 KINDS = tuple(ALIASES.items())
@@ -24,26 +23,26 @@ def stand_in(name: str, **more: Any) -> Tool:
     return Tool(ToolSpec(name, "Does it.", effects=frozenset({"read"}), **more), lambda a: name)
 
 
-def line(name: str) -> str:
-    return json.dumps({"type": "tool_call", "name": name, "arguments": {}})
+ANSWER = '{"type":"final_answer","content":"done"}'
 
 
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-def test_a_model_that_writes_another_name_calls_the_tool(alias: str, name: str) -> None:
-    run = Controller(
-        ScriptedBackend(line(alias), '{"type":"final_answer","content":"done"}'),
-        [stand_in(name)],
-        Policy(allow=[alias]),
-    )
-    outcome = run.run_sync("Do it.")
-    (call,) = outcome.calls
-    assert (call.name, call.status, call.output, call.repairs) == (name, "ok", name, ())
+@pytest.fixture(params=KINDS, ids=lambda kind: kind[0])
+def kind(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """Another name, and the tool's own."""
+    named: tuple[str, str] = request.param
+    return named
 
 
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_policy_means_a_tool_by_any_of_its_names(alias: str, name: str, turned: bool) -> None:
-    written, tool = (name, alias) if turned else (alias, name)
+def test_a_model_that_writes_another_name_calls_the_tool(kind: tuple[str, str]) -> None:
+    alias, name = kind
+    scripts = ScriptedBackend(call(alias), ANSWER)
+    outcome = Controller(scripts, [stand_in(name)], Policy(allow=[alias])).run_sync("Do it.")
+    (made,) = outcome.calls
+    assert (made.name, made.status, made.output, made.repairs) == (name, "ok", name, ())
+
+
+@pytest.mark.parametrize(("written", "tool"), [*KINDS, *(kind[::-1] for kind in KINDS)])
+def test_a_policy_means_a_tool_by_any_of_its_names(written: str, tool: str) -> None:
     spec = ToolSpec(tool, effects=frozenset({"read"}), plugin="p")
     for pattern in (written, f"plugin:p/{written}", f"{written[:6]}*", f"plugin:p/{written[:6]}*"):
         assert matches(pattern, spec), pattern
@@ -55,8 +54,8 @@ def test_a_policy_means_a_tool_by_any_of_its_names(alias: str, name: str, turned
     assert not matches("clock", spec)
 
 
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-def test_a_registry_finds_a_tool_by_any_of_its_names(alias: str, name: str) -> None:
+def test_a_registry_finds_a_tool_by_any_of_its_names(kind: tuple[str, str]) -> None:
+    alias, name = kind
     registry = Registry([stand_in(name)])
     assert registry.get(alias).spec.name == name
     assert registry.describe(alias)["name"] == name
@@ -71,24 +70,20 @@ def test_a_registry_finds_a_tool_by_any_of_its_names(alias: str, name: str) -> N
         own.get(name)
 
 
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-def test_a_disabled_tool_is_said_to_be_so_by_any_of_its_names(alias: str, name: str) -> None:
+def test_a_disabled_tool_is_said_to_be_so_by_any_of_its_names(kind: tuple[str, str]) -> None:
+    alias, name = kind
     registry = Registry([stand_in(name)], switched_off={name: "not today"})
     done = asyncio.run(call_tool(registry, Policy(allow=["*"]), alias, {}))
     assert done.error is not None
     assert (done.name, done.error.code) == (name, "disabled")
-    run = Controller(
-        ScriptedBackend(line(alias), '{"type":"final_answer","content":"done"}'),
-        registry,
-        Policy(allow=["*"]),
-    )
+    run = Controller(ScriptedBackend(call(alias), ANSWER), registry, Policy(allow=["*"]))
     assert run.run_sync("Do it.").calls[0].error_code == "disabled"
 
 
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-def test_required_and_chosen_tools_may_be_named_so(alias: str, name: str) -> None:
+def test_required_and_chosen_tools_may_be_named_so(kind: tuple[str, str]) -> None:
+    alias, name = kind
     settings = RunSettings(tool_choice=alias, require_tools=(alias,), strategy="free")
-    answers = (line(name).partition(f'"{name}",')[2], '{"type":"final_answer","content":"x"}')
+    answers = (call(name).partition(f'"{name}",')[2], ANSWER)
     backend = ScriptedBackend(*answers)
     run = Controller(backend, [stand_in(name)], Policy(allow=["*"]), settings=settings)
     assert run.run_sync("Do it.").calls[0].status == "ok"
@@ -101,32 +96,25 @@ def test_required_and_chosen_tools_may_be_named_so(alias: str, name: str) -> Non
         other.run_sync("Do it.")
 
 
-@pytest.mark.parametrize(("alias", "name"), KINDS)
-def test_a_call_out_of_an_observation_is_known_by_any_of_its_names(alias: str, name: str) -> None:
+def test_a_call_out_of_an_observation_is_known_by_any_of_its_names(kind: tuple[str, str]) -> None:
+    alias, name = kind
     spec = ToolSpec(name, effects=frozenset({"write"}))
     for planted, written in ((alias, name), (name, alias)):
-        reading = read(line(written))
-        (call,) = judge(reading, {name: spec}, planted=calls_in(line(planted)))
-        assert call.echoed, (planted, written)
+        reading = read(call(written))
+        (judged,) = judge(reading, {name: spec}, planted=calls_in(call(planted)))
+        assert judged.echoed, (planted, written)
 
 
 def test_a_tool_of_that_very_name_comes_first() -> None:
     tools = {"queryKnowledgeBase": ToolSpec("queryKnowledgeBase")}
-    (call,) = judge(read(line("queryKnowledgeBase")), tools)
-    assert call.call.name == "queryKnowledgeBase"
+    (judged,) = judge(read(call("queryKnowledgeBase")), tools)
+    assert judged.call.name == "queryKnowledgeBase"
     assert judge(Reading(), tools) == ()
 
 
 def test_a_rate_holds_for_all_names_together() -> None:
     name, alias = "schedule_task", "scheduleAgentTask"
-    run = Controller(
-        ScriptedBackend(
-            json.dumps({"type": "tool_call", "name": name, "arguments": {"n": 1}}),
-            json.dumps({"type": "tool_call", "name": alias, "arguments": {"n": 2}}),
-            '{"type":"final_answer","content":"done"}',
-        ),
-        [stand_in(name)],
-        Policy(allow=["*"], rate_limits={alias: "1/hour"}),
-    )
-    outcome = run.run_sync("Do it.")
-    assert [call.error_code for call in outcome.calls] == [None, "rate_limited"]
+    scripts = ScriptedBackend(call(name, n=1), call(alias, n=2), ANSWER)
+    policy = Policy(allow=["*"], rate_limits={alias: "1/hour"})
+    outcome = Controller(scripts, [stand_in(name)], policy).run_sync("Do it.")
+    assert [one.error_code for one in outcome.calls] == [None, "rate_limited"]
