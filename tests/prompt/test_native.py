@@ -167,6 +167,20 @@ def test_tools_in_a_form_of_the_templates_own_are_not_had(name: str) -> None:
     assert found.tools is None and "tells of tools in" in found.toolless
 
 
+def test_in_brief_arguments_keep_their_names_and_lose_what_is_said_of_them() -> None:
+    tools = _tools(tooled_format("qwen2.5-tools"))
+    said = {"type": "string", "description": "said of it", "default": "x"}
+    properties = {"title": said, "description": {"enum": ["title", {"title": 1}]}}
+    parameters = {"title": "T", "properties": properties, "required": ["title"]}
+    written = tools.written(ToolSpec("look", f"Looks\n{'!' * 300}", parameters), brief=True)
+    function = json.loads(written)["function"]
+    assert len(function["description"]) == 160 and "\n" not in function["description"]
+    assert function["parameters"] == {
+        "properties": properties | {"title": {"type": "string"}},
+        "required": ["title"],
+    }
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_forced_call_is_begun_as_the_model_would_begin_it(name: str) -> None:
     chat_format, model = tooled_format(name), TOOLED[name]
