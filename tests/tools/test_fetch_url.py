@@ -46,7 +46,7 @@ def test_a_page_is_a_source_with_its_title_its_address_and_its_text() -> None:
         assert source.text == f"Hello [there]({server.url('/other?a=1')})."
         assert result.content is not None and result.content.startswith("[1] A page (")
         (asked,) = server.asked
-        assert asked.first == "GET /dir/?q=%C3%A4%20b HTTP/1.1"
+        assert asked.path == "/dir/?q=%C3%A4%20b"
         assert set(asked.fields) == FIELDS
         assert asked.fields["host"] == f"site.test:{server.port}"
         assert asked.fields["accept-encoding"] == "identity"

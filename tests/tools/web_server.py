@@ -6,9 +6,8 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from mlx_tools.toolbox.urls import Address
 from mlx_tools.toolbox.web_fetch import Fetcher
 from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolResult
+from tests.backends.loopback import Connection, Server
 from tests.tools.file_calls import executed
 
 HTML = "text/html; charset=utf-8"
@@ -25,46 +25,30 @@ HTML = "text/html; charset=utf-8"
 class Asked:
     """One request: its path and its fields, names in lower case; and how to answer it."""
 
-    def __init__(self, connection: socket.socket, server: Site) -> None:
-        self._socket = connection
-        self._server = server
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            byte = connection.recv(1)
-            if not byte:
-                break
-            head += byte
-        first, *lines = head.decode("latin-1").split("\r\n")
-        self.first = first
-        self.path = first.split(" ")[1] if first.count(" ") == 2 else ""
-        pairs = (line.partition(":") for line in lines if line)
-        self.fields = {name.lower(): value.strip() for name, _, value in pairs}
-
-    def send(self, data: bytes) -> None:
-        """Sends bytes as they are."""
-        self._socket.sendall(data)
+    def __init__(self, connection: Connection) -> None:
+        self.path = connection.path
+        self.fields = connection.headers
+        self.send = connection.send
+        self.wait = connection.wait
 
     def answer(
         self,
         body: bytes | str,
-        kind: str | None = HTML,
+        kind: str = HTML,
         status: str = "200 OK",
         fields: Mapping[str, str] | None = None,
     ) -> None:
         """Sends a whole answer."""
         data = body.encode() if isinstance(body, str) else body
         lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(data)}", "Connection: close"]
-        lines += [f"Content-Type: {kind}"] if kind is not None else []
-        lines += [f"{name}: {value}" for name, value in (fields or {}).items()]
+        lines += [
+            f"{key}: {value}" for key, value in {"Content-Type": kind, **(fields or {})}.items()
+        ]
         self.send("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + data)
 
     def lead_to(self, place: str, status: str = "302 Found") -> None:
         """Sends a redirect."""
         self.answer("", status=status, fields={"Location": place})
-
-    def wait(self, seconds: float) -> bool:
-        """Waits; True as soon as the test is over."""
-        return self._server.over.wait(seconds)
 
 
 Handle = Callable[[Asked], None]
@@ -75,73 +59,36 @@ class Site:
 
     def __init__(self, handle: Handle, context: ssl.SSLContext | None) -> None:
         self.asked: list[Asked] = []
-        self.connected = 0
-        self.over = threading.Event()
-        self._handle = handle
-        self._context = context
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._socket.getsockname()[1]
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+
+        def serve(connection: Connection) -> None:
+            self.asked.append(Asked(connection))
+            handle(self.asked[-1])
+
+        self.server = Server(serve, context)
+        self.port = int(self.server.url.rpartition(":")[2])
+
+    @property
+    def connected(self) -> int:
+        return self.server.connections
 
     def url(self, path: str = "/", host: str = "site.test", scheme: str = "http") -> str:
         """A URL that means this server where a fetcher of `fetching` asks."""
         return f"{scheme}://{host}:{self.port}{path}"
 
-    def stop(self) -> None:
-        """Closes the port and ends the threads."""
-        self.over.set()
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        for thread in self._threads:
-            thread.join(5)
-
-    def _accept(self) -> None:
-        while not self.over.is_set():
-            try:
-                connection, _ = self._socket.accept()
-            except OSError:
-                return
-            self.connected += 1
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError), self._secured(connection) as secured:
-            request = Asked(secured, self)
-            if request.path:
-                self.asked.append(request)
-                self._handle(request)
-
-    def _secured(self, connection: socket.socket) -> socket.socket:
-        if self._context is None:
-            return connection
-        return self._context.wrap_socket(connection, server_side=True)
-
 
 @contextmanager
-def site(
-    handle: Handle | Mapping[str, Handle], context: ssl.SSLContext | None = None
-) -> Iterator[Site]:
-    """A server that does ``handle`` with every request, or what its path says."""
-
-    def by_path(asked: Asked) -> None:
-        assert not callable(handle)
-        handle[asked.path](asked)
-
-    server = Site(handle if callable(handle) else by_path, context)
+def site(handle: Handle, context: ssl.SSLContext | None = None) -> Iterator[Site]:
+    """A server that does ``handle`` with every request."""
+    made = Site(handle, context)
     try:
-        yield server
+        yield made
     finally:
-        server.stop()
+        made.server.stop()
 
 
-def says(body: bytes | str, kind: str | None = HTML, **fields: str) -> Handle:
+def says(body: bytes | str, kind: str = HTML) -> Handle:
     """Answers with this."""
-    named = {name.replace("_", "-"): value for name, value in fields.items()}
-    return lambda asked: asked.answer(body, kind, fields=named)
+    return lambda asked: asked.answer(body, kind)
 
 
 class Names:
