@@ -16,10 +16,9 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -32,7 +31,6 @@ from mlx_tools.store import (
     Root,
     RootName,
     Taken,
-    UndoStore,
     folded,
     place_of,
     put,
@@ -40,7 +38,7 @@ from mlx_tools.store import (
 )
 from mlx_tools.toolbox.file_access import tool_errors
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line, unified_diff
-from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
+from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
 
 ENDING: Final = ".md"
 ENDINGS: Final = (ENDING, ".markdown")
@@ -106,11 +104,10 @@ def note_of(path: str, text: str, modified: float = 0.0) -> Note:
     )
 
 
-@dataclass(slots=True)
-class FoundNotes:
+class FoundNotes(NamedTuple):
     """The notes of a folder; ``unread`` counts those that were not looked at."""
 
-    notes: list[Note] = field(default_factory=list)
+    notes: Sequence[Note] = ()
     unread: int = 0
 
 
@@ -138,22 +135,17 @@ class Notes:
             return _free_name(heading, _names(root))
 
     def create(
-        self,
-        title: str,
-        content: str,
-        *,
-        session: str = "",
-        expected: str | None = None,
-        given_up: Callable[[], bool] = lambda: False,
-        undo: UndoStore | None = None,
+        self, title: str, content: str, context: ToolContext | None = None
     ) -> tuple[str, int]:
-        """Writes a new note. Returns its file's name and its size in bytes.
+        """Writes a new note for a call, the present one. Returns its file's name and its size in
+        bytes.
 
-        Where there is one of the same name it gets a number. ``expected`` is the name that was
-        approved: under another nothing is written. ``given_up`` is asked last of all.
+        Where there is one of the same name it gets a number; under another name than was approved
+        nothing is written.
         """
+        context = context or current_context()
         heading, created = _heading(title), self._now().isoformat(timespec="seconds")
-        where = f"{_SESSION}{session}" if session else ""
+        where = f"{_SESSION}{context.session}" if context.session else ""
         head = f"---\ncreated: {created}\nby: {_WRITER}{where}\n---\n\n"
         raw = encoded(head + body_of(title, content))
         if self.folder is None:
@@ -162,13 +154,20 @@ class Notes:
             taken = _names(root)
             while True:
                 name = _free_name(heading, taken)
-                if expected is not None and name != expected:
-                    raise Refused(f"there is a note {expected} by now; nothing was written")
+                if context.expected not in (None, f"{_NEW}{name}"):
+                    raise Refused("there is a note of this name by now; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
                     try:
-                        put(place, raw, new=True, expected=None, given_up=given_up, undo=undo)
+                        put(
+                            place,
+                            raw,
+                            new=True,
+                            expected=None,
+                            given_up=lambda: bool(context.cancelled),
+                            undo=context.undo,
+                        )
                     except (Refused, Taken):
-                        if status_of(place.folder, name) is None or given_up():
+                        if status_of(place.folder, name) is None or context.cancelled:
                             raise
                         taken.add(folded(name))  # another was quicker: the next number
                         continue
@@ -181,9 +180,10 @@ class Notes:
         """
         from mlx_tools.toolbox.kb.walk import WalkStart, files_of
 
-        found, size = FoundNotes(), 0
+        notes: list[Note] = []
+        unread = size = 0
         if self.folder is None or not os.path.lexists(self.folder):
-            return found
+            return FoundNotes()
         try:
             start = WalkStart.named(self.folder)
         except UsageError as error:
@@ -196,20 +196,19 @@ class Notes:
             if not file.parts[-1].casefold().endswith(ENDINGS):
                 continue
             try:
-                if len(found.notes) >= MAX_NOTES or size >= MAX_TOTAL_BYTES:
+                if len(notes) >= MAX_NOTES or size >= MAX_TOTAL_BYTES:
                     raise ToolError("there are too many")
                 raw, status = file.read(MAX_NOTE_BYTES)
                 if status.st_nlink > 1:
                     raise ToolError("it has another name, which may be anywhere")
                 text = decoded(raw, file.parts[-1], whole=len(raw) < MAX_NOTE_BYTES)
             except (OSError, ToolError):
-                found.unread += 1
+                unread += 1
                 continue
             size += len(raw)
             path = unicodedata.normalize("NFC", "/".join(file.parts))
-            found.notes.append(note_of(path, text, status.st_mtime))
-        found.notes.sort(key=lambda note: note.path)
-        return found
+            notes.append(note_of(path, text, status.st_mtime))
+        return FoundNotes(sorted(notes, key=lambda note: note.path), unread)
 
     @contextlib.contextmanager
     def _opened(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
@@ -323,16 +322,7 @@ def notes_create(notes: Notes) -> Tool:
     words = words_of("notes_create")
 
     def run(arguments: Mapping[str, Any]) -> str:
-        context = current_context()
-        expected = context.expected
-        name, size = notes.create(
-            arguments["title"],
-            arguments["content"],
-            session=context.session,
-            expected=expected.removeprefix(_NEW) if expected is not None else None,
-            given_up=lambda: context.cancelled,
-            undo=context.undo,
-        )
+        name, size = notes.create(arguments["title"], arguments["content"])
         return words.notices["made"].format(name=name, size=size)
 
     def preview(arguments: Mapping[str, Any]) -> Preview:

@@ -54,12 +54,12 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_note_is_a_markdown_file_that_says_where_it_came_from(notes: Notes, folder: Path) -> None:
-    name, size = notes.create("Bread", "Buy *flour*.", session="20260304-120000-aaaaaaaa")
+    name, size = notes.create("Bread", "Buy *flour*.", ToolContext(session="s-1"))
     text = (folder / name).read_text()
     assert name == "Bread.md" and size == len(text.encode())
     assert text == (
         "---\ncreated: 2026-03-04T12:00:00+00:00\n"
-        "by: mlx-tools, session 20260304-120000-aaaaaaaa\n---\n\n# Bread\n\nBuy *flour*.\n"
+        "by: mlx-tools, session s-1\n---\n\n# Bread\n\nBuy *flour*.\n"
     )
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 

@@ -21,6 +21,7 @@ from mlx_tools.toolbox.notes import (
     notes_search,
     ranked,
 )
+from mlx_tools.tools import ToolContext
 from tests.notes.conftest import NOON
 from tests.tools.file_calls import executed, written
 
@@ -52,7 +53,7 @@ def test_there_are_no_notes_before_the_first(notes: Notes, folder: Path) -> None
 
 
 def test_the_best_match_comes_first_and_says_who_wrote_it(notes: Notes, folder: Path) -> None:
-    notes.create("Garden", "Water the beds. Bread once, in passing.", session="s-9")
+    notes.create("Garden", "Water the beds. Bread once, in passing.", ToolContext(session="s-9"))
     notes.create("Baking bread", "Flour, yeast and salt.")
     written(folder, {"sub/mine.md": "# By hand\n\nbreads are baked at 230 degrees\n"})
     lines = search(notes, "baking bread").splitlines()
@@ -178,7 +179,7 @@ def test_what_stands_in_a_head_of_another_program_is_found(notes: Notes, folder:
 def test_a_note_that_was_edited_is_still_said_to_be_a_models(
     notes: Notes, folder: Path, change: Callable[[str], str]
 ) -> None:
-    name, _ = notes.create("Bread", "flour", session="s-9")
+    name, _ = notes.create("Bread", "flour", ToolContext(session="s-9"))
     text = change((folder / name).read_text())
     (folder / name).write_bytes(text.encode())
     (note,) = notes.read_all().notes
