@@ -6,11 +6,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import MUTATING, ToolSpec
-from mlx_tools.schema import LIST, MAP, ONE, anchors, pointer, resolve
+from mlx_tools.schema import anchors, pointer, resolve, walk
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -81,7 +82,7 @@ def to_jsonschema(specs: Iterable[ToolSpec]) -> dict[str, Any]:
     lines: list[dict[str, Any]] = []
     definitions: dict[str, Any] = {}
     for spec in _sorted(specs):
-        definitions[spec.name] = rebased(spec.parameters, ("$defs", spec.name))
+        definitions[spec.name] = _rebased(spec.parameters, ("$defs", spec.name))
         call = {
             "type": {"const": "tool_call"},
             "name": {"const": spec.name},
@@ -126,31 +127,18 @@ def export(specs: Iterable[ToolSpec], format: str) -> str:  # noqa: A002
     return made if isinstance(made, str) else json.dumps(made, ensure_ascii=False, indent=2) + "\n"
 
 
-def rebased(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> Any:
+def _rebased(schema: Mapping[str, Any], place: tuple[str | int, ...]) -> dict[str, Any]:
     """The schema with its references rewritten for a document that holds it at ``place``."""
-    named = anchors(schema)
-
-    def moved(node: Any) -> Any:
-        if not isinstance(node, Mapping):
-            return node
-        copy: dict[str, Any] = {}
-        for key, value in node.items():
-            if key in ("$ref", "$dynamicRef") and isinstance(value, str):
-                target = resolve(schema, value, named)[0]
-                copy["$ref"] = "#" + pointer((*place, *target))
-            elif key in ("$id", "$schema", "$anchor", "$dynamicAnchor"):
-                continue
-            elif key in ONE:
-                copy[key] = moved(value)
-            elif key in MAP and isinstance(value, Mapping):
-                copy[key] = {name: moved(item) for name, item in value.items()}
-            elif key in LIST and isinstance(value, list):
-                copy[key] = [moved(item) for item in value]
-            else:
-                copy[key] = value
-        return copy
-
-    return moved(schema)
+    named, moved = anchors(schema), deepcopy(dict(schema))
+    for _, node in walk(moved):
+        if not isinstance(node, dict):
+            continue
+        for key in ("$id", "$schema", "$anchor", "$dynamicAnchor"):
+            node.pop(key, None)
+        for key in ("$ref", "$dynamicRef"):
+            if isinstance(reference := node.pop(key, None), str):
+                node["$ref"] = "#" + pointer((*place, *resolve(schema, reference, named)[0]))
+    return moved
 
 
 def _without_choices(schema: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Final, cast
 from urllib.parse import urljoin, urlsplit
 
@@ -18,7 +19,7 @@ from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect, replace
-from mlx_tools.schema import LIST, MAP, ONE, check_parameters, matchable, resolve
+from mlx_tools.schema import check_parameters, matchable, resolve, walk
 from mlx_tools.tools.bound import BoundTool
 
 READING: Final = frozenset(("get", "head"))
@@ -33,8 +34,6 @@ MAX_DEFINITIONS: Final = 500
 _NOT_SENT: Final = frozenset(("accept", "content-type", "authorization"))
 """Header parameters that OpenAPI says are to be passed over."""
 _STYLES: Final = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
-_ONE: Final = ONE - {"contentSchema"}
-_MAP: Final = MAP - {"definitions"}
 _NO_SCHEMA: Final = frozenset(("discriminator", "example", "externalDocs", "xml", "nullable"))
 """Keywords of OpenAPI alone."""
 
@@ -43,7 +42,7 @@ _PROOF: Final = ("type", "in", "name", "scheme")
 """What of a security scheme says how a secret is sent."""
 
 
-_WRONG: Final = (AttributeError, LookupError, TypeError, ValueError)
+_WRONG: Final = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What a document raises that is no such thing as it should be."""
 
 
@@ -150,8 +149,8 @@ class OpenApiDocument(Struct, frozen=True):
         parameters = {"type": "object", "properties": properties, "additionalProperties": False}
         if wanted:
             parameters["required"] = wanted
-        if schemas.definitions:
-            parameters["$defs"] = schemas.definitions
+        if definitions := schemas.definitions():
+            parameters["$defs"] = definitions
         checked, _ = matchable(parameters)
         check_parameters(checked)
         said = (operation.get("summary"), operation.get("description"))
@@ -234,64 +233,64 @@ class OpenApiDocument(Struct, frozen=True):
 
 
 class _Schemas:
-    """Schemas of one operation, with what they refer to collected in ``definitions``."""
+    """Schemas of one operation in JSON Schema 2020-12; what they refer to stands in
+    `definitions`."""
 
     def __init__(self, document: OpenApiDocument) -> None:
-        self.definitions: dict[str, Any] = {}
         self._document = document
         self._names: dict[str, str] = {}
         self._older = str(document.value.get("openapi", "")).startswith("3.0")
 
     def described(self, owner: Mapping[str, Any], schema: Any) -> Any:
         """A schema, with the description of what it is the schema of where it has none."""
-        made = self.local(schema)
+        made = self._local(schema)
         words = owner.get("description")
         if isinstance(made, dict) and isinstance(words, str) and "description" not in made:
             return made | {"description": words[:MAX_DESCRIPTION_CHARS]}
         return made
 
-    def local(self, schema: Any, depth: int = 0) -> Any:
-        """The schema in JSON Schema 2020-12, its references to ``$defs``."""
-        if depth > 60:
-            raise OperationRefused("its schema is nested too deep")
-        if not isinstance(schema, Mapping):
-            return schema
+    def definitions(self) -> dict[str, Any]:
+        """What the schemas refer to, and what that refers to, by name."""
         made: dict[str, Any] = {}
-        for key, value in schema.items():
-            if key == "$ref" and isinstance(value, str):
-                made["$ref"] = f"#/$defs/{self._definition(value, depth)}"
-            elif key in _ONE:
-                made[key] = self.local(value, depth + 1)
-            elif key in LIST and isinstance(value, list):
-                made[key] = [self.local(one, depth + 1) for one in value]
-            elif key in _MAP and isinstance(value, Mapping):
-                made[key] = {name: self.local(one, depth + 1) for name, one in value.items()}
-            elif key not in _NO_SCHEMA and not key.startswith("x-"):
-                made[key] = value
-        if self._older:
-            if "$ref" in made:
-                return {"$ref": made["$ref"]}  # what stands beside it means nothing there
-            _modernise(made, nullable=schema.get("nullable") is True)
-        return self._without_read_only(made, schema)
-
-    def _without_read_only(self, made: dict[str, Any], schema: Mapping[str, Any]) -> dict[str, Any]:
-        """What only a server says is no part of what a caller sends."""
-        properties = schema.get("properties")
-        if not isinstance(properties, Mapping):
-            return made
-        gone = [
-            name
-            for name, one in properties.items()
-            if isinstance(one, Mapping) and one.get("readOnly") is True
-        ]
-        if gone:
-            made["properties"] = {k: v for k, v in made["properties"].items() if k not in gone}
-            made["required"] = [name for name in made.get("required") or () if name not in gone]
-            if not made["required"]:
-                del made["required"]
+        while missing := [one for one, name in self._names.items() if name not in made]:
+            for reference in missing:
+                found = resolve(self._document.value, reference, {})[1]
+                made[self._names[reference]] = self._local(found)
         return made
 
-    def _definition(self, reference: str, depth: int) -> str:
+    def _local(self, schema: Any) -> Any:
+        made = deepcopy(schema)
+        for _, node in walk(made):
+            if isinstance(node, dict):
+                self._rewrite(node)
+        return made
+
+    def _rewrite(self, node: dict[str, Any]) -> None:
+        nullable = node.get("nullable") is True
+        reference = node.get("$ref")
+        foreign = {key for key in node if key in _NO_SCHEMA or key.startswith("x-")}
+        if self._older and isinstance(reference, str):
+            foreign = {*node}  # what stands beside it means nothing there
+        for key in foreign:
+            del node[key]
+        if isinstance(reference, str):
+            node["$ref"] = f"#/$defs/{self._name(reference)}"
+        self._drop_read_only(node)
+        if self._older:
+            _modernise(node, nullable=nullable)
+
+    def _drop_read_only(self, node: dict[str, Any]) -> None:
+        """What only a server says is no part of what a caller sends."""
+        properties = node.get("properties")
+        for name, one in list(properties.items()) if isinstance(properties, dict) else ():
+            if isinstance(one, Mapping) and one.get("readOnly") is True:
+                del node["properties"][name]
+                node["required"] = [other for other in node.get("required") or () if other != name]
+        if not node.get("required"):
+            node.pop("required", None)
+
+    def _name(self, reference: str) -> str:
+        """The name of what a reference leads to, among the definitions."""
         if reference not in self._names:
             last = re.sub(r"[^A-Za-z0-9_.-]", "_", reference.rpartition("/")[2]) or "schema"
             name, number = last, 1
@@ -301,9 +300,6 @@ class _Schemas:
             if len(self._names) >= MAX_DEFINITIONS:
                 raise OperationRefused(f"its schema has more than {MAX_DEFINITIONS} definitions")
             self._names[reference] = name
-            self.definitions[name] = self.local(
-                resolve(self._document.value, reference, {})[1], depth + 1
-            )
         return self._names[reference]
 
 
