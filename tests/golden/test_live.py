@@ -13,19 +13,9 @@ from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.golden import Golden, GoldenCheck, check_live
 from mlx_tools.messages import replace
-from mlx_tools.testing import ScriptedBackend, answer, call
+from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.transcript.records import EditRecord, ObservationRecord
 from tests.golden.made import SETTINGS, golden_of
-
-
-class _Said:
-    """An approver that says yes, to other arguments where it has some."""
-
-    def __init__(self, arguments: Mapping[str, Any] | None = None) -> None:
-        self._arguments = arguments
-
-    async def decide(self, requests: Any) -> Any:
-        return [ApprovalAnswer(True, "as said", arguments=self._arguments) for _ in requests]
 
 
 def weather() -> list[Tool]:
@@ -45,7 +35,8 @@ def weather() -> list[Tool]:
 
 def weathered(*scripts: str, edited: Mapping[str, Any] | None = None, **more: Any) -> Golden:
     """A golden transcript of a run with these tools."""
-    return golden_of(Registry(weather()), *scripts, approver=_Said(edited), **more)
+    approver = ScriptedApprover(ApprovalAnswer(True, "as said", arguments=edited))
+    return golden_of(Registry(weather()), *scripts, approver=approver, **more)
 
 
 def checked(golden: Golden, *scripts: Any, **more: Any) -> GoldenCheck:

@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from mlx_tools.golden import Golden, make_golden, replay, settled, write_golden
 from mlx_tools.messages import FinishReason, replace
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store import load_words
-from mlx_tools.testing import Script
+from mlx_tools.testing import Script, ScriptedApprover
 from mlx_tools.transcript.records import CompactedRecord, CompletionRecord, MendRecord
 from tests.examples import FEW
 from tests.golden.made import session_of
@@ -56,14 +55,6 @@ def _tools() -> list[Tool]:
         one("send", "network", lambda a: "sent"),
         one("hidden", "read", lambda a: "hidden"),
     ]
-
-
-class _Approver:
-    def __init__(self, answers: list[Any]) -> None:
-        self._answers = answers
-
-    async def decide(self, requests: Sequence[Any]) -> Sequence[ApprovalAnswer]:
-        return [self._answers.pop(0) if self._answers else ApprovalAnswer(None) for _ in requests]
 
 
 NAMES = ["look", "long", "fails", "change", "both", "ask_first", "send", "hidden", "Look", "nope"]
@@ -143,7 +134,7 @@ def recorded(folder: Path, **run: Any) -> tuple[Golden, Registry, TranscriptStor
         *itertools.islice(itertools.cycle(run.pop("scripts")), MOST),
         policy=Policy(allow=allowed, ask=["send"], rate_limits=run.pop("rates", {})),
         limits=Limits(max_observation_chars=600),
-        approver=_Approver(list(run.pop("answers", ()))),
+        approver=ScriptedApprover(*run.pop("answers", ()), None),
         store=store,
         project_context="Mind the gap.",
         **run,

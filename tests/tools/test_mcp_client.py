@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
+from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.controller.approvals import confirmed
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ALL_EFFECTS, replace
+from mlx_tools.testing import ScriptedApprover
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
@@ -361,19 +362,9 @@ def test_a_command_that_is_none_says_so(home: Path) -> None:
     assert "/no/such/command: No such file" in refusal(result)
 
 
-class Person:
-    """Answers what is asked, and remembers it."""
-
-    def __init__(self, answer: ApprovalAnswer) -> None:
-        self.answer = answer
-        self.asked: list[ApprovalRequest] = []
-
-    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
-        self.asked += requests
-        return [self.answer for _ in requests]
-
-    def confirms(self, context: Any, *asked: Any) -> Any:
-        return confirmed(self, "c1", *asked)
+def asking(person: ScriptedApprover) -> Callable[..., Awaitable[Any]]:
+    """How a call asks this person."""
+    return lambda context, *asked: confirmed(person, "c1", *asked)
 
 
 def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(
@@ -386,38 +377,38 @@ def test_what_it_asks_of_the_model_is_asked_of_the_person_first_and_bounded(
         questions.append(question)
         return "a model"
 
-    person = Person(ApprovalAnswer(True))
-    (result,) = stranger_of("sample").calls("x", asks=model, confirms=person.confirms)
+    person = ScriptedApprover(True)
+    (result,) = stranger_of("sample").calls("x", asks=model, confirms=asking(person))
     assert questions == ["user: Who are you?"] * 3
-    assert [request.suspect for request in person.asked] == [True] * 3
+    assert [request.suspect for request in person.requests] == [True] * 3
     assert (result.content or "").count("a model") == 3
     assert (result.content or "").count("a call may ask 3 times") == 5
-    nobody = Person(ApprovalAnswer(None))
-    (result,) = stranger_of("sample").calls("x", asks=model, confirms=nobody.confirms)
+    nobody = ScriptedApprover(None)
+    (result,) = stranger_of("sample").calls("x", asks=model, confirms=asking(nobody))
     assert len(questions) == 3
     assert "did not agree" in (result.content or "")
 
 
 def test_what_it_asks_while_calls_of_two_sessions_run_is_nobodys(home: Path) -> None:
-    stranger, person = Stranger(home, "elicit"), Person(ApprovalAnswer(True))
+    stranger, person = Stranger(home, "elicit"), ScriptedApprover(True)
 
     async def use(clients: McpClients) -> ToolResult:
-        context = ToolContext(session="two", confirms=person.confirms)
+        context = ToolContext(session="two", confirms=asking(person))
         async with clients.server(stranger.source).calling(ToolContext(session="one")):
             made = clients.tool(stranger.source, ECHO)
             return await execute(made, {"text": "x"}, context, timeout=60)
 
     assert "several sessions" in (stranger.with_clients(use).content or "")
-    assert person.asked == []
+    assert person.requests == []
 
 
 def test_what_it_asks_of_the_person_is_an_approval(
     stranger_of: Callable[..., Stranger],
 ) -> None:
-    person = Person(ApprovalAnswer(True, arguments={"city": "Bern"}))
-    (result,) = stranger_of("elicit").calls("x", confirms=person.confirms)
+    person = ScriptedApprover(ApprovalAnswer(True, arguments={"city": "Bern"}))
+    (result,) = stranger_of("elicit").calls("x", confirms=asking(person))
     assert '"city": "Bern"' in (result.content or "")
-    (request,) = person.asked
+    (request,) = person.requests
     assert "Which city?" in request.reason
     assert request.arguments == {"city": ""}
     (result,) = stranger_of("elicit").calls("x")

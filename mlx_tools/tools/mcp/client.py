@@ -109,8 +109,7 @@ class McpClients:
     async def aclose(self) -> None:
         """End all connections."""
         servers, self._servers = self._servers, {}
-        for server in servers.values():
-            await server.close()
+        await asyncio.gather(*(server.close() for server in servers.values()))
 
     async def _call(self, name: str, tool: BoundTool, arguments: Mapping[str, Any]) -> Any:
         server = self.server(self.sources.read(name))
