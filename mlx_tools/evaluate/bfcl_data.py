@@ -22,7 +22,7 @@ from mlx_tools.app import Proposal
 from mlx_tools.backends import fetch_wheel, file_sha256
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate.bfcl_score import score
-from mlx_tools.evaluate.results import Key, Result, Results, run_all
+from mlx_tools.evaluate.results import Key, Result, Results, result_of, run_all
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import cache_dir, private_dir
 
@@ -307,23 +307,6 @@ async def _ask(item: BfclItem, propose: Propose) -> Result:
     proposal = await propose(item.question, item.tools, history=item.history, context=item.context)
     verdict = score(item.category, item.functions, proposal.calls, item.answers)
     due = "irrelevance" not in item.category
-    return {
-        "correct": verdict.correct,
-        "valid": proposal.valid and (bool(proposal.calls) or not due),
-        "fault": verdict.fault,
-        "where": verdict.where,
-        "answered": proposal.answered,
-        "error": proposal.error,
-        "used": proposal.strategy,
-        "calls": [
-            {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
-            for call in proposal.calls
-        ],
-        "completion": proposal.completion,
-        "requests": proposal.requests,
-        "prompt_tokens": proposal.usage.prompt_tokens,
-        "cached_tokens": proposal.usage.cached_tokens,
-        "completion_tokens": proposal.usage.completion_tokens,
-        "pieces": proposal.pieces,
-        "seconds": round(proposal.seconds, 3),
-    }
+    valid = proposal.valid and (bool(proposal.calls) or not due)
+    told = {"fault": verdict.fault, "where": verdict.where}
+    return result_of(proposal, correct=verdict.correct, valid=valid, **told)

@@ -12,6 +12,7 @@ import platform
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from time import monotonic
 from typing import Any, Final, Literal, cast, get_args
 
@@ -28,15 +29,8 @@ from mlx_tools.backends import (
     Verdict,
 )
 from mlx_tools.controller import RunSettings
-from mlx_tools.errors import (
-    BackendError,
-    BackendRefused,
-    BackendTimeout,
-    ConfigError,
-    MlxToolsError,
-    UsageError,
-)
-from mlx_tools.evaluate.results import REFUSALS
+from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
+from mlx_tools.evaluate.results import Key, Result, Results, failed, result_of, run_all
 from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
@@ -173,61 +167,52 @@ def styles_for(settings: RunSettings) -> tuple[Style, ...]:
     return tuple(style for style in styles if has_tools or style != "native")
 
 
-class Trial(Struct, frozen=True):
-    """One question, asked one way. Of one that failed the proposal says nothing."""
-
-    question: Question
-    style: Style
-    strategy: StrategyChoice
-    proposal: Proposal = field(default_factory=Proposal)
-
-
 class Cell(Struct, frozen=True):
-    """All trials of one style and strategy."""
+    """All results of one style and strategy, each as `mlx_tools.evaluate.results` has it."""
 
     style: Style
     strategy: StrategyChoice
-    trials: tuple[Trial, ...]
+    results: tuple[Result, ...]
 
     @property
     def asked(self) -> int:
-        return len(self.trials)
+        return len(self.results)
 
     @property
     def valid(self) -> frozenset[str]:
         """The questions that were answered in a valid way."""
-        return frozenset(t.question.id for t in self.trials if t.question.is_valid(t.proposal))
+        return frozenset(one["id"] for one in self.results if one["valid"])
 
     @property
     def right(self) -> frozenset[str]:
-        return frozenset(t.question.id for t in self.trials if t.question.is_right(t.proposal))
+        return frozenset(one["id"] for one in self.results if one["correct"])
 
     @property
     def groups(self) -> dict[str, int]:
         """How many questions of each group were answered rightly."""
-        right = self.right
-        found = dict.fromkeys((one.question.group for one in self.trials), 0)
-        for one in self.trials:
-            found[one.question.group] += one.question.id in right
+        found = dict.fromkeys((one["category"] for one in self.results), 0)
+        for one in self.results:
+            found[one["category"]] += one["correct"]
         return found
 
     @property
     def seconds(self) -> float:
-        return sum(one.proposal.seconds for one in self.trials)
+        return float(self.total("seconds") or 0)
 
     @property
     def marks(self) -> tuple[int, int]:
         return len(self.right), len(self.valid)
 
     def total(self, name: str) -> int | None:
-        """The sum of a number of all proposals, or of their usage; None where one is not known."""
-        made = [one.proposal for one in self.trials]
-        numbers = [getattr(p if hasattr(p, name) else p.usage, name) for p in made]
+        """The sum of a number of all results; None where one is not known. One that failed took
+        neither requests nor time that anybody counted."""
+        none = 0 if name in ("requests", "seconds") else None
+        numbers = [one.get(name, none) for one in self.results]
         return None if None in numbers else sum(numbers)
 
     def to_json(self) -> dict[str, Any]:
         """The figures, with their 95 % intervals (Wilson), and what was wrong."""
-        asked = [one.question.id for one in self.trials]
+        asked = [one["id"] for one in self.results]
         is_right, is_valid = self.right, self.valid
         right, valid = (Share(hits, self.asked) for hits in self.marks)
         counts = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "pieces")
@@ -277,37 +262,47 @@ async def measure(
     long, or that the server refuses while it takes others, counts as wrong; any other failure of
     the backend ends the probe. Nothing is raised for it: the value says so.
     """
-    trials: list[Trial] = []
-    failure, failures, began = None, 0, monotonic()
+    failure, began = None, monotonic()
     styles = styles_for(settings)
     limits = replace(limits, max_tokens=min(limits.max_tokens, MAX_TOKENS))
+
+    async def ask(question: Question, style: Style, strategy: StrategyChoice) -> Result:
+        prepare(style)
+        given = replace(
+            settings,
+            style=style,
+            strategy=strategy,
+            verdict=FoundVerdict(),
+            tool_choice="auto",
+            require_tools=(),
+        )
+        try:
+            propose = Proposer(backend, settings=given, limits=limits)
+            made = await propose(question.question, question.tools)
+        except UsageError as error:  # a grammar that the backend cannot read
+            if strategy != "grammar":
+                raise
+            return failed("unusable", error)
+        right, valid = question.is_right(made), question.is_valid(made)
+        return result_of(made, correct=right, valid=valid)
+
+    todo = [
+        (Key(question.group, question.id, f"{style} {strategy}"), (question, style, strategy))
+        for question, style, strategy in _order(questions, styles, strategies)
+    ]
+    results = Results(None, "probe", {})
     with anyio.move_on_after(seconds):
         try:
-            for question, style, strategy in _order(questions, styles, strategies):
-                prepare(style)
-                given = replace(
-                    settings,
-                    style=style,
-                    strategy=strategy,
-                    verdict=FoundVerdict(),
-                    tool_choice="auto",
-                    require_tools=(),
-                )
-                propose = Proposer(backend, settings=given, limits=limits)
-                proposal, error = await _asked(propose, question, strategy)
-                failures = 0 if error is None else failures + 1
-                if failures >= REFUSALS and isinstance(error, BackendError):
-                    raise error
-                trials.append(Trial(question, style, strategy, proposal))
-                step()
+            await run_all([(key, partial(ask, *way)) for key, way in todo], results, step)
         except BackendError as error:
             failure = error
+    told = [(way, results.get(key)) for key, way in todo]
     cells = tuple(
-        Cell(style, way, tuple(t for t in trials if (t.style, t.strategy) == (style, way)))
+        Cell(style, way, tuple(r for (_, *of), r in told if r and of == [style, way]))
         for style in styles
         for way in strategies
     )
-    complete = len(trials) == len(questions) * len(cells)
+    complete = all(result is not None for _, result in told)
     return Measured(cells, complete, monotonic() - began, failure)
 
 
@@ -324,19 +319,6 @@ def _order(
         for style in styles:
             for strategy in (*strategies[turn:], *strategies[:turn]):
                 yield question, style, strategy
-
-
-async def _asked(
-    propose: Proposer, question: Question, strategy: StrategyChoice
-) -> tuple[Proposal, MlxToolsError | None]:
-    """A proposal, and why there is none that is the model's doing."""
-    began = monotonic()
-    try:
-        return await propose(question.question, question.tools), None
-    except (BackendTimeout, BackendRefused, UsageError) as error:
-        if isinstance(error, UsageError) and strategy != "grammar":
-            raise
-        return Proposal(seconds=monotonic() - began), error
 
 
 # --- what follows -----------------------------------------------------------------------------

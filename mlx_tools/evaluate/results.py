@@ -19,10 +19,16 @@ from typing import Any, BinaryIO, Final, NamedTuple, Self
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from mlx_tools.app import Share
+from mlx_tools.app import Proposal, Share
 from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
 from mlx_tools.controller import RunSettings
-from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, UsageError
+from mlx_tools.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    MlxToolsError,
+    UsageError,
+)
 from mlx_tools.policy import Limits
 from mlx_tools.store import words_digest
 
@@ -211,7 +217,7 @@ async def run_all(
 
     def take_refused() -> None:
         for key, error in refused:
-            found[key] = results.add(key, _failed("refused", error))
+            found[key] = results.add(key, failed("refused", error))
         refused.clear()
 
     for key, ask in todo:
@@ -220,7 +226,7 @@ async def run_all(
             try:
                 known = results.add(key, await ask())
             except BackendTimeout as error:
-                known = results.add(key, _failed("timeout", error))
+                known = results.add(key, failed("timeout", error))
             except BackendRefused as error:
                 refused.append((key, error))
                 if len(refused) >= REFUSALS:
@@ -235,7 +241,31 @@ async def run_all(
     return [found[key] for key, _ in todo]
 
 
-def _failed(kind: str, error: BackendError) -> dict[str, Any]:
+def result_of(proposal: Proposal, *, correct: bool, valid: bool, **more: Any) -> Result:
+    """The result of an item for which one turn was asked: whether it is right, what it said, what
+    it cost."""
+    return {
+        "correct": correct,
+        "valid": valid,
+        **more,
+        "answered": proposal.answered,
+        "error": proposal.error,
+        "used": proposal.strategy,
+        "calls": [
+            {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
+            for call in proposal.calls
+        ],
+        "completion": proposal.completion,
+        "requests": proposal.requests,
+        "prompt_tokens": proposal.usage.prompt_tokens,
+        "cached_tokens": proposal.usage.cached_tokens,
+        "completion_tokens": proposal.usage.completion_tokens,
+        "pieces": proposal.pieces,
+        "seconds": round(proposal.seconds, 3),
+    }
+
+
+def failed(kind: str, error: MlxToolsError) -> dict[str, Any]:
     """The result of an item that the backend failed: no calls, no answer."""
     return {"correct": False, "valid": False, "error": kind, "message": str(error), "calls": []}
 

@@ -19,8 +19,6 @@ from mlx_tools.evaluate.probe import (
     Cell,
     Expected,
     Measured,
-    Question,
-    Trial,
     is_better,
     judge,
     load_questions,
@@ -149,7 +147,7 @@ def test_a_server_that_refuses_everything_ends_the_probe() -> None:
 
     measured = probe(Oracle(ASKED.questions, disturb=refuses))
     assert not measured.complete and isinstance(measured.failure, BackendRefused)
-    assert sum(cell.asked for cell in measured.cells) == 2
+    assert sum(cell.asked for cell in measured.cells) == 0
 
 
 # --- judging ----------------------------------------------------------------------------------
@@ -158,16 +156,16 @@ WAYS = ("auto", "free", "guided", "grammar")
 MARKS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=8, max_size=8)
 
 
-def trial(name: str, style: Any, strategy: Any, valid: bool, right: bool) -> Trial:
-    """A question that a call answers, and what was made of it. Its group is all but the number."""
-    question = Question(name, name[:-1], "?", {}, Expected("f", {}))
-    calls = (ToolCall("f" if right else "g", {}),)
-    return Trial(question, style, strategy, Proposal(calls=calls, valid=valid))
-
-
-def cell(style: Any, strategy: Any, marks: list[tuple[bool, bool]]) -> Cell:
-    made = (trial(f"q{n}", style, strategy, *mark) for n, mark in enumerate(marks))
-    return Cell(style, strategy, tuple(made))
+def cell(style: Any, strategy: Any, marks: list[tuple[bool, bool]], group: str = "q") -> Cell:
+    """What was made of so many questions of a group: each valid or not, right or not."""
+    return Cell(
+        style,
+        strategy,
+        tuple(
+            {"id": f"{group}{n}", "category": group, "valid": valid, "correct": right}
+            for n, (valid, right) in enumerate(marks)
+        ),
+    )
 
 
 @given(st.lists(MARKS, min_size=12, max_size=12), st.integers(1, 4))
@@ -196,14 +194,14 @@ def test_what_is_chosen_is_never_clearly_worse_than_what_was_left(
 
 
 def test_guided_is_not_begun_with_where_a_group_of_questions_goes_worse() -> None:
-    def trials(strategy: Any, right: range, group: str) -> list[Trial]:
-        return [trial(f"{group}{n}", "jsonl", strategy, False, n in right) for n in range(8)]
+    def results(strategy: Any, right: range, group: str) -> tuple[Any, ...]:
+        return cell("jsonl", strategy, [(False, n in right) for n in range(8)], group).results
 
     for known, expected in ((range(1), "auto"), (range(0), "guided")):
         cells = []
         for strategy, one, other in (("auto", known, range(0)), ("guided", range(0), range(8))):
-            found = trials(strategy, one, "known") + trials(strategy, other, "new")
-            cells.append(Cell("jsonl", strategy, tuple(found)))  # type: ignore[arg-type]
+            found = results(strategy, one, "known") + results(strategy, other, "new")
+            cells.append(Cell("jsonl", strategy, found))  # type: ignore[arg-type]
         assert judge(cells).styles["jsonl"].strategy == expected
     assert cells[1].to_json()["correct_by_group"] == {"known": 0, "new": 8}
 
