@@ -48,7 +48,7 @@ those that are there lower. ``stricter``: move towards the first of the choices.
 was in the list before, and more.
 """
 
-Group = Literal["", "own", "backend", "writing", "mode", "policy", "run", "gateway"]
+Group = Literal["", "own", "backend", "writing", "policy", "run", "gateway"]
 
 
 class Setting(Struct, frozen=True):
@@ -389,7 +389,7 @@ class Model(Section):
         "any",
         "Whether a model that can think may, and for how many tokens",
         option="--reasoning off|auto|N",
-        group="mode",
+        group="writing",
         run="reasoning",
     )
     response_mode: Literal["answer-first", "rag-first"] = setting(
@@ -450,7 +450,7 @@ class PromptSection(Section):
         "never",
         "Who the model is told to be; stands in place of the built-in words",
         option="--system,-s TEXT",
-        group="mode",
+        group="writing",
         allowed="text",
         run="persona",
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from msgspec import Struct
 
-from mlx_tools.cli.output import COLOURS, cell, cells, colourful, columns_of, cut, folded
+from mlx_tools.cli.output import cell, cells, columns_of, cut, folded, painted
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -348,10 +348,8 @@ def show_all(lines: Iterable[ShownLine]) -> None:
 
 def show(rows: Iterable[ShownLine], screen: TextIO) -> None:
     """Print rows, in their colours where the screen has colours."""
-    coloured = colourful(screen)
     for row in rows:
-        paint = coloured and row.colour
-        print(f"\x1b[{COLOURS[row.colour]}m{row.text}\x1b[0m" if paint else row.text, file=screen)
+        print(painted(row.text, row.colour, screen), file=screen)
 
 
 def _pieces(text: str, room: int) -> Iterator[str]:

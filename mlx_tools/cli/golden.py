@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
@@ -23,7 +23,6 @@ from mlx_tools.app import (
 from mlx_tools.backends import (
     STRATEGIES,
     STYLES,
-    ModelFiles,
     StrategyChoice,
     StyleChoice,
     find_model,
@@ -56,7 +55,7 @@ from mlx_tools.golden import (
 )
 from mlx_tools.messages import replace
 from mlx_tools.store import FORMAT_VERSION
-from mlx_tools.transcript import Event, Finished, Header
+from mlx_tools.transcript import Event, Finished
 
 app = typer.Typer(add_completion=False)
 
@@ -66,8 +65,6 @@ _INTERVALS: Final = (
     "in brackets: the share that many more runs may come to, with 95 % confidence (Wilson); more "
     "runs (--samples) narrow it"
 )
-
-Lines = Iterator[tuple[str, str]]
 
 Paths = Annotated[
     list[Path] | None,
@@ -100,7 +97,7 @@ def run(
         if as_json:
             print_json(check.to_json())
         elif not check.passed:
-            _show(_told(check))
+            _show_check(check)
 
     if live:
         styles = options.some_of("--style", style, STYLES) if style else (None,)
@@ -123,7 +120,7 @@ def run(
     if as_json:
         print_json({"checks": len(checks), "passed": passed})
     else:
-        _show(_sums(checks))
+        _show_sums(checks)
     return EXIT_OK if passed == len(checks) else EXIT_STOPPED
 
 
@@ -179,12 +176,12 @@ def accept(
             continue
         found.append((now, path))
         version = golden.header.version
-        _show([("bold", str(path))])
+        print_text(str(path), colour="bold")
         if version != FORMAT_VERSION:
-            _show([("", f"  format {version} becomes {FORMAT_VERSION}")])
+            print_text(f"  format {version} becomes {FORMAT_VERSION}")
         elif not differing:
-            _show([("", "  nothing that it says; the digests of the words become today's")])
-        _show(_differences(differing))
+            print_text("  nothing that it says; the digests of the words become today's")
+        _show_differences(differing)
     if not found:
         note("nothing to accept")
     elif inputs.confirmed(
@@ -206,12 +203,11 @@ def report(
     out: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
         "golden-report.html"
     ),
-) -> int:
+) -> None:
     """Replay transcripts, and write a report of them as one HTML file."""
     checks = [replay_file(path, with_records=True) for path in find_golden(paths or [FOLDER])]
     write_report(checks, out)
     complain(str(out), kind="report")
-    return EXIT_OK
 
 
 # --- recording ----------------------------------------------------------------------------------
@@ -238,7 +234,7 @@ def record(
     ] = "",
     *,
     options_given: options.Options,
-) -> int:
+) -> None:
     """Ask questions, or take a past session, and keep the run."""
     target, wanted = _target(into, name), _expected(expect)
     if bool(questions) == bool(session):
@@ -252,8 +248,11 @@ def record(
         for line in difference_lines(error.differences):
             print(shown(line), file=sys.stderr)
         raise
-    _tell(golden, target)
-    return EXIT_OK
+    for outcome in golden.golden.outcomes:
+        calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
+        said = outcome.get("answer") or outcome.get("reason") or ""
+        complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])
+    complain(str(target), kind="kept")
 
 
 def keep_session(configuration: Configuration, session: str, name: str) -> Path:
@@ -277,13 +276,16 @@ def _kept(
     store = session_store(configuration)
     files = store.read(Path(session) if Path(session).is_file() else store.find(session))
     kept = Golden.of(files.transcript)
+    # those of the model that it was made with, where they are on this machine
+    folder = find_model(kept.header.model) if kept.header.model else None
+    form = kept.header.chat_format.get("name")
     golden = make_golden(
         kept,
         name=name,
         registry=registry_of(configuration),
         about=about,
         expect=expect,
-        files=_files(kept.header),
+        files=None if folder is None else read_model_files(folder, form),
         artifact=files.artifacts.get if files.artifacts is not None else lambda key: None,
     )
     expectations(golden.golden.expect, golden.golden.outcomes)
@@ -325,67 +327,43 @@ def _asked(run: RunOptions, questions: Sequence[str]) -> str:
     return answer(NewSession(run), asking, LiveView.here(answer=False)).session
 
 
-def _files(header: Header) -> ModelFiles | None:
-    """The files of the model that a session was made with, where they are on this machine."""
-    folder = find_model(header.model) if header.model else None
-    return None if folder is None else read_model_files(folder, header.chat_format.get("name"))
-
-
-def _tell(golden: Golden, target: Path) -> None:
-    for outcome in golden.golden.outcomes:
-        calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
-        said = outcome.get("answer") or outcome.get("reason") or ""
-        complain(f"{said}{f' (called {calls})' if calls else ''}", kind=outcome["status"])
-    complain(str(target), kind="kept")
-
-
 # --- in words -----------------------------------------------------------------------------------
 
 
-def _show(lines: Iterable[tuple[str, str]]) -> None:
-    """Prints lines."""
-    for colour, line in lines:
-        print_text(line, colour=colour)
-
-
-def _told(check: GoldenCheck) -> Lines:
-    """A check that failed, with its differences; one that passed is a line."""
+def _show_check(check: GoldenCheck) -> None:
+    """Print a check that failed, with its differences."""
     live = check.mode == "live"
     of = f"  {check.cell.label}  {check.share.hits}/{check.share.total}" if live else ""
-    if check.passed:
-        yield "green", f"pass  {check.name}{of}"
-        return
-    yield "red", f"FAIL  {check.name}{of}"
+    print_text(f"FAIL  {check.name}{of}", colour="red")
     for number, sample in enumerate(check.samples, start=1):
         if sample.passed:
             continue
         if len(check.samples) > 1:
-            yield "dim", f"  sample {number}"
+            print_text(f"  sample {number}", colour="dim")
         if sample.error:
-            yield "", f"  {sample.error}"
-        yield from _differences(sample.differences)
+            print_text(f"  {sample.error}")
+        _show_differences(sample.differences)
 
 
-def _differences(found: Sequence[Difference]) -> Lines:
-    """Differences with their diffs, in colours, the first few of them."""
+def _show_differences(found: Sequence[Difference]) -> None:
+    """Print differences with their diffs, in colours, the first few of them."""
     for line in difference_lines(found):
         colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")
-        yield colour, f"  {line}"
+        print_text(f"  {line}", colour=colour)
 
 
-def _sums(every: Sequence[GoldenCheck]) -> Lines:
-    """Return how many passed, by cell where there are several, and what the others come from."""
-    cells = list(dict.fromkeys(check.cell for check in every))
+def _show_sums(every: Sequence[GoldenCheck]) -> None:
+    """Print how many passed, by cell where there are several, and what the others come from."""
     live = any(check.mode == "live" for check in every)
-    for cell in cells if live else ():
+    for cell in dict.fromkeys(check.cell for check in every) if live else ():
         own = [check.share for check in every if check.cell == cell]
         hits, total = sum(share.hits for share in own), sum(share.total for share in own)
         low, high = Share(hits, total).interval
         percent = f"{100 * hits / total:.0f} %" if total else "-"
         span = f"{100 * low:.0f} to {100 * high:.0f} %"
-        yield "", f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})"
+        print_text(f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})")
     if live:
-        yield "dim", _INTERVALS
+        print_text(_INTERVALS, colour="dim")
     passed = sum(check.passed for check in every)
     rooms = Counter(room for check in every for room in check.rooms)
     errors = sum(any(sample.error for sample in check.samples) for check in every)
@@ -393,4 +371,4 @@ def _sums(every: Sequence[GoldenCheck]) -> Lines:
     parts += [f"unreadable {errors}"] if errors else []
     tail = f"; failed: {', '.join(parts)}" if parts else ""
     colour = "green" if passed == len(every) else "red"
-    yield colour, f"{passed} of {len(every)} passed{tail}"
+    print_text(f"{passed} of {len(every)} passed{tail}", colour=colour)

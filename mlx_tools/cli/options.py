@@ -32,7 +32,7 @@ BACKEND, WRITING = _group("backend"), _group("writing")
 POLICY, RUN, GATEWAY = _group("policy"), _group("run"), _group("gateway")
 OWN = (*_group("own"), *BACKEND)
 """The way to the model, where a person asks."""
-ASK = (*OWN, *WRITING, *_group("mode"), *POLICY, *RUN)
+ASK = (*OWN, *WRITING, *POLICY, *RUN)
 """The settings that a person's question takes."""
 
 TOOLS = ("policy.allow", "policy.preset", "tools.roots")
@@ -44,7 +44,6 @@ _PANELS: Mapping[Group, str] = {
     "own": "Model",
     "backend": "Model",
     "writing": "Model",
-    "mode": "Model",
     "policy": "Tools",
     "run": "Limits",
     "gateway": "Gateway",

@@ -96,18 +96,12 @@ def parse(
     check_choice(tool_choice, known)
     rules = _rules(known, DEFAULT_STYLE if style == "auto" else style, tool_choice)
     reading = read(text, finish_reason, rules)  # type: ignore[arg-type]
-    result = as_json(reading, known, tool_choice, _observations(observations))
+    seen = [] if observations is None else read_json(observations)
+    if not isinstance(seen, list) or not all(isinstance(item, str) for item in seen):
+        raise UsageError(f"{observations}: expected a JSON list of texts")
+    result = as_json(reading, known, tool_choice, seen)
     print_json(result)
     return EXIT_OK if result["error"] is None else EXIT_STOPPED
-
-
-def _observations(path: Path | None) -> tuple[str, ...]:
-    if path is None:
-        return ()
-    value = read_json(path)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError(f"{path}: expected a JSON list of texts")
-    return tuple(value)
 
 
 # --- a reading as the JSON object that `parse` and `propose` print -------------------------------
@@ -153,45 +147,29 @@ def as_json(
     error = reading.error
     messages: list[dict[str, Any]] = []
     for message in reading.messages:
-        if not isinstance(message, ToolCall):
-            messages.append(
-                {
-                    "type": message.type,
-                    "content": message.content,
-                    "sources": list(message.sources),
-                    "repairs": list(message.repairs),
-                }
-            )
-            continue
-        call = next(judged)
-        messages.append(_call(call))
-        error = error or call.error
+        if isinstance(message, ToolCall):
+            call = next(judged)
+            messages.append(_call(call))
+            error = error or call.error
+        else:
+            messages.append({"type": message.type, **to_builtins(message)})
     return {
         "messages": messages,
-        "bare_text": reading.bare_text,
-        "truncated": reading.truncated,
-        "call_like": reading.call_like,
-        "commentary": reading.commentary,
-        "reasoning": reading.reasoning,
-        "dropped": list(reading.dropped),
-        "error": None if error is None else to_builtins(error),
+        **{name: to_builtins(getattr(reading, name)) for name in _SAID},
+        "error": to_builtins(error),
     }
+
+
+_SAID: Final = ("bare_text", "truncated", "call_like", "commentary", "reasoning", "dropped")
+"""What is printed of a reading besides its messages."""
 
 
 def _call(judged: JudgedCall) -> dict[str, Any]:
     call = judged.call
-    value: dict[str, Any] = {"type": call.type}
-    if call.id is not None:
-        value["id"] = call.id
-    value |= {
-        "name": call.name,
-        "arguments": dict(call.arguments),
-        "repairs": list(call.repairs),
-        "runs": judged.runs,
-    }
-    if judged.error is not None:
-        value["error"] = to_builtins(judged.error)
-    return value
+    own = {} if call.id is None else {"id": call.id}
+    said = {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
+    wrong = {} if judged.error is None else {"error": to_builtins(judged.error)}
+    return {"type": call.type, **own, **said, "runs": judged.runs, **wrong}
 
 
 def _assumed(reading: Reading) -> Tools:

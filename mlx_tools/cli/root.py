@@ -57,7 +57,7 @@ _FILES = {
     "undo": "sessions",
     "approvals": "approval_templates",
     "propose": "parse",
-    "store": "store_copy",
+    "store": "sessions",
     "worker": "serve",
 }
 """Where a command stands that has no file of its name."""

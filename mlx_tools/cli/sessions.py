@@ -1,5 +1,6 @@
 """`mlx-tools sessions`: which sessions are kept, what happened in one, going on with it, removing
-old ones; and `mlx-tools undo`, which brings back what a session's calls changed."""
+old ones; `mlx-tools undo`, which brings back what a session's calls changed; and `mlx-tools store`,
+which moves all that is kept between files and a database."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -28,15 +30,27 @@ from mlx_tools.cli.output import (
     print_json,
     print_prose,
     print_text,
+    progress_bar,
 )
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
-from mlx_tools.store import LAST, ListedSession, SessionStore, Standing, to_json
-from mlx_tools.toolbox import Undo, UndoStep, outermost, undoable
+from mlx_tools.store import (
+    LAST,
+    Copied,
+    ListedSession,
+    PostgresStore,
+    SessionStore,
+    Standing,
+    TranscriptStore,
+    copy_store,
+    to_json,
+)
+from mlx_tools.toolbox import SCHEDULE, Undo, UndoStep, outermost, undoable
 from mlx_tools.transcript import PREVIEW_CHARS, Record
 
 app = typer.Typer(add_completion=False)
 undo_app = typer.Typer(add_completion=False)
+store_app = typer.Typer(add_completion=False, no_args_is_help=True)
 
 DEFAULT_LIMIT: Final = 50
 _DAY: Final = 86_400.0
@@ -281,6 +295,57 @@ def _change(step: UndoStep) -> str:
     if step.status == "refused":
         return f"cannot {will} {path}: {in_words(step.reason)}"
     return f"{did if step.status == 'undone' else will} {path}"
+
+
+# --- the store ---------------------------------------------------------------------------------
+
+_PLACE: Final = "a folder, as MLX_TOOLS_STATE_DIR names one, or postgresql://USER@HOST/NAME."
+
+
+@store_app.callback()
+def _store() -> None:
+    """Copy what is kept, between files and a database."""
+
+
+@store_app.command()
+def copy(
+    source: Annotated[str, argument("FROM", f"Where it is kept: {_PLACE}")],
+    target: Annotated[str, argument("TO", f"Where it goes, empty or nothing else: {_PLACE}")],
+) -> None:
+    """Copy all sessions, with all that they keep, the schedule and the gateway's runs.
+
+    One that was broken off goes on when it is started again. Nothing that is there is changed.
+    """
+    from mlx_tools.gateway import RUNS
+
+    kept, new = _opened(source), _opened(target)
+    if kept.place == new.place and kept.dsn == new.dsn:
+        raise UsageError("FROM and TO are the same")
+    with progress_bar("copying") as report:
+        copied = copy_store(kept, new, (SCHEDULE, RUNS), report)
+    print_text(f"copied {_said(copied)} to {new.place}")
+    if copied.left_out:
+        note(f"left out, as they hold no transcript: {', '.join(copied.left_out)}")
+
+
+def _opened(given: str) -> SessionStore:
+    if "://" in given:
+        return PostgresStore(given)
+    folder = Path(given).expanduser().absolute()
+    if folder.name == "sessions" and not (folder / "sessions").exists():
+        raise UsageError(f"{given} is the folder of sessions", hint="give the one that it is in")
+    return TranscriptStore(folder / "sessions")
+
+
+def _said(copied: Copied) -> str:
+    rows = {name: sum(tables.values()) for name, tables in copied.tables.items()}
+    said = [
+        f"{counted(copied.sessions, 'session')} ({amount(copied.bytes)})",
+        *([f"{copied.there} more were there"] if copied.there else []),
+        counted(copied.used, "used approval"),
+        *(f"{counted(n, 'row')} of {name}" for name, n in rows.items()),
+    ]
+    return ", ".join(said)
 
 
 # --- a session in words ---------------------------------------------------------------------------
