@@ -39,7 +39,9 @@ def propose(run: Any, *script: Any, options: tuple[str, ...], strategy: str = "f
 def test_the_proposal_is_what_parse_prints_and_more(run: Any, write: Any) -> None:
     tools = write("tools.json", TOOLS)
     script = call("get_weather", city="Oslo")
-    result, server = propose(run, script, options=("Weather in Oslo?", "--tools", tools))
+    options = ("Weather in Oslo?", "--tools", tools, "-s", "You are a pirate.")
+    result, server = propose(run, script, options=options)
+    assert "You are a pirate." in server.prompts[0]
     assert (result.code, result.err) == (0, "")
     value = result.json
     assert list(value) == KEYS
