@@ -4,7 +4,7 @@ whoever takes it in."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -12,6 +12,7 @@ import anyio.lowlevel
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from mlx_tools.errors import StorageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.request import ApiError
 
@@ -94,9 +95,10 @@ class EventStream(Response):
         sender = Sender(send)
         async with sender.with_client(receive):
             await sender.head(self._own)
-            async with aclosing(self._events) as events:
-                async for event in events:
-                    await sender.more(KEEP_ALIVE if event is None else event)
+            with suppress(StorageError):  # whoever follows comes back
+                async with aclosing(self._events) as events:
+                    async for event in events:
+                        await sender.more(KEEP_ALIVE if event is None else event)
             await sender.more("", last=True)
 
 

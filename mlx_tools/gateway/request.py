@@ -13,7 +13,13 @@ from typing import Any, Final, Literal, Protocol
 from msgspec import Struct, field
 
 from mlx_tools.backends import TokenScore
-from mlx_tools.errors import MlxToolsError
+from mlx_tools.errors import (
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    MlxToolsError,
+    StorageError,
+)
 from mlx_tools.messages import ToolSpec, Usage, json_line
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -144,6 +150,26 @@ def missing(param: str) -> ApiError:
 def unsupported(param: str, problem: str) -> ApiError:
     """The error for what cannot be had here, and would change the answer."""
     return ApiError(400, "unsupported_parameter", f"{param}: {problem}", param=param)
+
+
+def as_api_error(error: MlxToolsError) -> ApiError:
+    """What a client is told of an error of ours."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, StorageError):  # the disk is full, the database is away
+        return ApiError(503, "storage_unavailable", str(error), retry_after=5)
+    if isinstance(error, BackendTimeout):
+        # What would allow a run more time is no option of the gateway's.
+        return ApiError(504, "upstream_timeout", error.message)
+    if isinstance(error, BackendRefused) and error.status in (429, 503):
+        later = error.retry_after or None
+        if error.status == 429:
+            return ApiError(429, "rate_limit_exceeded", str(error), retry_after=later)
+        if later:
+            return ApiError(503, "upstream_error", str(error), retry_after=later)
+    if isinstance(error, BackendError):
+        return ApiError(502, "upstream_error", str(error))
+    return ApiError(400, "invalid_request", str(error))
 
 
 def openai_error(error: ApiError) -> JsonObject:

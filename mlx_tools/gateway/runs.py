@@ -38,12 +38,11 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, UsageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
-from mlx_tools.gateway.request import ApiError, JsonObject, invalid
+from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
-from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.messages import replace
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -145,8 +144,6 @@ class Runs:
             self._check_room()
             try:
                 conversation, model = await self.work.begin(asked)
-            except StorageError:
-                raise
             except MlxToolsError as error:
                 raise as_api_error(error) from error
             act = RunAct("ask", {"question": asked.question})
@@ -456,9 +453,9 @@ class Runs:
     async def _reopen(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         try:
             return await self.work.open(row, records)
-        except TranscriptError as error:
-            raise conflict(str(error)) from error
         except MlxToolsError as error:
+            if isinstance(error, TranscriptError) and not isinstance(error, StorageError):
+                raise conflict(str(error)) from error  # another process is at it
             raise as_api_error(error) from error
 
     @asynccontextmanager

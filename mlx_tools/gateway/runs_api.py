@@ -12,9 +12,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from mlx_tools.errors import MlxToolsError, StorageError
 from mlx_tools.gateway.body import json_object, read
 from mlx_tools.gateway.exchange import PATIENCE, EventStream, json_body
-from mlx_tools.gateway.request import ApiError, JsonObject, invalid, openai_error, server_sent
+from mlx_tools.gateway.request import (
+    ApiError,
+    JsonObject,
+    as_api_error,
+    invalid,
+    openai_error,
+    server_sent,
+)
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import Runs, in_thread
@@ -123,9 +131,9 @@ class _RunSocket:
         try:
             row, after = await _row(self._runs, socket), _seen(socket)
             await self._runs.view(row)
-        except ApiError as error:
-            body, status = openai_error(error), error.status
-            await socket.send_denial_response(JSONResponse(body, status))
+        except MlxToolsError as error:
+            told = as_api_error(error)
+            await socket.send_denial_response(JSONResponse(openai_error(told), told.status))
             return
         await socket.accept()
         one = anyio.Lock()
@@ -155,8 +163,8 @@ class _RunSocket:
                     if told is not None:
                         number, event = told
                         await tell(event if number is None else {"id": number} | event)
-        except (WebSocketDisconnect, RuntimeError):  # whoever listened is gone
-            pass
+        except (WebSocketDisconnect, RuntimeError, StorageError):
+            pass  # whoever listened is gone, or comes back once the database does
         scope.cancel()
 
     async def _take(
@@ -172,8 +180,8 @@ class _RunSocket:
                 action, body = _posted(text)
                 await _act(self._runs, row, action, body)
                 await tell({"type": "run", "run": await self._runs.with_previews(row)})
-            except ApiError as error:
-                await tell({"type": "error"} | openai_error(error))
+            except MlxToolsError as error:
+                await tell({"type": "error"} | openai_error(as_api_error(error)))
 
 
 def _posted(text: str) -> tuple[str, JsonObject]:

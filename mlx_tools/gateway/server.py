@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,7 @@ from mlx_tools.app import (
     listen,
     session_store,
 )
-from mlx_tools.errors import StorageError
+from mlx_tools.errors import MlxToolsError, StorageError
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.anthropic_messages import (
     anthropic_messages_error,
@@ -52,6 +52,7 @@ from mlx_tools.gateway.request import (
     Reply,
     TurnDone,
     TurnRequest,
+    as_api_error,
     openai_error,
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
@@ -320,19 +321,16 @@ def _refused(refusal: Refusal) -> JsonObject:
 async def _failed(request: Request, error: Exception) -> Response:
     """What went wrong, as it is told at this path."""
     path = request.url.path
-    headers: Mapping[str, str] | None = None
     match error:
-        case ApiError():
-            told, headers = error, _error_headers(error)
-        case StorageError():  # where sessions are kept: the disk is full, the database is away
-            told = ApiError(503, "storage_unavailable", str(error), retry_after=5)
-            headers = _error_headers(told)
+        case MlxToolsError():
+            told = as_api_error(error)
         case HTTPException():
             problem = f"{request.method} {path} is not served here"
-            told, headers = ApiError(error.status_code, "not_found", problem), error.headers
+            told = ApiError(error.status_code, "not_found", problem)
         case _:
             problem = f"the gateway failed: {type(error).__name__}"
             told = ApiError(500, "internal_error", problem)
+    headers = _error_headers(told) | dict(getattr(error, "headers", None) or {})
     is_message = path.startswith("/v1/messages")
     body = anthropic_messages_error(told) if is_message else openai_error(told)
     return JSONResponse(body, told.status, headers=headers)

@@ -16,7 +16,7 @@ import anyio
 
 from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter, TokenScore
 from mlx_tools.controller import Complete, Completer, RunSettings, Written, natively, request_for
-from mlx_tools.errors import BackendError, BackendRefused, BackendTimeout, MlxToolsError
+from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
 from mlx_tools.gateway.request import (
     ApiError,
@@ -25,6 +25,7 @@ from mlx_tools.gateway.request import (
     Finish,
     TurnDone,
     TurnRequest,
+    as_api_error,
 )
 from mlx_tools.messages import FinalAnswer, FinishReason, Usage, json_line, replace, total_usage
 from mlx_tools.policy import Limits
@@ -138,24 +139,6 @@ class Speaker:
                 self.counter.count(prompt[:end])
                 await anyio.sleep(0)
             return self.counter.count(prompt)
-
-
-def as_api_error(error: MlxToolsError) -> ApiError:
-    """What a client is told of an error of ours."""
-    if isinstance(error, ApiError):
-        return error
-    if isinstance(error, BackendTimeout):
-        # What would allow a run more time is no option of the gateway's.
-        return ApiError(504, "upstream_timeout", error.message)
-    if isinstance(error, BackendRefused) and error.status in (429, 503):
-        later = error.retry_after or None
-        if error.status == 429:
-            return ApiError(429, "rate_limit_exceeded", str(error), retry_after=later)
-        if later:
-            return ApiError(503, "upstream_error", str(error), retry_after=later)
-    if isinstance(error, BackendError):
-        return ApiError(502, "upstream_error", str(error))
-    return ApiError(400, "invalid_request", str(error))
 
 
 class _Stopped(Exception):

@@ -130,6 +130,18 @@ def test_clients_that_come_and_go_leave_nothing_behind(begin: Any) -> None:
     assert one.runs._followers == {} and one.runs._live == {}
 
 
+def test_a_socket_tells_that_what_is_kept_cannot_be_read(begin: Any, tmp_path: Path) -> None:
+    one = begin(answer("done"))
+    with talking(one) as client:
+        run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
+        with opened(client, run) as socket:
+            until(socket, "finished")
+            for file in tmp_path.rglob("runs.sqlite*"):
+                file.write_bytes(b"no rows " * 9_000)
+            socket.send_json({"type": "continue", "question": "y"})
+            assert until(socket, "error")[-1]["error"]["code"] == "storage_unavailable"
+
+
 # --- webhooks -------------------------------------------------------------------------------------
 
 

@@ -189,6 +189,9 @@ def test_a_worker_outlives_its_database(over: Any, cluster: Cluster) -> None:
         async with at_work(one):
             await until(one, await queued(one), "answered")
             await anyio.to_thread.run_sync(cluster.kill)
+            away = await one.client.post("/v1/runs", json={"question": "x"})
+            error = away.json()["error"]["code"]
+            assert (away.status_code, error) == (503, "storage_unavailable")
             await anyio.to_thread.run_sync(cluster.start)
             assert (await until(one, await queued(one), "answered"))["answer"] == "two"
 

@@ -15,11 +15,10 @@ import anyio
 from mlx_tools.app import KeptSession, RunOptions, as_options, header_of, refuse_where_off
 from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
 from mlx_tools.errors import MlxToolsError, TranscriptError, UsageError
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, as_api_error
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import requests_of
 from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
-from mlx_tools.gateway.turn import as_api_error
 from mlx_tools.policy import restriction
 from mlx_tools.store import standing_of
 from mlx_tools.transcript import Event, Record
