@@ -106,10 +106,8 @@ def carried(
     return anyio.run(go)
 
 
-def private_read(outcome: Outcome) -> bool:
-    """Whether a later call would be held to have read something private."""
-    session = Session(records_of(outcome), specs={}, words=load_words())
-    return session.history.private_read
+def folded(outcome: Outcome) -> Session:
+    return Session(records_of(outcome), specs={}, words=load_words())
 
 
 def test_the_prompt_begins_with_the_same_bytes_where_nothing_else_changes(tmp_path: Path) -> None:
@@ -133,9 +131,45 @@ def test_nothing_of_before_runs_counts_or_is_reported(tmp_path: Path) -> None:
     assert did == ["it"]
     assert [one.id for one in after.calls] == ["c2"]
     assert (after.turns, after.usage.completion_tokens) == (2, None)
-    counted = count(records_of(after))
+    records = records_of(after)
+    counted = count(records)
     assert (counted.questions, counted.completions) == (1, 2)
     assert list(counted.tools) == ["look"]
+    kinds = [type(record) for record in records]
+    assert kinds[: kinds.index(UserRecord)] == [Header, *[CarriedRecord] * 6]
+    with pytest.raises(TranscriptError, match="may not follow a question"):
+        folded(after).check(records[1])
+
+
+def test_what_a_private_tool_has_answered_is_private_still(tmp_path: Path) -> None:
+    for private in (True, False):
+        lines = [call("diary")] * private
+        before = house(tmp_path, *lines, answer("well")).run_sync("Read it.")
+        after = carried(house(tmp_path, answer("yes")), before.session)
+        assert folded(after).history.private_read is private
+
+
+def test_what_is_summed_up_stands_in_place_of_what_is_gone(tmp_path: Path) -> None:
+    first = house(tmp_path, *map(answer, "12"), "They said one.", settings={"context": 8192})
+    second = house(tmp_path, answer("3"), "They said all.", answer("4"))
+
+    async def go() -> None:
+        async with await first.conversation() as conversation:
+            await conversation.run("First?")
+            await conversation.run("Second?")
+            await conversation.compact()
+        async with await second.carry_over(conversation.session) as again:
+            await again.run("And now?")
+        async with await second.carry_over(again.session) as last:
+            await last.compact()  # before anything is asked here
+            await last.run("And then?")
+
+    anyio.run(go)
+    prompt, _, then = prompts(second)
+    assert "First?" not in prompt
+    assert prompt.index("They said one.") < prompt.index("Second?") < prompt.index("And now?")
+    assert "They said all." in then
+    assert "Second?" not in then
 
 
 def test_a_call_that_waited_or_was_approved_for_the_session_is_neither_run_nor_allowed(
@@ -216,14 +250,6 @@ def test_a_call_that_no_such_text_can_hold_is_told_all_the_same(tmp_path: Path, 
     assert prompts(other)[0].encode().count(b"ud800") == 1
 
 
-def test_what_a_private_tool_has_answered_is_private_still(tmp_path: Path) -> None:
-    before = house(tmp_path, call("diary"), answer("well")).run_sync("Read it.")
-    again = house(tmp_path, answer("yes"), answer("no"))
-    assert private_read(carried(again, before.session))
-    other = house(tmp_path, answer("yes")).run_sync("Hello?")
-    assert not private_read(carried(again, other.session))
-
-
 def test_a_secret_that_the_new_policy_takes_out_is_taken_out_of_what_was_read(
     tmp_path: Path,
 ) -> None:
@@ -247,40 +273,6 @@ def test_an_output_that_was_cut_can_be_read_on_in(tmp_path: Path) -> None:
     reads = house(tmp_path, call("read_artifact", id=key, offset=0), answer("done"), limits=limits)
     after = carried(reads, before.session)
     assert [one.status for one in after.calls] == ["ok"]
-
-
-def test_what_was_summed_up_stands_in_place_of_what_is_gone(tmp_path: Path) -> None:
-    first = house(
-        tmp_path, answer("one"), answer("two"), "They said one.", settings={"context": 8192}
-    )
-
-    async def go() -> str:
-        async with await first.conversation() as conversation:
-            await conversation.run("First?")
-            await conversation.run("Second?")
-            await conversation.compact()
-            return conversation.session
-
-    session = anyio.run(go)
-    second = house(tmp_path, answer("done"))
-    carried(second, session)
-    prompt = prompts(second)[0]
-    assert "First?" not in prompt
-    assert prompt.index("They said one.") < prompt.index("Second?") < prompt.index("And now?")
-
-
-def test_what_was_carried_over_can_be_summed_up_before_anything_is_asked(tmp_path: Path) -> None:
-    before = house(tmp_path, answer("well")).run_sync("What is there?")
-    after = house(tmp_path, "They said well.", answer("done"), settings={"context": 8192})
-
-    async def go() -> None:
-        async with await after.carry_over(before.session) as conversation:
-            await conversation.compact()
-            await conversation.run("And now?")
-
-    anyio.run(go)
-    assert "They said well." in prompts(after)[-1]
-    assert "What is there?" not in prompts(after)[-1]
 
 
 def test_where_the_disk_is_full_meanwhile_nothing_of_it_is_lost_or_said_twice(
@@ -324,17 +316,6 @@ def test_a_conversation_that_is_open_is_carried_over_before_and_after_its_first_
 
     anyio.run(go)
     assert prompts(run)[1].startswith(prompts(run)[0] + answer("well"))
-
-
-def test_a_carried_record_comes_before_the_first_question_and_is_read_back(tmp_path: Path) -> None:
-    before = house(tmp_path, call("look"), answer("well")).run_sync("What is there?")
-    after = carried(house(tmp_path, answer("done")), before.session)
-    records = records_of(after)
-    kinds = [type(record) for record in records]
-    assert kinds[: kinds.index(UserRecord)] == [Header, *[CarriedRecord] * 6]
-    session = Session(records, specs={}, words=load_words())
-    with pytest.raises(TranscriptError, match="may not follow a question"):
-        session.check(records[1])
 
 
 def test_a_transcript_of_another_store_or_without_a_question_is_not_carried_over(
@@ -386,23 +367,20 @@ def test_earlier_messages_may_be_calls_results_and_the_systems(tmp_path: Path) -
         {"role": "assistant", "content": "", "tool_calls": [{"function": {"arguments": "{}"}}]},
         {"role": "assistant", "tool_calls": [{"function": {"name": "look", "arguments": "["}}]},
         {"role": "critic", "content": "no"},
+        *(
+            {"role": "user", "content": [{"type": "text", "text": "What?"}, {"type": kind}]}
+            for kind in ("image_url", "image", "input_image")
+        ),
     ],
 )
 def test_earlier_messages_that_are_none_are_refused_before_anything_is_asked(
     tmp_path: Path, message: Mapping[str, Any]
 ) -> None:
     run = house(tmp_path, answer())
-    with pytest.raises(UsageError, match="earlier message"):
+    image = isinstance(message.get("content"), list)
+    said = "holds an image, and the model reads text only" if image else "earlier message"
+    with pytest.raises(UsageError, match=said):
         run.run_sync("And now?", history=[message])
-    assert prompts(run) == []
-
-
-@pytest.mark.parametrize("kind", ["image_url", "image", "input_image"])
-def test_an_image_in_an_earlier_message_is_refused_in_words(tmp_path: Path, kind: str) -> None:
-    run = house(tmp_path, answer())
-    parts = [{"type": "text", "text": "What is this?"}, {"type": kind, "url": "data:image/png"}]
-    with pytest.raises(UsageError, match="holds an image, and the model reads text only"):
-        run.run_sync("And now?", history=[{"role": "user", "content": parts}])
     assert prompts(run) == []
 
 
@@ -441,11 +419,23 @@ def test_the_next_prompt_begins_with_the_bytes_of_the_last_one_and_what_was_writ
     assert kinds[at - 2 : at + 2] == [AnswerRecord, UserRecord, ResumedRecord, CompletionRecord]
 
 
-def test_a_session_that_stopped_is_gone_on_with(tmp_path: Path) -> None:
-    before = house(tmp_path, "{", "{", "{", "{").run_sync("What is there?")
+def test_a_session_that_cannot_be_opened_says_why_and_stays_free(tmp_path: Path) -> None:
+    before = house(tmp_path, *"{{{{").run_sync("What is there?")
     assert isinstance(before, Stopped)
-    after = asked_again(house(tmp_path, answer("now")), before.session)
-    assert after.answer == "now"
+    holder = anyio.run(house(tmp_path).reopen, before.session)
+    with pytest.raises(TranscriptError, match="in use"):
+        asked_again(house(tmp_path), before.session)
+    holder.close()
+    other = house(tmp_path)
+    setattr(other.backend, "model", "another")  # noqa: B010
+    with pytest.raises(UsageError, match=r"begun with the model scripted, and another is here"):
+        asked_again(other, before.session)
+    assert asked_again(house(tmp_path, answer("now")), before.session).answer == "now"
+    path = Path(before.transcript or "")
+    lines = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
+    with pytest.raises(TranscriptError, match="line 2 of the transcript is damaged"):
+        asked_again(house(tmp_path), before.session)
 
 
 def test_a_session_goes_on_under_what_both_policies_allow(tmp_path: Path) -> None:
@@ -459,31 +449,9 @@ def test_a_session_goes_on_under_what_both_policies_allow(tmp_path: Path) -> Non
     policies = [r.policy for r in records_of(after) if isinstance(r, ResumedRecord)]
     assert len(policies) == 2
     assert policies[0] != policies[1] == FREE.to_json()
-
-
-def test_a_policy_that_was_loosened_since_loosens_no_session_that_was_begun(tmp_path: Path) -> None:
-    only = Policy(allow=["look"])
-    before = house(tmp_path, answer("well"), policy=only).run_sync("What is there?")
-    after = asked_again(house(tmp_path, call("put", text="x"), answer("no")), before.session)
-    assert (after.answer, did) == ("no", [])
-
-
-def test_a_session_that_another_process_is_at_is_not_opened(tmp_path: Path) -> None:
-    before = house(tmp_path, answer()).run_sync("What is there?")
-    holder = anyio.run(house(tmp_path).reopen, before.session)
-    with pytest.raises(TranscriptError, match="in use"):
-        asked_again(house(tmp_path, answer()), before.session)
-    holder.close()
-    assert isinstance(asked_again(house(tmp_path, answer()), before.session), Answered)
-
-
-def test_a_session_of_another_model_is_told_with_both_and_stays_free(tmp_path: Path) -> None:
-    before = house(tmp_path, answer()).run_sync("What is there?")
-    other = house(tmp_path, answer())
-    setattr(other.backend, "model", "another")  # noqa: B010
-    with pytest.raises(UsageError, match=r"begun with the model scripted, and another is here"):
-        asked_again(other, before.session)
-    assert isinstance(asked_again(house(tmp_path, answer()), before.session), Answered)
+    only = house(tmp_path, answer("well"), policy=Policy(allow=["look"])).run_sync("And this?")
+    loosened = asked_again(house(tmp_path, call("put", text="y"), answer("no")), only.session)
+    assert (loosened.answer, did) == ("no", ["x"])
 
 
 def test_a_session_that_waits_for_an_approval_says_so_and_takes_no_question(
@@ -522,12 +490,3 @@ def test_a_call_that_nobody_knows_the_end_of_must_be_decided_about_first(tmp_pat
         asked_again(house(tmp_path, answer()), before.session)
     assert f"sessions resume {before.session}" in str(raised.value)
     assert did == ["x"]
-
-
-def test_a_session_whose_transcript_is_damaged_says_which_line(tmp_path: Path) -> None:
-    before = house(tmp_path, answer()).run_sync("What is there?")
-    path = Path(before.transcript or "")
-    lines = path.read_bytes().split(b"\n")
-    path.write_bytes(b"\n".join([lines[0], b"{", *lines[2:]]))
-    with pytest.raises(TranscriptError, match="line 2 of the transcript is damaged"):
-        asked_again(house(tmp_path, answer()), before.session)
