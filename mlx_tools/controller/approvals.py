@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
+from msgspec import Struct
 
 from mlx_tools.controller.turn import decision_on, recorded, refusal_by
 from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
@@ -63,8 +63,7 @@ _APPROVALS: Final = 'write {"c1": True}, with True, False or an ApprovalAnswer f
 # --- the seam to a person -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequest:
+class ApprovalRequest(Struct, frozen=True, kw_only=True):
     """A call that somebody must decide about, as it would run.
 
     ``suspect`` is true where the call was repaired, coerced, echoed or stood beside other text: no
@@ -93,8 +92,7 @@ class ApprovalRequest:
     edited: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalAnswer:
+class ApprovalAnswer(Struct, frozen=True):
     """A decision about a call. ``approved`` is None where nobody decided: the run then pauses.
 
     ``arguments`` are those that the call is to have instead: they are validated and decided about

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver, NoQuestion
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
@@ -54,8 +53,7 @@ class NestedRun(Struct, frozen=True, kw_only=True):
     parent: str
 
 
-@dataclass(slots=True)
-class _OfCall:
+class _OfCall(Struct):
     """The runs within one call: how many this ``context`` of it began, the completions that each
     has ``spent``, the calls that wait in them, and what could not be written down of them."""
 

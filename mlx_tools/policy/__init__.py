@@ -1,7 +1,13 @@
-"""Policy: a call goes in, a decision comes out. Pure; deny is the default."""
+"""Policy: a call goes in, a decision comes out. Pure; deny is the default.
+
+What finds secrets, which reads a table, is imported when it is first used.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from mlx_tools.lazy import names_of
 from mlx_tools.policy.approval_template import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.policy.decision import (
     TEMPLATE,
@@ -19,7 +25,6 @@ from mlx_tools.policy.decision import (
     same,
     seal,
 )
-from mlx_tools.policy.redact import Redactor, SecretSpan, find_secrets
 from mlx_tools.policy.rules import (
     ASKABLE,
     BUILTIN,
@@ -44,3 +49,8 @@ from mlx_tools.policy.rules import (
     parts_reached,
     restriction,
 )
+
+if TYPE_CHECKING:
+    from mlx_tools.policy.redact import Redactor, SecretSpan, find_secrets
+
+__getattr__, __dir__ = names_of(__name__)

@@ -14,13 +14,12 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import MAXYEAR, UTC, datetime
 from itertools import chain, groupby
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from msgspec import Struct
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import MUTATING, Effects, ToolSpec
-from mlx_tools.policy import redact
 from mlx_tools.policy.approval_template import ApprovalTemplate
 from mlx_tools.policy.rules import (
     AFTER_READ,
@@ -33,6 +32,9 @@ from mlx_tools.policy.rules import (
     first_match,
     matches,
 )
+
+if TYPE_CHECKING:
+    from mlx_tools.policy.redact import SecretSpan
 
 _TOUCHING: Final[Effects] = MUTATING | {"network"}
 """What a dry run lets no call do."""
@@ -309,7 +311,7 @@ class SecretFinder(Protocol):
     """A search of a text: for secrets of known kinds, and for what stands in the place of
     one that was taken out. Pure."""
 
-    def find_secrets(self, text: str, /) -> Sequence[redact.SecretSpan]: ...
+    def find_secrets(self, text: str, /) -> Sequence[SecretSpan]: ...
     def holds_placeholder(self, text: str, /) -> bool: ...
 
 
@@ -328,17 +330,22 @@ def facts_of(
     They are looked through only for a tool that might do what a find forbids: use the network with
     a secret, change something with a placeholder.
     """
-    look: SecretFinder = redact if finder is None else finder
     possible = spec.possible_effects | spec.effects_of(arguments)
     secrets: set[str] = set()
-    if "network" in possible:
-        texts = (one for text in _texts(arguments) for one in (text, *_undisguised(text)))
-        secrets = {one.kind for text in texts for one in look.find_secrets(text)}
-    mutates = not MUTATING.isdisjoint(possible)
+    placeholder = False
+    if possible & _TOUCHING:
+        from mlx_tools.policy import redact  # its table takes a while to read
+
+        look: SecretFinder = redact if finder is None else finder
+        if "network" in possible:
+            texts = (one for text in _texts(arguments) for one in (text, *_undisguised(text)))
+            secrets = {one.kind for text in texts for one in look.find_secrets(text)}
+        if not MUTATING.isdisjoint(possible):
+            placeholder = any(map(look.holds_placeholder, _texts(arguments)))
     return Facts(
         consented=consented,
         secrets=tuple(sorted(secrets)),
-        placeholder=mutates and any(map(look.holds_placeholder, _texts(arguments))),
+        placeholder=placeholder,
         private_read=private_read,
         exceeded=exceeded,
     )

@@ -12,8 +12,8 @@ end the turn. Two ways of breaking one:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
 from msgspec import Struct, field
@@ -75,8 +75,9 @@ class Neutraliser:
         Every string keeps its value. A token outside of all strings, which JSON cannot hold but a
         model's line may, is broken by the mark.
         """
-        literal = self._patterns.literal
-        return self._escaped(text, literal, prose=False) if literal.search(text) else text
+        begins, literal = self._patterns.begins, self._patterns.literal
+        held = begins.search(text) is not None and literal().search(text) is not None
+        return self._escaped(text, literal(), prose=False) if held else text
 
     def in_mixed(self, text: str) -> str:
         """A model's own text, prose and JSON in any order: strings as in `in_json`, all else as in
@@ -119,7 +120,7 @@ class Neutraliser:
 
     def _escaped(self, text: str, broken: re.Pattern[str], *, prose: bool) -> str:
         """``text`` with escapes in its strings, and a mark in whatever ``broken`` still finds."""
-        tokens = self._patterns.literal.finditer(text)
+        tokens = self._patterns.literal().finditer(text)
         token = next(tokens, None)
         parts, done = [], 0
         for start, end in _strings(text, prose=prose):
@@ -194,8 +195,9 @@ class Composer(Struct):
 
 
 class _Patterns(NamedTuple):
-    """The patterns of a `Neutraliser`. ``literal`` has the shortest of tokens first, ``any``, which
-    finds what could be taken for an observation too, the longest.
+    """The patterns of a `Neutraliser`. ``begins`` finds any token's first character, ``literal``,
+    which is slow to make, has the shortest of tokens first, ``any``, which finds what could be
+    taken for an observation too, the longest.
 
     ``begun`` are the ASCII characters after which a token may go on, and ``inside`` those with
     which one may.
@@ -204,7 +206,8 @@ class _Patterns(NamedTuple):
     tokens: tuple[str, ...]
     mark: str
     reach: int
-    literal: re.Pattern[str]
+    begins: re.Pattern[str]
+    literal: Callable[[], re.Pattern[str]]
     any: re.Pattern[str]
     begun: frozenset[str]
     inside: frozenset[str]
@@ -231,7 +234,8 @@ def _patterns(control_tokens: tuple[str, ...]) -> _Patterns:
         tokens=tokens,
         mark=next(m for m in (*MARKS, *map(chr, range(0x2190, 0x2300))) if m not in spelled),
         reach=_BLANKS + max((_SHAPE_LENGTH, *map(len, tokens))),
-        literal=re.compile(_alternatives(shortest)),
+        begins=re.compile(f"[{re.escape(''.join({token[0] for token in tokens}))}{LINE_BREAKS}]"),
+        literal=cache(lambda: re.compile(_alternatives(shortest))),
         any=re.compile(_alternatives(shortest[::-1], observation=True)),
         begun=_in_either_case(begun) | _ASCII_SPACE,
         inside=_in_either_case(inside) | _ASCII_SPACE,

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, ClassVar, Final, Literal, Self
 
-import msgspec
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from mlx_tools.errors import (
     EXIT_BACKEND,
@@ -68,7 +66,7 @@ class RunHistory(Struct):
     acted: bool = False
     reminded: bool = False
     changes: int = 0
-    seen: dict[tuple[str, Any], int] = msgspec.field(default_factory=dict)
+    seen: dict[tuple[str, Any], int] = field(default_factory=dict)
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
         """Take in a call; return whether it was made before, and nothing has changed since."""
@@ -91,10 +89,10 @@ class SessionHistory(Struct):
     """
 
     shared: Consents | None = None
-    made: RateCounts = msgspec.field(default_factory=dict)
+    made: RateCounts = field(default_factory=dict)
     private_read: bool = False
     sources: int = 0
-    consents: dict[str, ApprovalRecord] = msgspec.field(default_factory=dict)
+    consents: dict[str, ApprovalRecord] = field(default_factory=dict)
     at: str = ""
 
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
@@ -131,12 +129,13 @@ _REPEATED = "the same call was made again after a reminder, and the run was stop
 # --- counters -------------------------------------------------------------------------------------
 
 
-class _Sums:
+class _Sums(Struct, frozen=True):
     """Numbers, and numbers by name, that can be added up."""
 
     def __add__(self, other: Self) -> Self:
-        mine, more = ({f.name: getattr(one, f.name) for f in fields(one)} for one in (self, other))  # type: ignore[arg-type]
-        return type(self)(**{name: _sum(mine[name], more[name]) for name in mine})
+        names = self.__struct_fields__
+        sums = {name: _sum(getattr(self, name), getattr(other, name)) for name in names}
+        return type(self)(**sums)
 
     def to_json(self) -> dict[str, Any]:
         """The counters as JSON values."""
@@ -150,8 +149,7 @@ def _sum(one: Any, other: Any) -> Any:
     return {**one, **other, **both}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCounters(_Sums):
+class ToolCounters(_Sums, frozen=True, kw_only=True):
     """Counts of what became of the calls of one tool.
 
     ``picked`` counts the calls that were read. Of these ``ran`` were started: ``ok`` ended with an
@@ -173,8 +171,7 @@ class ToolCounters(_Sums):
     duration_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters(_Sums):
+class Counters(_Sums, frozen=True, kw_only=True):
     """Counts of what happened in one run, or in many.
 
     ``questions`` were put, each with one of ``ends``: ``answered``, ``paused``, the reason why it
@@ -263,8 +260,7 @@ def _mends(records: Iterable[Record]) -> int:
 _REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
 
 
-@dataclass(slots=True)
-class _Call:
+class _Call(Struct):
     """The course of a call. ``in_doubt``: it was started, can change things, and has no end."""
 
     record: CallRecord
@@ -301,8 +297,13 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallReport:
+def _shown(value: Struct, hidden: str) -> str:
+    """A value as `repr` writes it, but for one field."""
+    names = (name for name in value.__struct_fields__ if name != hidden)
+    return f"{type(value).__name__}({', '.join(f'{n}={getattr(value, n)!r}' for n in names)})"
+
+
+class CallReport(Struct, frozen=True, kw_only=True):
     """One call of a run.
 
     ``output`` is the whole output, where this process still has it: it is left out of everything
@@ -318,11 +319,14 @@ class CallReport:
     repairs: tuple[str, ...] = ()
     duration_ms: int | None = None
     output_size_chars: int | None = None
-    output: str | None = field(default=None, repr=False)
+    output: str | None = None
     artifact: str | None = None
     error_code: str | None = None
     error_preview: str | None = None
     cached: bool = False
+
+    def __repr__(self) -> str:
+        return _shown(self, "output")
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
         """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``
@@ -353,8 +357,7 @@ class Context(Struct, frozen=True):
     used: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     """The ending of a run. Numbers the server did not report are None.
 
     ``records`` are those of the run. ``reasoning_artifact`` is the id of the artifact that what the
@@ -367,14 +370,17 @@ class Outcome:
     turns: int = 0
     calls: tuple[CallReport, ...] = ()
     requests: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage = Usage()  # frozen, so all may share it
     repairs: Mapping[str, int] = field(default_factory=dict)
     mends: int = 0
-    context: Context = Context()  # noqa: RUF009  # frozen, so all may share it
+    context: Context = Context()
     model: str | None = None
     strategy: str = "free"
     reasoning_artifact: str | None = None
-    records: Sequence[Record] = field(default=(), repr=False, compare=False)
+    records: Sequence[Record] = ()
+
+    def __repr__(self) -> str:
+        return _shown(self, "records")
 
     @property
     def counters(self) -> Counters:
@@ -411,8 +417,7 @@ class Outcome:
         } | ({"reasoning_artifact": self.reasoning_artifact} if self.reasoning_artifact else {})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answered(Outcome):
+class Answered(Outcome, frozen=True, kw_only=True):
     """The model gave its final answer. ``sources`` are those that it cites, by number.
 
     ``bare_text``, ``truncated`` and ``call_like`` are as in the transcript's `AnswerRecord`.
@@ -426,8 +431,7 @@ class Answered(Outcome):
     call_like: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Paused(Outcome):
+class Paused(Outcome, frozen=True, kw_only=True):
     """A person must decide about the ``pending`` calls. The transcript keeps everything."""
 
     status: ClassVar[str] = "paused"
@@ -438,8 +442,7 @@ class Paused(Outcome):
         return EXIT_PAUSED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped(Outcome):
+class Stopped(Outcome, frozen=True, kw_only=True):
     """The run ended without an answer: ``reason`` is a word, ``message`` says it to a person."""
 
     status: ClassVar[str] = "stopped"
@@ -455,8 +458,7 @@ class Stopped(Outcome):
         return EXIT_BACKEND if failed else EXIT_STOPPED
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unfinished(Outcome):
+class Unfinished(Outcome, frozen=True, kw_only=True):
     """What there is of a run that has not come to rest."""
 
     status: ClassVar[str] = "running"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -41,8 +40,7 @@ _CODE: Final = re.compile(r"`[^`\n]+`")
 _SPAN: Final = re.compile(r"([0-9]+) *[-\u2013] *\^?([0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """One thing that was found: its title, where it stands (a path or a URL), and what it says."""
 
     title: str
@@ -50,8 +48,7 @@ class Source:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
+class Sources(Struct, frozen=True):
     """The result of a tool that finds things, the best first.
 
     ``note`` is the tool's own words, said after them, or in their place where nothing was found.

@@ -21,7 +21,6 @@ from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.paths import private_dir, write_whole
-from mlx_tools.policy import Redactor
 from mlx_tools.process import Pipes, end
 from mlx_tools.store import PathPatterns, Refused, Root, RootName, Unfit
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
@@ -107,6 +106,8 @@ def folder_tool(
             raise ToolError(f"no process can be started: {error.strerror}") from None
         finally:
             if log is not None:
+                from mlx_tools.policy import Redactor  # its table takes a while to read
+
                 with contextlib.suppress(OSError, UsageError):  # the call is what counts
                     private_dir(log.parent)
                     said = Redactor().text(talk.said()).text
