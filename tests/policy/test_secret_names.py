@@ -71,13 +71,16 @@ def test_a_value_under_an_ordinary_name_is_found_in_every_form(name: str) -> Non
         assert text[found.start : found.end] == value, text
 
 
-@pytest.mark.parametrize(("form", "name"), list(zip(FORMS, NAMES, strict=False)))
-def test_it_is_so_at_every_split(form: str, name: str) -> None:
-    text = form.format(name, values(Random(name))[1]) + "\nand more"
+def check_every_split(text: str) -> None:
     whole = REDACTOR.text(text).text
     for cut in range(len(text) + 1):
         stream = REDACTOR.stream()
         assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close() == whole
+
+
+@pytest.mark.parametrize(("form", "name"), list(zip(FORMS, NAMES, strict=False)))
+def test_it_is_so_at_every_split(form: str, name: str) -> None:
+    check_every_split(form.format(name, values(Random(name))[1]) + "\nand more")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,12 +131,9 @@ def test_what_is_ordinarily_written_is_found_at_every_split(line: str) -> None:
     values = {"p": "Tr0ub4dor", "t": drawn(random, ALNUM, 22) + "4t", "d": "209592229671192"}
     values["u"] = "12345678-ABCD-ABCD-ABCD-1234567890AB"
     text = line.format(**values)
-    whole = REDACTOR.text(text).text
+    check_every_split(text)
     for name, value in values.items():
-        assert value not in whole or f"{{{name}}}" not in line, text
-    for cut in range(len(text) + 1):
-        stream = REDACTOR.stream()
-        assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close() == whole
+        assert value not in REDACTOR.text(text).text or f"{{{name}}}" not in line, text
 
 
 HASH = "8f14e45fceea167a5a36dedd4bea2543"
@@ -193,11 +193,6 @@ NONE = (
 @pytest.mark.parametrize("text", NONE)
 def test_what_is_none_is_left_alone(text: str) -> None:
     assert find_secrets(text) == (), text
-
-
-def test_there_are_enough_of_both() -> None:
-    assert len(set(NAMES)) >= 11 + 60
-    assert len(set(NONE)) >= 60
 
 
 # --- the table ------------------------------------------------------------------------------------

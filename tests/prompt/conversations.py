@@ -148,10 +148,15 @@ def prompt_for(
     )
 
 
+def folded(*records: Record, chat_format: ChatFormat | None = None, **more: Any) -> Prompt:
+    """A prompt, of ChatML where no other format is said, that has folded these records."""
+    prompt = prompt_for(chat_format or NAMED_FORMATS["chatml"], **more)
+    for record in records:
+        prompt.add(record)
+    return prompt
+
+
 def joined(chat_format: ChatFormat, messages: Sequence[tuple[str, str]], **more: Any) -> str:
     """A conversation (the system text first, where there is one) put together by a `Prompt`."""
     system = messages[0][1] if messages[0][0] == "system" else ""
-    prompt = prompt_for(chat_format, system=system, **more)
-    for record in records_of(messages):
-        prompt.add(record)
-    return prompt.render()
+    return folded(*records_of(messages), chat_format=chat_format, system=system, **more).render()

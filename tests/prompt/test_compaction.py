@@ -10,9 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mlx_tools.prompt import (
-    NAMED_FORMATS,
     Cut,
-    Neutraliser,
     Placeholders,
     Prompt,
     compacted,
@@ -33,21 +31,13 @@ from mlx_tools.transcript.records import (
     Record,
     UserRecord,
 )
-from tests.prompt.conversations import WORDS, formats
+from tests.prompt.conversations import WORDS, folded, formats
 from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, Texts, transcripts
 from tests.prompt.transcripts import opened as begun
 
-CHATML = NAMED_FORMATS["chatml"]
 
-
-def opened(style: str = "jsonl") -> Prompt:
-    return Prompt(
-        chat_format=CHATML,
-        style=style,
-        system="Be good.",
-        neutraliser=Neutraliser(CHATML.control_tokens),
-        words=WORDS,
-    )
+def prompt_of(*records: Record, style: str = "jsonl") -> Prompt:
+    return folded(*records, style=style, system="Be good.")
 
 
 def asked(text: str) -> UserRecord:
@@ -72,13 +62,6 @@ def answered(number: int, text: str) -> list[Record]:
     ]
 
 
-def prompt_of(*records: Record) -> Prompt:
-    prompt = opened()
-    for record in records:
-        prompt.add(record)
-    return prompt
-
-
 def stand(*, readable: bool = True) -> Placeholders:
     return Placeholders(WORDS, readable)
 
@@ -97,9 +80,8 @@ def cut(prompt: Prompt, size: int, limit: int | None = None, *, readable: bool =
 
 
 def test_a_question_that_is_being_answered_stays() -> None:
-    prompt = prompt_of(asked("Why?"), *looked(1, "old news"), *looked(2, "news"))
-    prompt.add(CompactedRecord(reason="full", gone=4, turns=1, content="[gone]"))
-    text = prompt.render()
+    gone = CompactedRecord(reason="full", gone=4, turns=1, content="[gone]")
+    text = prompt_of(asked("Why?"), *looked(1, "old news"), *looked(2, "news"), gone).render()
     assert "<|im_start|>user\n[gone]\nWhy?<|im_end|>" in text
     assert "old news" not in text and "news" in text
 
@@ -108,7 +90,7 @@ def test_a_question_that_is_being_answered_stays() -> None:
 def compacted_runs(draw: Any) -> tuple[str, list[Step]]:
     """A style, and a conversation in which turns and observations leave now and then."""
     style = draw(st.sampled_from(STYLES))
-    prompt, steps = opened(style), []
+    prompt, steps = prompt_of(style=style), []
     for step in draw(transcripts(style)):
         records = []
         for record in step.records:
@@ -135,11 +117,11 @@ def compacted_runs(draw: Any) -> tuple[str, list[Step]]:
 @given(run=compacted_runs())
 def test_the_bytes_only_grow_but_where_it_is_recorded(run: tuple[str, list[Step]]) -> None:
     style, steps = run
-    prompt, before, folded = opened(style), "", []
+    prompt, before, seen = prompt_of(style=style), "", list[Record]()
     for step in steps:
         for record in step.records:
             prompt.add(record)
-            folded.append(record)
+            seen.append(record)
         if step.prefix is None:
             continue
         text = prompt.render(step.prefix)
@@ -147,9 +129,7 @@ def test_the_bytes_only_grow_but_where_it_is_recorded(run: tuple[str, list[Step]
         assert broken or text.startswith(before)
         assert text.startswith("<|im_start|>system\nBe good.<|im_end|>\n")
         before = text
-        again = opened(style)
-        for record in folded:
-            again.add(record)
+        again = prompt_of(*seen, style=style)
         assert again.render(step.prefix) == text  # folding anew gives the same
         roles = [part.partition("\n")[0] for part in text.split("<|im_start|>")[1:]]
         assert {*roles[1::2]} == {"user"} and {*roles[2::2]} == {"assistant"}
@@ -229,10 +209,8 @@ def in_some_style(style: str) -> st.SearchStrategy[tuple[str, list[Step]]]:
 @given(run=st.sampled_from(STYLES).flatmap(in_some_style), share=st.floats(0.1, 1))
 def test_what_is_left_fits_or_nothing_could(run: Any, share: float) -> None:
     style, steps = run
-    prompt = opened(style)
-    for record in itertools.chain(*(step.records for step in steps)):
-        prompt.add(record)
-    prompt.add(asked("And then?"))
+    records = itertools.chain(*(step.records for step in steps))
+    prompt = prompt_of(*records, asked("And then?"), style=style)
     whole = prompt.render()
     size = int(share * len(whole))
     how = stand()
@@ -241,8 +219,7 @@ def test_what_is_left_fits_or_nothing_could(run: Any, share: float) -> None:
         assert may_leave(prompt, found.gone, answering=True)
         assert len(compacted(prompt, how.record(found)).render()) <= size - 10
         return
-    least = opened(style)
-    least.add(asked("And then?"))
+    least = prompt_of(asked("And then?"), style=style)
     assume(len(prompt.records) > 1)
     assert len(least.render()) + len(how.record(Cut(gone=1)).content) + 1 > size - 10
 
@@ -261,7 +238,7 @@ def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
 
 
 def test_at_rest_all_but_the_last_question_is_summed_up() -> None:
-    assert cut_at_rest(opened()) is None
+    assert cut_at_rest(prompt_of()) is None
     one = prompt_of(asked("First?"), *answered(1, "One."))
     assert cut_at_rest(one) == Cut(gone=3)
     two = prompt_of(asked("First?"), *answered(1, "One."), asked("Second?"), *answered(2, "Two."))

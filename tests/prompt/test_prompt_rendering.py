@@ -17,11 +17,10 @@ from mlx_tools.transcript.records import (
     Header,
     ObservationRecord,
     PauseRecord,
-    Record,
     StoppedRecord,
     UserRecord,
 )
-from tests.prompt.conversations import WORDS, prompt_for
+from tests.prompt.conversations import WORDS, folded
 
 CHATML = NAMED_FORMATS["chatml"]
 THINKS = replace(CHATML, reasoning=("<think>", "</think>"))
@@ -44,13 +43,6 @@ def called(turn: int, key: str, name: str = "look", **more: Any) -> CallRecord:
 
 def saw(key: str, content: str = "seen", name: str = "look", **more: Any) -> ObservationRecord:
     return ObservationRecord(call=key, name=name, content=content, **more)
-
-
-def folded(*records: Record, chat_format: ChatFormat = CHATML, **more: Any) -> Prompt:
-    prompt = prompt_for(chat_format, **more)
-    for record in records:
-        prompt.add(record)
-    return prompt
 
 
 def turns(prompt: Prompt) -> list[tuple[str, str]]:
