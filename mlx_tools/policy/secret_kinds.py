@@ -165,6 +165,9 @@ _SIGN = re.compile(
     re.ASCII,
 )
 _LONGEST_SIGN: Final = 100
+_MOST_WITHIN: Final = 32
+"""Values that are looked at within one (``a=b=c``): in a text of nothing but signs each is in
+another."""
 _OPTION = re.compile(
     r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3}(?:-\w{1,3}\s)?)(?P<name>\w[\w.-]{0,60})"
     r"(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)$",
@@ -234,10 +237,11 @@ def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
 
 def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
     reach = begin  # where the last value that is not in quotes ended
+    within = 0  # values in a row that began within that one
     for name, signed in _signs(text, begin):
         start = signed.end()
-        kind = named(name)
-        if kind is None:
+        within = within + 1 if start < reach else 0
+        if within > _MOST_WITHIN or (kind := named(name)) is None:
             continue
         value, quoted = _value(text, start, signed, reach, after)
         if not quoted:

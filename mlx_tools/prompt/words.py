@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from mlx_tools.errors import ConfigError, ErrorCode
 from mlx_tools.messages import Style
+from mlx_tools.prompt.catalog import one_line
 
 STYLES: Final[tuple[Style, ...]] = get_args(Style)
 WRITTEN_STYLES: Final = tuple(style for style in STYLES if style != "native")
@@ -34,6 +35,8 @@ FILES: Final = (PERSONA, *_MODES.values(), *_PROTOCOLS.values(), MESSAGES, EXAMP
 """The files that are needed, relative to ``prompts/``."""
 
 CODES: Final[tuple[str, ...]] = get_args(ErrorCode)
+_MOST_CHARS: Final = 500
+"""Characters of an error, or of advice, in one line."""
 _PLACEHOLDER: Final = re.compile(r"\{\{(\w*)\}\}")
 
 _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -140,12 +143,13 @@ class PromptWords:
         characters in all."""
         reason = reason.strip()
         stop = "" if not reason or reason[-1] in ".!?…" else "."
-        return _one_line(fill(self.errors[code], {"name": name, "reason": reason + stop}))
+        text = fill(self.errors[code], {"name": name, "reason": reason + stop})
+        return one_line(text, _MOST_CHARS)
 
     def correction(self, code: str, style: str = "") -> str:
         """Advice on a line that was refused with this code; empty where there is none."""
         own = self.native_corrections if style == "native" else {}
-        return _one_line(own.get(code, self.corrections.get(code, "")))
+        return one_line(own.get(code, self.corrections.get(code, "")), _MOST_CHARS)
 
     def asked(self, question: str, tools: Sequence[str] = (), *, no_calls: bool = False) -> str:
         """A question as the model reads it, with the lines of the tools that it brings, and that
@@ -283,8 +287,3 @@ def _checked(
             hint=f"it may have: {known}",
         )
     return text
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 500 else line[:499] + "…"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from re import _constants, _parser  # type: ignore[attr-defined]
 from types import ModuleType
@@ -86,6 +87,24 @@ def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
     parted |= {"secret_kinds._TIME"}
     found = list(repeats_within_repeats(_parser.parse(pattern)))
     assert found == [] or name in parted
+
+
+@pytest.mark.parametrize("unit", ["key=", "token:", "secret="])
+def test_values_within_a_value_are_judged_a_bounded_number_of_times(unit: str) -> None:
+    judged = 0
+
+    def count(frame: Any, event: str, _: object) -> None:
+        nonlocal judged
+        judged += event == "call" and frame.f_code is secret_kinds.looks_made.__code__
+
+    text = (unit * redact.WINDOW)[: redact.WINDOW - 40] + "c0ffee42dead17beef23"
+    sys.setprofile(count)
+    try:
+        redact.find_secrets(text)
+    finally:
+        sys.setprofile(None)
+    assert 0 < judged < 200
+    assert redact.find_secrets(text[-20 - 5 * len(unit) :]) != ()
 
 
 HOSTILE = (
