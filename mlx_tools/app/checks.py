@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import aclosing
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -17,7 +16,6 @@ from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
     Chosen,
-    CompletionRequest,
     CompletionsBackend,
     FoundVerdict,
     Health,
@@ -29,6 +27,7 @@ from mlx_tools.backends import (
     StyleChoice,
     UpstreamPool,
     VendorBackend,
+    complete_one,
     find_openblas,
     has_logprobs,
     honours_stop,
@@ -149,11 +148,8 @@ async def check_local(backend: LocalBackend) -> list[Check]:
 
 async def check_completion(client: Backend) -> Check:
     """Return whether the server completes text as a run needs it: streamed, one token."""
-    request = CompletionRequest(prompt="1, 2,", max_tokens=1, timeout=60)
     try:
-        async with aclosing(cast(Any, client.complete(request))) as chunks:
-            async for _ in chunks:
-                pass
+        await complete_one(client, 60)
     except MlxToolsError as error:
         return failed_check("completion", error)
     return Check("completion", "ok", "one token came, streamed")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         FunctionBackend,
         Guarded,
         as_backend,
+        complete_one,
         started,
     )
     from mlx_tools.backends.capabilities import (

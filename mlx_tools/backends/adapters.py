@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
 from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout, MlxToolsError, UsageError
@@ -131,6 +131,14 @@ class Guarded:
             if hasattr(chunks, "aclose"):
                 with suppress(Exception):
                     await chunks.aclose()
+
+
+async def complete_one(backend: Backend, timeout: float) -> None:
+    """Have a token completed, within so many seconds. Raises what the backend raises."""
+    request = CompletionRequest(prompt="1", max_tokens=1, timeout=timeout, idle_timeout=timeout)
+    async with aclosing(cast(Any, backend.complete(request))) as chunks:
+        async for _ in chunks:
+            pass
 
 
 async def started(backend: Backend) -> None:

@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Literal, cast, get_args
 
+from mlx_tools.backends.adapters import complete_one
 from mlx_tools.backends.chat_wire import chat_body
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.interface import Backend, CompletionRequest, GrammarText
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
-from mlx_tools.backends.transport import Dropped, ServerFailed
+from mlx_tools.backends.transport import Dropped, ServerFailed, json_object
 from mlx_tools.backends.verdicts import NativeVerdict
 from mlx_tools.backends.wire import GRAMMAR_HINT, GrammarOption, grammar_fields, read_usage
 from mlx_tools.errors import (
@@ -170,9 +171,9 @@ async def _chat_tokens(backend: CompletionsBackend, system: str) -> int | None:
     sent = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
     try:
         status, _, answer = await backend.get("/v1/chat/completions", PROBE_TIMEOUT, sent)
-        usage = read_usage(json.loads(answer).get("usage"))
     except Exception:  # a probe: what does not answer does not say
         return None
+    usage = read_usage(json_object(answer).get("usage"))
     return usage.prompt_tokens if usage is not None and status == 200 else None
 
 
@@ -349,11 +350,8 @@ async def completes_text(backend: Backend, timeout: float = 30.0) -> bool:
     """Whether ``backend`` completes text besides: a token of it is asked for."""
     if not getattr(backend, "completes", True):
         return False
-    request = CompletionRequest(prompt="1, 2,", max_tokens=1, timeout=timeout)
     try:
-        async with aclosing(cast(Any, backend.complete(request))) as chunks:
-            async for _ in chunks:
-                pass
+        await complete_one(backend, timeout)
     except (BackendRefused, BackendBroken):
         return False
     return True

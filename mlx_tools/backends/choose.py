@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -28,7 +27,7 @@ from mlx_tools.backends.models.listing import (
 )
 from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import parse_address
+from mlx_tools.backends.transport import json_object, parse_address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean
@@ -240,9 +239,9 @@ async def _completes(backend: CompletionsBackend) -> bool:
     """
     try:
         status, _, said = await backend.get("/v1/completions", QUICK, b'{"max_tokens": 0}')
-        return status in (400, 422) and isinstance(json.loads(said), dict)
     except Exception:
         return False
+    return status in (400, 422) and bool(json_object(said))
 
 
 # --- the model that a server runs -------------------------------------------------------------

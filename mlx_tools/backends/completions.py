@@ -3,7 +3,6 @@ server says of itself."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -25,6 +24,7 @@ from mlx_tools.backends.transport import (
     Retry,
     ServerFailed,
     dead,
+    json_object,
     parse_address,
     words_of,
 )
@@ -225,11 +225,8 @@ class CompletionsBackend:
         except Exception as error:
             why, hint = self._why(error)
             return Health("unreachable", why, hint=hint)
-        try:
-            value = json.loads(body)
-        except (ValueError, RecursionError):
-            value = None
-        said = value.get("status") if isinstance(value, dict) else None
+        value = json_object(body)
+        said, named = value.get("status"), value.get("server")
         known = isinstance(said, str)
         detail = f"{status}: {clean(str(said)) if known else words_of(body)}"
         found: Literal["ok", "loading", "dead", "unknown"] = "unknown"
@@ -240,7 +237,6 @@ class CompletionsBackend:
         elif status == 503:
             found = "loading"
         origin = answered.get("access-control-allow-origin", "")
-        named = value.get("server") if isinstance(value, dict) else None
         server = named if isinstance(named, str) and named else answered.get("server", "")
         return Health(found, detail, server, origin)
 
@@ -299,12 +295,11 @@ class CompletionsBackend:
         """The JSON object at an address, empty where there is none."""
         try:
             status, _, body = await self.get(path, timeout)
-            value = json.loads(body) if status == 200 else None
         except UsageError:
             raise
         except Exception:
             return {}
-        return value if isinstance(value, dict) else {}
+        return json_object(body) if status == 200 else {}
 
     def _why(self, error: Exception) -> tuple[str, str]:
         """Why nothing was answered, and what helps."""

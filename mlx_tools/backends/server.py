@@ -15,6 +15,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, Self
 
+from mlx_tools.backends.adapters import complete_one
 from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import Chunk, CompletionRequest
 from mlx_tools.backends.openblas import find_openblas, slow_without
@@ -232,11 +233,8 @@ class ServerBackend:
                 )
             await anyio.sleep(0.05)
         left = max(1.0, end - anyio.current_time())
-        first = CompletionRequest(prompt="1", max_tokens=1, timeout=left, idle_timeout=left)
         try:
-            async with aclosing(process.client.complete(first)) as chunks:
-                async for _ in chunks:
-                    pass
+            await complete_one(process.client, left)
         except BackendError as error:
             raise type(error)(
                 f"the model in {self.model} cannot be served: {process.tail(1) or error.message}",

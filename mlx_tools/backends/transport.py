@@ -362,6 +362,15 @@ def words_of(body: bytes) -> str:
     return clean(error_text(value) or text)
 
 
+def json_object(text: bytes | str) -> dict[str, Any]:
+    """The JSON object that a text is, empty where it is none."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def error_text(value: Any, depth: int = 4) -> str:
     """The message in an error object of any common shape; empty where ``value`` is none."""
     for key in ("error", "message", "detail"):

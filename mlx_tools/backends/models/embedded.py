@@ -15,8 +15,9 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
+import msgspec
 from msgspec import Struct
 
 from mlx_tools.backends.models.download import (
@@ -36,7 +37,6 @@ from mlx_tools.process import SUPERVISED, clean
 Precision = Literal["float32", "4bit"]
 
 MANIFEST: Final = "manifest.json"
-FORMAT: Final = 1
 _CONVERT: Final = str(Path(__file__).with_name("convert.py"))
 _UNFINISHED: Final = ".unfinished-"
 
@@ -103,33 +103,37 @@ def model_folder(
     return cache_dir(environ) / "models" / f"{model.name}-{precision}"
 
 
-def is_complete(folder: Path, model: EmbeddedModel) -> bool:
-    """Whether the folder holds the whole model: its manifest is there and every size is right.
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What a pulled model's folder says of itself: of which GGUF file it was made (``source``, its
+    hash), and the size and the hash of each file. It is the last that is written, and the folder
+    gets its name after that."""
 
-    The manifest is the last that is written, and the folder gets its name after that.
-    """
+    format: Literal[1] = 1
+    model: str = ""
+    package: str = ""
+    source: str
+    precision: str = ""
+    files: Mapping[str, tuple[int, str]]
+
+
+def is_complete(folder: Path, model: EmbeddedModel) -> bool:
+    """Whether the folder holds the whole model: its manifest is there and every size is right."""
     manifest = read_manifest(folder)
-    if manifest is None or manifest["source"] != model.gguf_sha256:
+    if manifest is None or manifest.source != model.gguf_sha256:
         return False
-    sizes = manifest["files"].items()
+    sizes = manifest.files.items()
     try:
         return all((folder / name).stat().st_size == size for name, (size, _) in sizes)
     except OSError:
         return False
 
 
-def read_manifest(folder: Path) -> dict[str, Any] | None:
+def read_manifest(folder: Path) -> Manifest | None:
     """The manifest, or None where there is none that can be read."""
     try:
-        value = json.loads((folder / MANIFEST).read_bytes())
-        if value["format"] != FORMAT or not isinstance(value["source"], str) or not value["files"]:
-            return None
-        value["files"] = {
-            str(name): (int(size), str(digest)) for name, (size, digest) in value["files"].items()
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, ValueError, RecursionError, msgspec.DecodeError):
         return None
-    return value if isinstance(value, dict) else None
 
 
 def folder_bytes(folder: Path) -> int:
@@ -282,16 +286,14 @@ def _check_weights(path: Path) -> None:
 
 def _write_manifest(made: Path, model: EmbeddedModel, precision: Precision) -> None:
     files = {path.name: (path.stat().st_size, file_sha256(path)) for path in sorted(made.iterdir())}
-    manifest = {
-        "format": FORMAT,
-        "model": model.name,
-        "package": model.requirement,
-        "source": model.gguf_sha256,
-        "precision": precision,
-        "files": files,
-    }
-    target = made / MANIFEST
-    target.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    manifest = Manifest(
+        model=model.name,
+        package=model.requirement,
+        source=model.gguf_sha256,
+        precision=precision,
+        files=files,
+    )
+    (made / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
     for path in (*made.iterdir(), made):
         _sync(path)
 

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
+from mlx_tools.backends.transport import json_object
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
 from mlx_tools.paths import private_dir, to_install
 from mlx_tools.process import SUPERVISED, clean
@@ -63,7 +64,7 @@ def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:
     for folder in hub_cache_dir(environ).glob("models--*--*"):
         if (snapshot := _whole(folder)) is not None:
             name = "/".join(folder.name.split("--")[1:3])
-            config = _object(snapshot / "config.json") or {}
+            config = _object(snapshot / "config.json")
             made = "quantization" in config or "mlx" in name.lower()
             size = folder_bytes(snapshot)
             rows.append(ListedModel(name, "huggingface", True, size, snapshot, made))
@@ -89,7 +90,7 @@ def _folder_of(name: str, environ: Mapping[str, str]) -> Path:
 def _whole(folder: Path) -> Path | None:
     """The first snapshot that mlx-lm can be asked to load."""
     for snapshot in _snapshots(folder):
-        config = _object(snapshot / "config.json") or {}
+        config = _object(snapshot / "config.json")
         tokenizers = (snapshot / "tokenizer.json", snapshot / "tokenizer.model")
         known = isinstance(config.get("model_type"), str)
         if known and any(path.is_file() for path in tokenizers) and _has_weights(snapshot):
@@ -115,21 +116,20 @@ def _snapshots(folder: Path) -> Iterator[Path]:
 
 def _has_weights(snapshot: Path) -> bool:
     """Whether every weight file that there should be is there (a link to nothing is not)."""
-    index = _object(snapshot / "model.safetensors.index.json")
-    if index is not None:
-        places = index.get("weight_map")
+    index = snapshot / "model.safetensors.index.json"
+    if index.is_file():
+        places = _object(index).get("weight_map")
         names = set(places.values()) if isinstance(places, dict) else set()
         return bool(names) and all((snapshot / str(name)).is_file() for name in names)
     files = list(snapshot.glob("model*.safetensors"))
     return bool(files) and all(path.is_file() for path in files)
 
 
-def _object(path: Path) -> dict[str, Any] | None:
+def _object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        return json_object(path.read_bytes())
+    except OSError:
+        return {}
 
 
 def pull_from_hub(

@@ -165,7 +165,7 @@ def folder_identity(folder: Path) -> str | None:
     """The identity of the model in ``folder``; None where the folder cannot be read."""
     manifest = read_manifest(folder)
     for model in EMBEDDED.values():
-        if manifest is not None and manifest["source"] == model.gguf_sha256:
+        if manifest is not None and manifest.source == model.gguf_sha256:
             return model.name
     cache = folder.parent.parent.name
     if folder.parent.name == "snapshots" and cache.startswith("models--"):
