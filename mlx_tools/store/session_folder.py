@@ -108,10 +108,13 @@ class TranscriptStore(SessionStore):
     def _kept(
         self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> KeptFiles:
-        return KeptFiles(self.folder / where / kind, keep=keep, max_bytes=max_bytes)
+        return KeptFiles(self._folder_of(where) / kind, keep=keep, max_bytes=max_bytes)
 
     def _access(self, where: str | os.PathLike[str]) -> AccessFile:
-        return AccessFile(self.watched, path=self.folder / where / ACCESS_FILE)
+        return AccessFile(self.watched, path=self._folder_of(where) / ACCESS_FILE)
+
+    def _folder_of(self, where: str | os.PathLike[str]) -> Path:
+        return self.folder / where if isinstance(where, str) else Path(where)
 
     @property
     def _used(self) -> UsedFile:

@@ -261,6 +261,24 @@ def test_a_session_has_a_folder_of_its_own_that_only_its_owner_can_read(tmp_path
         files.transcript.close()
 
 
+def test_a_relative_folder_or_path_means_the_one_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = TranscriptStore("sessions")
+    with store.create().transcript as made:
+        made.append(header())
+    for session in (Path(str(made.path)), str(made.path)):
+        files = store.open(session)
+        assert files.artifacts is not None and files.undo is not None
+        files.artifacts.put("kept")
+        files.access.begin("s", "p", [])
+        files.transcript.close()
+    held = sorted(path.name for path in (tmp_path / str(made.path)).parent.iterdir())
+    assert held == ["access.json", "artifacts", "transcript.jsonl"]
+    assert [path.name for path in tmp_path.iterdir()] == ["sessions"]
+
+
 def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "sessions").write_text("a file stands here")
     with pytest.raises(TranscriptError, match="no session can be kept"):
