@@ -256,15 +256,18 @@ class Conversed:
 def _joined(messages: Sequence[ClientMessage]) -> list[ClientMessage]:
     """The messages, with those of the model that follow a call of its as one turn with that: its
     results come behind them all."""
-    found: list[ClientMessage] = []
+    turns: list[list[ClientMessage]] = []
     for message in messages:
-        last = found[-1] if found else None
-        if last is not None and last.calls and message.role == "assistant":
-            text = "\n".join(filter(None, (last.content, message.content)))
-            found[-1] = replace(last, content=text, calls=(*last.calls, *message.calls))
+        if turns and turns[-1][0].calls and message.role == "assistant":
+            turns[-1].append(message)
         else:
-            found.append(message)
-    return found
+            turns.append([message])
+    return [turn[0] if len(turn) == 1 else _as_one(turn) for turn in turns]
+
+
+def _as_one(turn: Sequence[ClientMessage]) -> ClientMessage:
+    text = "\n".join(message.content for message in turn if message.content)
+    return replace(turn[0], content=text, calls=tuple(c for message in turn for c in message.calls))
 
 
 def _unfit(problem: str) -> ApiError:

@@ -239,32 +239,41 @@ def _told_format(wanted: AnswerFormat | None) -> JsonObject:
     }
 
 
-def _messages_of(items: Sequence[JsonObject]) -> list[ClientMessage]:
+def _messages_of(items: Sequence[JsonObject]) -> Iterator[ClientMessage]:
     """The conversation that these items are. What the model said and called in one turn is one
     message. Raises `ApiError` for an item that cannot be told to a model of text."""
-    messages: list[ClientMessage] = []
+    said: ClientMessage | None = None  # by the model, to whose turn calls may still come
+    calls: list[ClientCall] = []
     for index, item in enumerate(items):
         at = place("input", index)
         kind = item.get("type") or ("message" if "role" in item else None)
-        if kind == "message":
-            message = read(MessageItem, item, at)
-            role = "system" if message.role == "developer" else message.role
-            content = text_of(message.content, place(at, "content"), _TEXT)
-            messages.append(ClientMessage(role, content))
-        elif kind == "function_call":
+        if kind == "function_call":
             call = read(CallItem, item, at)
             name = usable_name(call.name, call.namespace or "")
-            made = ClientCall(call.call_id, name, call.arguments)
-            if not messages or messages[-1].role != "assistant":
-                messages.append(ClientMessage("assistant"))
-            messages[-1] = replace(messages[-1], calls=(*messages[-1].calls, made))
+            calls.append(ClientCall(call.call_id, name, call.arguments))
+            said = said or ClientMessage("assistant")
+            continue
+        if kind == "reasoning":
+            continue
+        if said is not None:
+            yield replace(said, calls=tuple(calls))
+            said, calls = None, []
+        if kind == "message":
+            message = read(MessageItem, item, at)
+            content = text_of(message.content, place(at, "content"), _TEXT)
+            if message.role == "assistant":
+                said = ClientMessage("assistant", content)
+            else:
+                role = "system" if message.role == "developer" else message.role
+                yield ClientMessage(role, content)
         elif kind == "function_call_output":
             output = read(OutputItem, item, at)
             content = text_of(output.output, place(at, "output"), _TEXT)
-            messages.append(ClientMessage("tool", content, call_id=output.call_id))
-        elif kind != "reasoning":
+            yield ClientMessage("tool", content, call_id=output.call_id)
+        else:
             raise unsupported(place(at, "type"), f"an item of type {kind!r} cannot be read here")
-    return messages
+    if said is not None:
+        yield replace(said, calls=tuple(calls))
 
 
 class OfferedTools(Struct, frozen=True):
