@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import anyio
 import httpx
 import pytest
+from justhtml import JustHTML
 
 from mlx_tools.app import Door
 from mlx_tools.gateway.page import PATH
@@ -152,29 +152,11 @@ async def decide(one: Any, path: str, **fields: str) -> None:
     assert (await post(one, f"{path}/decide", **fields, **_hidden(shown.text))).status_code == 303
 
 
-class _Hidden(HTMLParser):
-    """The hidden fields of the first form that decides."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.fields: dict[str, str] = {}
-        self._at = ""
-        self.feed(text.partition("/decide")[2].partition("</form>")[0])
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        own = dict(attrs)
-        if tag == "input":
-            self.fields[own["name"] or ""] = own["value"] or ""
-        self._at = (own["name"] or "") if tag == "textarea" else ""
-
-    def handle_data(self, data: str) -> None:
-        if self._at:
-            self.fields[self._at] = data.strip()
-            self._at = ""
-
-
 def _hidden(text: str) -> dict[str, str]:
-    return _Hidden(f"<form{text}").fields
+    """The hidden fields of the first form that decides."""
+    form = JustHTML(text, sanitize=False).query('form[action$="/decide"]')[0]
+    fields = {one.attrs["name"]: one.attrs["value"] for one in form.query("input")}
+    return fields | {one.attrs["name"]: one.to_text() for one in form.query("textarea")}
 
 
 @pytest.mark.parametrize(
@@ -256,18 +238,6 @@ def kept(folder: Path, *records: Any) -> str:
     return files.session
 
 
-class _Tags(HTMLParser):
-    """The tags of a page with their attributes."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-
 async def test_nothing_that_others_wrote_is_markup_or_turns_the_text(begin: Any) -> None:
     one = begin(call("keep", text=HOSTILE), answer(HOSTILE))
     made = await ask(one, question=HOSTILE)
@@ -277,7 +247,8 @@ async def test_nothing_that_others_wrote_is_markup_or_turns_the_text(begin: Any)
         got = await one.client.get(path)
         policy = got.headers["content-security-policy"]
         assert "unsafe" not in policy and "default-src 'none'" in policy
-        for tag, own in _Tags(got.text).tags:
+        for node in JustHTML(got.text, sanitize=False).query("*"):
+            tag, own = node.name, node.attrs
             assert tag != "img" and not any(name.startswith("on") for name in own), own
             assert tag != "script" or own == {"type": "module", "src": "/page/page.js"}
             assert "style" not in own and tag != "style"
