@@ -6,7 +6,6 @@ below any root. Each change can be told beforehand, as a `Preview`.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import heapq
 import itertools
@@ -54,9 +53,6 @@ from mlx_tools.tools import (
 MAX_ENTRIES: Final = 1_000
 MAX_SCANNED: Final = 100_000
 """Entries of one folder that are looked at, so that a folder of millions takes bounded time."""
-
-MAX_ENCODED: Final = 2_400
-"""Bytes that are no text which are shown, in base64: of more nothing is of use to a reader."""
 
 _READ: Final[Effects] = frozenset(("read",))
 _WRITE: Final[Effects] = frozenset(("write",))
@@ -110,8 +106,7 @@ class _Files:
         self._notices = notices
 
     def read(self, path: str) -> str:
-        """A text file, whole up to `MAX_BYTES`; of any other what it is, and its bytes where they
-        are few. Raises ToolError."""
+        """A text file, whole up to `MAX_BYTES`; of any other what it is. Raises ToolError."""
         fd = open_below(self._roots, path)
         try:
             size = os.fstat(fd).st_size
@@ -122,13 +117,8 @@ class _Files:
         try:
             text = decoded(content[:MAX_BYTES], path, whole=not cut)
         except ToolError:
-            told = "binary" if size <= MAX_ENCODED else "large_binary"
-            return self._notices[told].format(
-                path=one_line(path),
-                kind=kind_of(content, path),
-                size=size,
-                data=base64.b64encode(content[:MAX_ENCODED]).decode(),
-            )
+            kind = kind_of(content, path)
+            return self._notices["binary"].format(path=one_line(path), kind=kind, size=size)
         return text + self._notices["cut"].format(kept=MAX_BYTES, size=size) if cut else text
 
     def list(self, path: str) -> str:
