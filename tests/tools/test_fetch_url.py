@@ -254,13 +254,6 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
         assert proxy.connected == 0
 
 
-def test_what_the_page_says_of_another_address_is_not_followed() -> None:
-    page = "<meta http-equiv=refresh content='0;url=http://10.0.0.1/'><p>Here.<script>x</script>"
-    with site(says(page, refresh="0; url=/elsewhere", link="</x>; rel=preload")) as server:
-        assert text(fetched(fetching(server), server.url())) == "Here."
-        assert len(server.asked) == 1
-
-
 @pytest.mark.parametrize(
     "status", ["404 Not Found", "500 Oops", "403 \x1b[31mRed", "204 No Content"]
 )
