@@ -128,9 +128,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         )
         self.budget = budget
         for name in _UNBOUNDED_FILTERS:
-            del self.filters[name]
+            self.filters.pop(name, None)
         for name in ("lipsum", "cycler", "joiner"):
-            del self.globals[name]
+            self.globals.pop(name, None)
         for name in ("join", "replace", "indent"):
             self.filters[name] = _within(budget, self.filters[name])
         self.filters |= {"tojson": _tojson, _HOLD: budget.hold}

@@ -134,15 +134,22 @@ def fingerprints(places: Iterable[str | os.PathLike[str]]) -> dict[str, str]:
 
 
 def _fingerprint(place: str | os.PathLike[str]) -> str:
-    try:  # a pipe is not waited for
-        with os.fdopen(os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return "unreadable"
-            data = file.read(_MOST_WATCHED)
+    try:
+        file = os.open(
+            place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )  # a pipe is not waited for
     except FileNotFoundError:
         return "absent"
     except OSError:
         return "unreadable"
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            return "unreadable"
+        data = os.read(file, _MOST_WATCHED)
+    except OSError:
+        return "unreadable"
+    finally:
+        os.close(file)
     return hashlib.sha256(data).hexdigest() if len(data) < _MOST_WATCHED else "too large"
 
 
