@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
-from mlx_tools.app.settings import SettingRow, Settings, table
+from mlx_tools.app.settings import SESSION, SettingRow, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import config_dir, read_data
@@ -116,6 +116,9 @@ class Configuration:
         allow, preset = choices[0]
         shared = {one.name for one in fields(Policy)} & set(type(own).model_fields)
         said = {name: getattr(own, name) for name in shared - {"allow", "preset"}}
+        rates = dict(said.pop("rate_limits"))
+        session = rates.pop(SESSION, None)
+        said |= {"rate_limits": rates, "session_rate_limit": session}
         policy = Policy(allow=allow or (), preset=preset, **said)
         for allow, preset in choices[1:]:
             # It says which tools there are; all else is said above.

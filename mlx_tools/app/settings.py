@@ -29,7 +29,6 @@ from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.policy import (
     ASKABLE,
     RATES,
-    Rate,
     checked,
     checked_effects,
     checked_rates,
@@ -149,7 +148,8 @@ TOOLS: Tested = {
     "test": lambda value: checked(value, "tools"),
 }
 EFFECTS: Tested = {"allowed": f"a list of {', '.join(ASKABLE)}", "test": checked_effects}
-RATE: Tested = {"allowed": RATES, "test": Rate.parse}
+SESSION = "session"
+"""What stands for all tools together where rates are named."""
 RATE_TABLE: Tested = {
     "allowed": f"rates by tool, each tool {_TOOL}, each rate {RATES}",
     "test": lambda value: checked_rates(value, "rates"),
@@ -229,10 +229,10 @@ class PolicySection(Section):
         group="policy",
     )
     rate_limits: dict[str, str] = setting(
-        "rarer", "How often each tool may be called, by tool; adds up", **RATE_TABLE
-    )
-    session_rate_limit: str | None = setting(
-        "rarer", "How often all tools together may be called in a session", **RATE
+        "rarer",
+        f"How often each tool may be called, by tool, and under {SESSION} all of them together in "
+        "a session; adds up",
+        **RATE_TABLE,
     )
     network_after_read: Literal["deny", "ask", "allow"] = setting(
         "stricter",

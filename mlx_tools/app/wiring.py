@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from msgspec import Struct
 
 from mlx_tools.app.config import Configuration
-from mlx_tools.app.settings import addresses, table
+from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
     Backend,
     Chosen,
@@ -166,7 +166,7 @@ def _check_names(configuration: Configuration, registry: Registry) -> None:
         ("policy.allow", values.allow or ()),
         ("policy.deny", values.deny),
         ("policy.ask", values.ask),
-        ("policy.rate_limits", values.rate_limits),
+        ("policy.rate_limits", values.rate_limits.keys() - {SESSION}),
     ):
         for name in names:
             if registry.named(name) in known or name in offered:

@@ -146,7 +146,7 @@ def test_the_usual_words_switch_on(place: Any, word: str) -> None:
         ("[policy]\nrate_limits = {x = 3}\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nrate_limits = {x = '3/fortnight'}\n", "policy.rate_limits", "10/minute"),
         ("[policy]\nrate_limits = {'a b' = '3/hour'}\n", "policy.rate_limits", "10/minute"),
-        ("[policy]\nsession_rate_limit = '0/hour'\n", "policy.session_rate_limit", "calls/unit"),
+        ("[policy]\nrate_limits.session = '0/hour'\n", "policy.rate_limits", "calls/unit"),
         ("[policy]\nnetwork_after_read = 'never'\n", "policy.network_after_read", "deny, ask"),
         ("[gateway]\nwebhooks = {'https://a.org/x' = 'whsec_x'}\n", "gateway.webhooks", "whsec_…"),
         ("[policy]\nask_effects = ['read']\n", "policy.ask_effects", "write, execute, network"),
@@ -244,9 +244,8 @@ def test_reading_any_text_gives_a_value_that_is_allowed_or_value_error(text: str
 
 
 RATES = """
-[policy]
-session_rate_limit = "100/hour"
 [policy.rate_limits]
+session = "100/hour"
 web_search = "10/minute"
 "notes_*" = "100/hour"
 "plugin:weather/*" = "1/day"
@@ -353,7 +352,6 @@ def test_local_hosts_are_the_users_to_open(place: Any) -> None:
         ("", "web.searxng = 'http://127.0.0.1:1'"),
         ("policy.redact_paths = true", "policy.redact_paths = false"),
         ("", "policy.ask_effects = ['write']"),
-        (RATES, "policy.session_rate_limit = '101/hour'"),
         ("policy.network_after_read = 'ask'", "policy.network_after_read = 'allow'"),
         ("", "backend.url = 'http://evil.example'"),
         ("", "backend.kind = 'completions'"),
@@ -370,7 +368,9 @@ def test_a_project_file_that_would_loosen_is_a_fault(place: Any, user: str, proj
     assert problem.startswith(f"{place.project}: {key}: a project's file")
 
 
-@pytest.mark.parametrize("rate", ["web_search = '11/minute'", "'notes_*' = '2000/day'"])
+@pytest.mark.parametrize(
+    "rate", ["web_search = '11/minute'", "'notes_*' = '2000/day'", "session = '101/hour'"]
+)
 def test_a_project_file_that_would_raise_a_rate_is_a_fault(place: Any, rate: str) -> None:
     (problem,) = place.problems(RATES, f"policy.rate_limits = {{{rate}}}")
     tool = rate.partition(" ")[0].strip("'")

@@ -20,11 +20,11 @@ from tests.policy.test_rules import EFFECTS, PATTERNS, RATES, SPECS, at
 ALL_SET = """
 [policy]
 allow = ["*"]
-session_rate_limit = "100/hour"
 network_after_read = "ask"
 redact_paths = true
 
 [policy.rate_limits]
+session = "100/hour"
 web_search = "10/minute"
 "notes_*" = "100/hour"
 "plugin:weather/*" = "1/day"
@@ -45,8 +45,8 @@ def test_the_policy_has_what_the_settings_say(place: Any) -> None:
 
 def test_the_environment_writes_rates_with_commas_and_adds_up(place: Any) -> None:
     variables = {
-        "MLX_TOOLS_POLICY_RATE_LIMITS": " web_search = 99/minute , fetch_url=1/second,",
-        "MLX_TOOLS_POLICY_SESSION_RATE_LIMIT": "5/day",
+        "MLX_TOOLS_POLICY_RATE_LIMITS": " web_search = 99/minute , fetch_url=1/second,"
+        "session=5/day",
         "MLX_TOOLS_POLICY_NETWORK_AFTER_READ": "deny",
         "MLX_TOOLS_POLICY_REDACT_PATHS": "no",
     }
@@ -71,14 +71,14 @@ def test_a_variable_that_is_no_table_of_rates_is_a_fault(place: Any, text: str) 
 
 def test_a_project_file_may_lower_rates_and_add_some(place: Any) -> None:
     project = (
-        "[policy]\nsession_rate_limit = '100/day'\nnetwork_after_read = 'deny'\n"
-        "[policy.rate_limits]\nweb_search = '9/minute'\n'*' = '1000/hour'\n"
+        "[policy]\nnetwork_after_read = 'deny'\n"
+        "[policy.rate_limits]\nsession = '100/day'\nweb_search = '9/minute'\n'*' = '1000/hour'\n"
     )
     policy = place.load(ALL_SET, project).policy()
     assert policy.rate_limits["web_search"] == "9/minute"
     assert policy.rate_limits["*"] == "1000/hour" and policy.rate_limits["notes_*"] == "100/hour"
     assert (policy.session_rate_limit, policy.network_after_read) == ("100/day", "deny")
-    assert place.load("", "[policy]\nsession_rate_limit = '9/day'\n").policy().session_rate_limit
+    assert place.load("", "policy.rate_limits.session = '9/day'\n").policy().session_rate_limit
 
 
 @pytest.mark.parametrize("user", ["", "ask_effects = []"])
@@ -125,8 +125,7 @@ KEYS: dict[str, st.SearchStrategy[Any]] = {
     "policy.ask_effects": EFFECTS,
     "policy.local_only": st.booleans(),
     "policy.dry_run": st.booleans(),
-    "policy.rate_limits": st.dictionaries(PATTERNS, RATES, max_size=2),
-    "policy.session_rate_limit": RATES,
+    "policy.rate_limits": st.dictionaries(PATTERNS | st.just("session"), RATES, max_size=2),
     "policy.network_after_read": st.sampled_from(["allow", "ask", "deny"]),
     "policy.redact_paths": st.booleans(),
 }
