@@ -308,8 +308,3 @@ def _written(message: ClientMessage, session: Session) -> Turned:
     said = tuple(calls) or (FinalAnswer(message.content),)
     reading = Reading(messages=said, counted=completion.counted, clean=True)
     return (completion, reading), *((record, None) for record in rest)
-
-
-def new_session(header: Header, tools: Sequence[ToolSpec], words: PromptWords) -> Session:
-    """A session of this header and these tools that nothing was said in yet."""
-    return Session([header], specs={spec.name: spec for spec in tools}, words=words)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
@@ -20,14 +20,14 @@ import anyio
 from mlx_tools.app import RunOptions, session_store
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import MlxToolsError, StorageError, UsageError
-from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.request import ApiError, JsonObject
 from mlx_tools.gateway.run_queue import HEARTBEAT, LEASE, RUN, RunQueue
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, was_asked
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
-from mlx_tools.transcript import Event, Record, events, rests
+from mlx_tools.transcript import Event, events, rests
 
 if TYPE_CHECKING:
     from procrastinate import BaseRetryStrategy
@@ -52,29 +52,6 @@ Note = Callable[[str], None]
 
 class NotNow(Exception):
     """The run cannot be taken up now, by this worker."""
-
-
-class _Told:
-    """Tells whoever follows a run what forms in it, some at a time; nothing waits for that."""
-
-    def __init__(self, queue: RunQueue, run: str, records: Sequence[Record]) -> None:
-        self._queue, self._run, self._records = queue, run, records
-        self._waiting: list[tuple[int, dict[str, Any]]] = []
-
-    def take(self, event: Event) -> None:
-        """What happens. Records are read by whoever follows."""
-        if not isinstance(event, events.OF_RECORDS):
-            self._waiting.append((len(self._records), event.to_json()))
-
-    async def send(self) -> None:
-        """Tell it, until cancelled."""
-        while True:
-            await anyio.sleep(_TICK)
-            waiting, self._waiting = self._waiting, []
-            with suppress(StorageError):
-                for upto, some in groupby(waiting, itemgetter(0)):
-                    said = [event for _, event in some]
-                    await anyio.to_thread.run_sync(self._queue.tell, self._run, upto, said)
 
 
 class RunWorker:
@@ -163,16 +140,21 @@ class RunWorker:
     async def _watched(self, row: RunRow, conversation: Conversation) -> tuple[RunRow, str]:
         """Do it, unless it is cancelled; return the row, and why not where it is refused."""
         assert row.act is not None
-        told = _Told(self._queue, row.id, conversation.files.transcript)
-        telling = asyncio.create_task(told.send())
-        doing = asyncio.create_task(self._work.do(conversation, row.act, told.take))
+        records, forming = conversation.files.transcript, list[tuple[int, JsonObject]]()
+
+        def happens(event: Event) -> None:
+            if not isinstance(event, events.OF_RECORDS):  # which are read by whoever follows
+                forming.append((len(records), event.to_json()))
+
+        telling = asyncio.create_task(self._tell_forming(row.id, forming))
+        doing = asyncio.create_task(self._work.do(conversation, row.act, happens))
         try:
             while True:
                 if row.cancelled:
                     conversation.cancelled = True
                     doing.cancel()
                     await asyncio.wait([doing])
-                    if was_asked(conversation.files.transcript):
+                    if was_asked(records):
                         await conversation.settle()
                     return row, ""
                 done, _ = await asyncio.wait([doing], timeout=LOOK)
@@ -187,6 +169,17 @@ class RunWorker:
             doing.cancel()
             telling.cancel()
             await asyncio.wait([doing, telling])
+
+    async def _tell_forming(self, run: str, forming: list[tuple[int, JsonObject]]) -> None:
+        """Tell whoever follows a run what forms in it, some at a time; nothing waits for that."""
+        while True:
+            await anyio.sleep(_TICK)
+            waiting = [*forming]
+            forming.clear()
+            with suppress(StorageError):
+                for upto, some in groupby(waiting, itemgetter(0)):
+                    said = [event for _, event in some]
+                    await anyio.to_thread.run_sync(self._queue.tell, run, upto, said)
 
     async def _end(self, working: asyncio.Task[None]) -> None:
         await self._stopping.wait()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -88,7 +89,7 @@ def run_routes(runs: Runs) -> list[BaseRoute]:
         Route("/v1/runs", listed, methods=["GET"]),
         Route("/v1/runs/{id}", one, methods=["GET"]),
         Route("/v1/runs/{id}/events", followed, methods=["GET"]),
-        WebSocketRoute("/v1/runs/{id}/socket", _RunSocket(runs)),
+        WebSocketRoute("/v1/runs/{id}/socket", partial(_talk, runs)),
         Route("/v1/runs/{id}/{action}", act, methods=["POST"]),
     ]
 
@@ -119,79 +120,56 @@ async def _told(runs: Runs, row: RunRow, after: int) -> AsyncGenerator[str | Non
             yield mark + server_sent(event, event["type"])
 
 
-class _RunSocket:
-    """A run's events over a WebSocket, and what is posted of it as messages: an ASGI
-    application."""
+async def _talk(runs: Runs, socket: WebSocket) -> None:
+    """A run's events over a WebSocket, and what is posted of it as messages."""
+    try:
+        row, after = await _row(runs, socket), _seen(socket)
+        await runs.view(row)
+    except MlxToolsError as error:
+        told = as_api_error(error)
+        await socket.send_denial_response(JSONResponse(openai_error(told), told.status))
+        return
+    await socket.accept()
+    one = anyio.Lock()
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        socket = WebSocket(scope, receive, send)
-        try:
-            row, after = await _row(self._runs, socket), _seen(socket)
-            await self._runs.view(row)
-        except MlxToolsError as error:
-            told = as_api_error(error)
-            await socket.send_denial_response(JSONResponse(openai_error(told), told.status))
-            return
-        await socket.accept()
-        one = anyio.Lock()
-
-        async def tell(value: JsonObject) -> None:
-            async with one:
-                with anyio.move_on_after(PATIENCE) as late:
-                    await socket.send_text(json_line(value))
-            if late.cancelled_caught:
-                tasks.cancel_scope.cancel()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._follow, row, after, tell, tasks.cancel_scope)
-            await self._take(socket, row, tell)
+    async def tell(value: JsonObject) -> None:
+        gone = True
+        async with one:
+            with anyio.move_on_after(PATIENCE), suppress(WebSocketDisconnect, RuntimeError):
+                await socket.send_text(json_line(value))
+                gone = False
+        if gone:
             tasks.cancel_scope.cancel()
 
-    async def _follow(
-        self,
-        row: RunRow,
-        after: int,
-        tell: Callable[[JsonObject], Awaitable[None]],
-        scope: anyio.CancelScope,
-    ) -> None:
-        try:
-            async with aclosing(self._runs.follow(row, after, ends=())) as follows:
+    async def follow() -> None:
+        with suppress(StorageError):  # whoever listens comes back once the database does
+            async with aclosing(runs.follow(row, after, ends=())) as follows:
                 async for told in follows:
                     if told is not None:
                         number, event = told
                         await tell(event if number is None else {"id": number} | event)
-        except (WebSocketDisconnect, RuntimeError, StorageError):
-            pass  # whoever listened is gone, or comes back once the database does
-        scope.cancel()
+        tasks.cancel_scope.cancel()
 
-    async def _take(
-        self, socket: WebSocket, row: RunRow, tell: Callable[[JsonObject], Awaitable[None]]
-    ) -> None:
-        """Take what is posted, until the client goes away."""
-        while True:
-            try:
-                text = await socket.receive_text()
-            except (WebSocketDisconnect, KeyError):  # a message that is no text ends it too
-                return
-            try:
-                action, body = _posted(text)
-                await _act(self._runs, row, action, body)
-                await tell({"type": "run", "run": await self._runs.with_previews(row)})
-            except MlxToolsError as error:
-                await tell({"type": "error"} | openai_error(as_api_error(error)))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        # What is no text ends it, as going away does.
+        while (text := (await socket.receive()).get("text")) is not None:
+            await tell(await _answered(runs, row, text))
+        tasks.cancel_scope.cancel()
 
 
-def _posted(text: str) -> tuple[str, JsonObject]:
-    """What a message posts. Raises `ApiError`."""
-    value = json_object(text, "the message is")
-    kinds = ("cancel", *RUN_BODIES)
-    if value.get("type") not in kinds:
-        problem = f"a message is an object whose type is one of {', '.join(kinds)}"
-        raise ApiError(400, "invalid_value", problem, param="type")
-    return value.pop("type"), value
+async def _answered(runs: Runs, row: RunRow, text: str) -> JsonObject:
+    """Do what a message posts, and say what came of it."""
+    try:
+        value = json_object(text, "the message is")
+        kinds = ("cancel", *RUN_BODIES)
+        if value.get("type") not in kinds:
+            problem = f"a message is an object whose type is one of {', '.join(kinds)}"
+            raise ApiError(400, "invalid_value", problem, param="type")
+        await _act(runs, row, value.pop("type"), value)
+        return {"type": "run", "run": await runs.with_previews(row)}
+    except MlxToolsError as error:
+        return {"type": "error"} | openai_error(as_api_error(error))
 
 
 def _owner(runs: Runs, asking: HTTPConnection) -> str:

@@ -15,9 +15,17 @@ from typing import Final
 import anyio
 
 from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter, TokenScore
-from mlx_tools.controller import Complete, Completer, RunSettings, Written, natively, request_for
+from mlx_tools.controller import (
+    Complete,
+    Completer,
+    RunSettings,
+    Session,
+    Written,
+    natively,
+    request_for,
+)
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, new_session, next_key
+from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, next_key
 from mlx_tools.gateway.request import (
     ApiError,
     ClientCall,
@@ -167,7 +175,8 @@ class _Taking:
             max_calls_per_turn=speaker.limits.max_calls_per_turn if request.parallel else 1,
         )
         header = speaker.manner.header(request, limits)
-        self._session = new_session(header, request.tools, speaker.manner.words)
+        specs = {spec.name: spec for spec in request.tools}
+        self._session = Session([header], specs=specs, words=speaker.manner.words)
         self._conversed = Conversed(self._session, speaker.memory)
         self._conversed.fold(request.messages)
         # What a call copies out of a result is for the client to know, not for us to refuse.

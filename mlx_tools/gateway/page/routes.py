@@ -36,6 +36,7 @@ from mlx_tools.gateway.page.shown import (
     searched,
     session_shown,
     tool_rows,
+    written_out,
 )
 from mlx_tools.gateway.page.shown_sessions import Sessions
 from mlx_tools.gateway.request import ApiError, server_sent
@@ -228,9 +229,10 @@ class Page:
         )
 
     async def _transcript(self, request: Request) -> Response:
-        shown = await session_shown(self._sessions, request.path_params["id"], 0)
-        name = {"content-disposition": f'attachment; filename="{shown.id}.jsonl"'}
-        text = await anyio.to_thread.run_sync(shown.text)
+        session = request.path_params["id"]
+        _, records, _ = await self._sessions.stands(session)
+        name = {"content-disposition": f'attachment; filename="{session}.jsonl"'}
+        text = await anyio.to_thread.run_sync(written_out, records)
         return Response(text, 200, _HEADERS | name, "application/x-ndjson")
 
     async def _live(self, request: Request) -> Response:

@@ -131,10 +131,11 @@ class ShownSession:
         """The steps on this page."""
         return steps_of(self.records[self.start : self.end])
 
-    def text(self) -> bytes:
-        """All of its records, as they are kept."""
-        lines = (json.dumps(to_json(one), ensure_ascii=False) for one in self.records)
-        return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
+
+def written_out(records: Sequence[Record]) -> bytes:
+    """Records, as they are kept."""
+    lines = (json.dumps(to_json(one), ensure_ascii=False) for one in records)
+    return "".join(f"{line}\n" for line in lines).encode(errors="surrogatepass")
 
 
 async def session_shown(sessions: Sessions, session: str, start: int | None) -> ShownSession:
