@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from mlx_tools import Tool, tool
-from mlx_tools.app import Door, config, session_store
+from mlx_tools.app import Door, RunOptions, config, session_store
 from mlx_tools.backends import TokenCounter
 from mlx_tools.cli.golden import keep_session
 from mlx_tools.controller import RunSettings
@@ -23,11 +23,11 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.conversation import Manner
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
-from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
 from mlx_tools.gateway.run_work import RunWork
 from mlx_tools.gateway.run_worker import RunWorker
 from mlx_tools.gateway.runs import Runs
+from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
@@ -63,27 +63,6 @@ def speaker_of(backend: Any, *, context: int | None = None, **manner: Any) -> Sp
     values = {"chat_format": NAMED_FORMATS["chatml"], "style": "jsonl", "strategy": "auto"}
     made = Manner(**{**values, "words": load_words(), **manner})
     return Speaker(backend, made, Limits(), context, TokenCounter())
-
-
-class OneModel:
-    """What a gateway asks of its models, with one that is called ``scripted``."""
-
-    def __init__(self, speaker: Speaker) -> None:
-        self.one = speaker
-
-    async def speaker(self, name: str) -> Speaker:
-        if name not in ("", "default", "scripted"):
-            raise ApiError(404, "model_not_found", f"{name}: there is scripted", param="model")
-        return self.one
-
-    def rows(self) -> list[dict[str, Any]]:
-        return [{"id": "scripted", "object": "model", "created": 0, "owned_by": "mlx-tools"}]
-
-    def known(self) -> dict[str, Speaker | None]:
-        return {"scripted": self.one, "other": None}
-
-    async def aclose(self) -> None:
-        return
 
 
 def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -197,7 +176,12 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         speaker.settings = RunSettings(
             chat_format=NAMED_FORMATS["chatml"], style="jsonl", model="scripted"
         )
-        models: Any = OneModel(speaker)
+        models: Any = ServedModels(
+            RunOptions(configuration=loaded),
+            [].append,
+            _speakers={"scripted": speaker},
+            _names=("scripted", "unasked"),
+        )
         meters, store = Meters(), session_store(loaded)
         queue = None if store.dsn is None else RunQueue(store)
         work = RunWork(
@@ -237,7 +221,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
 
         shared = {
             "runs": runs,
-            "models": models,
+            "speaker": speaker,
             "meters": meters,
             "backend": backend,
             "tools": tools,

@@ -195,7 +195,7 @@ async def test_a_question_begins_a_run_whose_steps_come_as_they_happen(begin: An
     assert all(text in shown for text in ("How\nlarge?", "Sure?", "answered", "area"))
     assert "no question" in (await post(one, f"{path}/continue", question=" ")).text
     wrong = await post(one, "/page/ask", question="x", model="other")
-    assert "there is scripted" in wrong.text
+    assert "There are: scripted" in wrong.text
 
 
 async def test_a_run_that_came_to_rest_while_its_page_was_made_is_told_to_rest(begin: Any) -> None:

@@ -91,7 +91,7 @@ class Served:
 @pytest.fixture
 def served(begin: Any) -> Iterator[Served]:
     one = begin(file='[gateway]\napprovals = "client"\n', most=10_000)
-    one.models.one.backend = Willing()
+    one.speaker.backend = Willing()
     made = Served(one.app)
     yield made
     made.server.should_exit = True

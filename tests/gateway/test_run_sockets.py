@@ -239,7 +239,7 @@ async def test_what_is_owed_is_told_by_the_next_gateway_also_of_a_run_that_broke
     hooked.statuses.append(500)
     waits = await ask(one, webhook=f"{hooked.origin}/")
     await anyio.to_thread.run_sync(hooked.came.acquire, True, 30)
-    one.models.one.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = waiting(anyio.Event(), "never")
     body = {"question": "y", "webhook": f"{hooked.origin}/"}
     broken = (await one.client.post("/v1/runs", json=body)).json()
     await anyio.wait_all_tasks_blocked()

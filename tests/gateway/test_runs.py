@@ -208,7 +208,7 @@ async def test_what_one_clients_run_kept_no_other_clients_run_reads(begin: Any) 
     made = await ask(one)
     read = call("read_artifact", id=made["calls"][0]["artifact"])
     scripts = ScriptedBackend(read, answer("yes"), read, answer("no"))
-    one.models.one.backend = scripts
+    one.speaker.backend = scripts
     path = f"/v1/runs/{made['id']}/continue"
     assert (await one.client.post(path, json={"question": "y"})).status_code == 200
     assert (await rested(one, made["id"]))["answer"] == "yes"
@@ -473,7 +473,7 @@ async def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(
     paused = await ask(one)
     one.tools.hold = anyio.sleep_forever
     slow = waiting(anyio.Event(), "never")
-    one.models.one.backend = slow
+    one.speaker.backend = slow
     made = [await queued(one) for _ in range(3)]
     ids = [*(run["id"] for run in reversed(made)), paused["id"]]
     assert made[-1]["status"] == "queued"
@@ -486,7 +486,7 @@ async def test_a_run_that_is_cancelled_stops_at_work_in_line_and_while_it_waits(
 
 async def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: Any) -> None:
     one = begin(most=2)
-    one.models.one.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = waiting(anyio.Event(), "never")
     codes = []
     for _ in range(3):
         codes.append((await one.client.post("/v1/runs", json={"question": "x"})).status_code)
@@ -496,7 +496,7 @@ async def test_of_more_runs_than_there_is_room_for_the_next_is_refused(begin: An
 
 async def test_a_run_goes_on_when_its_client_leaves(begin: Any) -> None:
     one, come = begin(), anyio.Event()
-    one.models.one.backend = waiting(come, answer("late"))
+    one.speaker.backend = waiting(come, answer("late"))
     run = (await one.client.post("/v1/runs", json={"question": "x"})).json()["id"]
     with anyio.move_on_after(0.05):
         await events(one, run)
@@ -536,7 +536,7 @@ async def test_what_was_asked_of_the_model_when_the_server_was_killed_is_found_a
     begin: Any, tmp_path: Path
 ) -> None:
     one = begin()
-    one.models.one.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = waiting(anyio.Event(), "never")
     made = [await queued(one) for _ in range(3)]
     await anyio.wait_all_tasks_blocked()
     shutil.copytree(tmp_path / "state", tmp_path / "killed")

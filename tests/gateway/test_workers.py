@@ -149,7 +149,7 @@ async def test_a_run_is_cancelled_before_and_while_a_worker_is_at_it(over: Any) 
         assert (await until(one, other, "answered"))["answer"] == "no"
         await until(one, never, "cancelled")
         assert len(one.backend.prompts) == 1
-        one.models.one.backend = waiting(anyio.Event(), "never")
+        one.speaker.backend = waiting(anyio.Event(), "never")
         run = await queued(one)
         await until(one, run, "running")
         assert (await one.client.post(path.format(**run))).json()["status"] == "cancelled"
@@ -161,7 +161,7 @@ async def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
     monkeypatch.setattr(run_worker, "GRACE", 30.0)
 
     one, come = over(), anyio.Event()
-    one.models.one.backend = waiting(come, answer("late"))
+    one.speaker.backend = waiting(come, answer("late"))
     async with at_work(one) as worker:
         run = await queued(one)
         await until(one, run, "running")
@@ -173,12 +173,12 @@ async def test_a_worker_that_is_told_to_end_takes_no_more_and_ends_what_it_has(
 
 async def test_what_a_worker_cannot_end_in_time_is_handed_on_to_another(over: Any) -> None:
     one = over()
-    one.models.one.backend = waiting(anyio.Event(), "never")
+    one.speaker.backend = waiting(anyio.Event(), "never")
     async with at_work(one):
         run = await queued(one)
         await until(one, run, "running")
     await until(one, run, "queued")
-    one.models.one.backend = ScriptedBackend(answer("done"))
+    one.speaker.backend = ScriptedBackend(answer("done"))
     async with at_work(one):
         assert (await until(one, run, "answered"))["answer"] == "done"
 
@@ -211,7 +211,7 @@ async def test_whoever_follows_a_run_hears_what_its_worker_is_told_by_the_model(
     said = "\N{SNOWMAN} word " * 20
 
     one, told = over(), list[dict[str, Any]]()
-    one.models.one.backend = Slow(Script(answer(said), pieces=5))
+    one.speaker.backend = Slow(Script(answer(said), pieces=5))
     await one.runs.open()
     run = await queued(one)
     async with at_work(one):
