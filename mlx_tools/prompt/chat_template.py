@@ -23,8 +23,15 @@ if TYPE_CHECKING:
     from mlx_tools.prompt.template_sandbox import ChatTemplate
 
 _SYSTEM: Final = "xqSystemTextxq"
-_USERS: Final = ("xqFirstQuestionxq", "xqSecondQuestionxq", "xqThirdQuestionxq")
-_ANSWERS: Final = ("xqFirstAnswerxq", "xqSecondAnswerxq")
+_QUESTION: Final = "xqFirstQuestionxq"
+_ANSWER: Final = "xqFirstAnswerxq"
+_CONVERSATION: Final = (
+    ("user", _QUESTION),
+    ("assistant", _ANSWER),
+    ("user", "xqSecondQuestionxq"),
+    ("assistant", "xqSecondAnswerxq"),
+    ("user", "xqThirdQuestionxq"),
+)
 
 _THINKING_OPTIONS: Final = ("enable_thinking", "thinking")
 
@@ -122,34 +129,32 @@ class _Probe:
         self._template = template
         self._parts = False
         self._lead: tuple[Message, ...] = ()
+        self._fault: Exception | None = None  # the first
 
     def text(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str:
-        """The text that the template writes for messages of role and text."""
+        """The text that the template writes for messages of role and text, empty where it refuses
+        or cannot be rendered."""
         sent = [
             {"role": role, "content": [{"type": "text", "text": text}] if self._parts else text}
             for role, text in messages
         ]
         lead = () if messages[0][0] == "system" else self._lead
-        return self._template.render((*lead, *sent), ask=ask, **options)
+        try:
+            return self._template.render((*lead, *sent), ask=ask, **options)
+        except (TemplateRefused, ChatFormatError) as error:
+            self._fault = self._fault or error
+            return ""
 
     def turns(self) -> _Turns:
         """Reads off what stands between three questions and two answers."""
-        texts = [text for pair in zip(_USERS, (*_ANSWERS, ""), strict=True) for text in pair][:-1]
-        conversation = [(("user", "assistant")[n % 2], text) for n, text in enumerate(texts)]
-        fault: Exception | None = None
         for self._parts in (False, True):
-            for lead in ((), ({"role": "system", "content": ""},)):
-                self._lead = lead
-                try:
-                    written = self.text(*conversation, ask=True)
-                except (TemplateRefused, ChatFormatError) as error:
-                    fault = fault or error
-                    continue
-                if (found := gaps(written, texts)) is not None:
+            for self._lead in ((), ({"role": "system", "content": ""},)):
+                written = self.text(*_CONVERSATION, ask=True)
+                if (found := gaps(written, [text for _, text in _CONVERSATION])) is not None:
                     return _Turns(found[0], found[3], found[4])
-        if isinstance(fault, ChatFormatError):
-            raise fault
-        reason = f": {fault}" if fault is not None else ""
+        if isinstance(self._fault, ChatFormatError):
+            raise self._fault
+        reason = f": {self._fault}" if self._fault is not None else ""
         raise ChatFormatError(
             f"the model's chat template does not write a conversation in its order{reason}",
             hint=HINT,
@@ -157,8 +162,8 @@ class _Probe:
 
     def answer_suffix(self, turns: _Turns) -> str:
         """The end of an assistant's turn: as much of what follows as stands at the end too."""
-        written = self._try(("user", _USERS[0]), ("assistant", _ANSWERS[0]))
-        end = _after(written, _ANSWERS[0])
+        written = self.text(("user", _QUESTION), ("assistant", _ANSWER))
+        end = _after(written, _ANSWER)
         shared = _shared(end, turns.answer_to_question) if end is not None else ""
         if shared or end == "":
             return shared
@@ -171,8 +176,8 @@ class _Probe:
     ) -> tuple[str, tuple[str, str] | None, tuple[str, str]]:
         """The beginning-of-text to write, and what stands around the system text, and where."""
         bos, opening = _split_bos(turns.opening, user_prefix, bos_token, adds_bos)
-        written = self._try(("system", _SYSTEM), ("user", _USERS[0]))
-        found = gaps(written or "", [_SYSTEM, _USERS[0]])
+        written = self.text(("system", _SYSTEM), ("user", _QUESTION))
+        found = gaps(written, [_SYSTEM, _QUESTION])
         if found is None:
             return bos + opening.removesuffix(user_prefix), None, ("", "\n\n")
         bos, before = _split_bos(found[0], user_prefix, bos_token, adds_bos)
@@ -187,30 +192,24 @@ class _Probe:
     def after_question(self, *, ask: bool = True, **options: Any) -> str | None:
         """The text behind the last question, where an answer is asked for or not; None where it
         cannot be told."""
-        written = self._try(("user", _USERS[0]), ask=ask, **options)
-        return _after(written, _USERS[0])
+        written = self.text(("user", _QUESTION), ask=ask, **options)
+        return _after(written, _QUESTION)
 
     def trims(self, *, has_system: bool) -> tuple[str, ...]:
         """The roles whose text loses its outer white space."""
         roles = []
         padded = f" \n{_SYSTEM}\n "
         for role, before, after in (
-            ("system", (), (("user", _USERS[0]),)),
+            ("system", (), (("user", _QUESTION),)),
             ("user", (), ()),
-            ("assistant", (("user", _USERS[0]),), (("user", "x"),)),
+            ("assistant", (("user", _QUESTION),), (("user", "x"),)),
         ):
             if role == "system" and not has_system:
                 continue
-            written = self._try(*before, (role, padded), *after)
-            if written is not None and padded not in written:
+            written = self.text(*before, (role, padded), *after)
+            if written and padded not in written:
                 roles.append(role)
         return tuple(roles)
-
-    def _try(self, *messages: tuple[str, str], ask: bool = False, **options: Any) -> str | None:
-        try:
-            return self.text(*messages, ask=ask, **options)
-        except (TemplateRefused, ChatFormatError):
-            return None
 
 
 def _headers(
@@ -303,8 +302,8 @@ def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[s
     return ("", text) if user_prefix.startswith(bos) else (bos, text[len(bos) :])
 
 
-def _after(text: str | None, part: str) -> str | None:
-    return None if text is None or part not in text else text.rpartition(part)[2]
+def _after(text: str, part: str) -> str | None:
+    return text.rpartition(part)[2] if part in text else None
 
 
 def _shared(one: str, other: str) -> str:
