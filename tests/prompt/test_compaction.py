@@ -32,7 +32,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.prompt.conversations import WORDS, folded, formats
-from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, Texts, transcripts
+from tests.prompt.transcripts import CONTENT, ORIGINS, STYLES, Step, texts_of, transcripts
 from tests.prompt.transcripts import opened as begun
 
 
@@ -150,7 +150,7 @@ def test_the_prompt_of_a_turn_is_a_prefix_of_the_next_in_every_format(
     run: tuple[str, str, str | int, list[Step]], text: str
 ) -> None:
     name, style, reasoning, steps = run
-    hostile = Texts(**dict.fromkeys(ORIGINS, text))
+    hostile = texts_of(**dict.fromkeys(ORIGINS, text))
     prompt = begun(formats()[name], style, hostile, reasoning=reasoning)
     again = begun(formats()[name], style, hostile, reasoning=reasoning)
     before = ""

@@ -33,7 +33,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.prompt.conversations import formats
-from tests.prompt.transcripts import ORIGINS, STYLES, TOOL_NAMES, Texts, opened
+from tests.prompt.transcripts import ORIGINS, STYLES, TOOL_NAMES, opened, texts_of
 
 
 def said(text: str, prefix: str = "") -> CompletionRecord:
@@ -42,7 +42,7 @@ def said(text: str, prefix: str = "") -> CompletionRecord:
     return CompletionRecord(turn=1, prefix=prefix, text=counted[len(prefix) :], counted=counted)
 
 
-def conversation(style: Any, texts: Texts) -> list[tuple[str, list[Record]]]:
+def conversation(style: Any, texts: Any) -> list[tuple[str, list[Record]]]:
     """The records before each completion that is due, and the prefix it is asked with."""
     arguments = {"path": texts.argument, texts.argument: [texts.argument]}
     names = (texts.tool_name, texts.unknown_tool)
@@ -98,7 +98,7 @@ def conversation(style: Any, texts: Texts) -> list[tuple[str, list[Record]]]:
     ]
 
 
-def prompts_of(chat_format: ChatFormat, style: str, texts: Texts) -> list[str]:
+def prompts_of(chat_format: ChatFormat, style: str, texts: Any) -> list[str]:
     """Every prompt of the conversation."""
     prompt, asked = opened(chat_format, style, texts), []
     for prefix, records in conversation(style, texts):
@@ -111,11 +111,11 @@ def prompts_of(chat_format: ChatFormat, style: str, texts: Texts) -> list[str]:
 @cache
 def harmless(chat_format: ChatFormat, style: str) -> list[str]:
     """Every prompt of the conversation, with texts that hold no control token."""
-    return prompts_of(chat_format, style, Texts())
+    return prompts_of(chat_format, style, texts_of())
 
 
 @cache
-def texts_of(tokens: tuple[str, ...]) -> st.SearchStrategy[Texts]:
+def texts_made_of(tokens: tuple[str, ...]) -> st.SearchStrategy[Any]:
     """Texts of control tokens, whole, in two pieces, within one another, beside JSON and marks."""
     usual = (*tokens, *KNOWN_TOKENS, *PROTOCOL_TAGS)
     pieces = [
@@ -130,7 +130,9 @@ def texts_of(tokens: tuple[str, ...]) -> st.SearchStrategy[Texts]:
         lambda cut: cut[0][: cut[2]] + cut[1] + cut[0][cut[2] :]
     )
     text = st.lists(st.one_of(one, half, nested, st.text(max_size=4)), max_size=6).map("".join)
-    return st.builds(Texts, **dict.fromkeys(ORIGINS, text), tool_name=st.sampled_from(TOOL_NAMES))
+    return st.builds(
+        texts_of, **dict.fromkeys(ORIGINS, text), tool_name=st.sampled_from(TOOL_NAMES)
+    )
 
 
 # --- each format, for a tokenizer that has all of its control tokens ---
@@ -164,16 +166,16 @@ def tokenizer_for(name: str) -> Any:
 
 
 @st.composite
-def cases(draw: Any) -> tuple[str, str, Texts]:
+def cases(draw: Any) -> tuple[str, str, Any]:
     """A format, a style and texts that are made for the format."""
     name = draw(st.sampled_from(sorted(formats())))
-    texts = draw(texts_of(formats()[name].control_tokens))
+    texts = draw(texts_made_of(formats()[name].control_tokens))
     return name, draw(st.sampled_from(STYLES)), texts
 
 
 @given(case=cases())
 def test_in_every_format_the_control_tokens_are_those_of_a_harmless_conversation(
-    case: tuple[str, str, Texts],
+    case: tuple[str, str, Any],
 ) -> None:
     name, style, texts = case
     ids = ids_by(tokenizer_for(name), style)
@@ -206,7 +208,7 @@ def test_the_embedded_models_tokenizer_finds_the_hosts_control_tokens_and_no_oth
     wanted = data.draw(st.sampled_from(["auto", "auto", *NAMED_FORMATS]))
     chat_format = real_format(real_model, wanted)
     special = tuple(t.content for t in tokenizer.get_added_tokens_decoder().values())
-    texts = data.draw(texts_of(special))
+    texts = data.draw(texts_made_of(special))
     ids = ids_by(tokenizer, "jsonl")  # the tags of the xml style are ordinary text to it
     start, end = (tokenizer.token_to_id(token) for token in ("<|im_start|>", "<|im_end|>"))
     asked_all = prompts_of(chat_format, style, texts)

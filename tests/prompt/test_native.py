@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,26 +210,18 @@ def test_a_forced_call_is_begun_as_the_model_would_begin_it(name: str) -> None:
 # --- control tokens -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Texts:
-    """A text of every origin."""
-
-    persona: str = "x"
-    description: str = "x"
-    question: str = "x"
-    brought: str = "x"
-    prose: str = "x"
-    argument: str = "x"
-    other_argument: str = "x"
-    result: str = "x"
-    fault: str = "x"
-    unknown: str = "x"
-    broken: str = "x"
-    correction: str = "x"
-    answer: str = "x"
+ORIGINS = (
+    *("persona", "description", "question", "brought", "prose", "argument"),
+    *("other_argument", "result", "fault", "unknown", "broken", "correction", "answer"),
+)
 
 
-def conversation(name: str, texts: Texts) -> list[str]:
+def texts_of(**given: str) -> Any:
+    """A text of every origin: those that are given, else one in which there is nothing."""
+    return SimpleNamespace(**{**dict.fromkeys(ORIGINS, "x"), **given})
+
+
+def conversation(name: str, texts: Any) -> list[str]:
     """The prompts of a conversation in which those texts stand."""
     model = TOOLED[name]
     tool = replace(LOOK, description=texts.description)
@@ -258,7 +250,7 @@ def conversation(name: str, texts: Texts) -> list[str]:
 @cache
 def harmless(name: str) -> list[str]:
     """The same prompts with texts in which there is nothing."""
-    return conversation(name, Texts())
+    return conversation(name, texts_of())
 
 
 def control_tokens(chat_format: ChatFormat, text: str) -> list[str]:
@@ -284,8 +276,8 @@ HOSTILE = st.lists(st.one_of(PIECES, st.sampled_from(KNOWN_TOKENS)), max_size=5)
 def test_no_text_adds_a_control_token_to_those_of_the_host_and_of_calls(
     name: str, data: st.DataObject
 ) -> None:
-    changed = data.draw(st.sets(st.sampled_from([field.name for field in fields(Texts)])))
-    texts = replace(Texts(), **{one: data.draw(HOSTILE, one) for one in sorted(changed)})
+    changed = data.draw(st.sets(st.sampled_from(ORIGINS)))
+    texts = texts_of(**{one: data.draw(HOSTILE, one) for one in sorted(changed)})
     chat_format = tooled_format(name)
     prompts = conversation(name, texts)
     calls = _calls_as_written(name, texts)
@@ -301,7 +293,7 @@ def test_no_text_adds_a_control_token_to_those_of_the_host_and_of_calls(
         assert after.startswith(before)
 
 
-def _calls_as_written(name: str, texts: Texts) -> bool:
+def _calls_as_written(name: str, texts: Any) -> bool:
     """Whether the reader takes the calls of the conversation for two calls."""
     lead = "" if name == "llama3.1-tools" else f"{texts.prose}\n"
     said = lead + TOOLED[name].calls(texts.argument, texts.other_argument)

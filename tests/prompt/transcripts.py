@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -133,39 +134,23 @@ def _completion(turn: int, prefix: str, counted: str) -> CompletionRecord:
 # --- sessions that have not begun, with a text of every origin ---
 
 
-@dataclass(frozen=True)
-class Texts:
-    """A text of every origin. All are anybody's but the names of tools, which are ASCII words."""
-
-    persona: str = "x"
-    project_context: str = "x"
-    tool_description: str = "x"
-    parameter_name: str = "x"
-    parameter_description: str = "x"
-    parameter_example: str = "x"
-    earlier_question: str = "x"
-    earlier_answer: str = "x"
-    example_observation: str = "x"
-    question: str = "x"
-    brought_tool: str = "x"
-    prose_before_calls: str = "x"
-    argument: str = "x"
-    call_id: str = "x"
-    unknown_tool: str = "x"
-    observation: str = "x"
-    tool_error: str = "x"
-    broken_line: str = "x"
-    correction: str = "x"
-    answer: str = "x"
-    prose_answer: str = "x"
-    tool_name: str = "read_file"
-
-
-ORIGINS = [field.name for field in fields(Texts) if field.name != "tool_name"]
+ORIGINS = (
+    *("persona", "project_context", "tool_description", "parameter_name"),
+    *("parameter_description", "parameter_example", "earlier_question", "earlier_answer"),
+    *("example_observation", "question", "brought_tool", "prose_before_calls"),
+    *("argument", "call_id", "unknown_tool", "observation", "tool_error", "broken_line"),
+    *("correction", "answer", "prose_answer"),
+)
+"""Where a text comes from. All are anybody's but the names of tools, which are ASCII words."""
 TOOL_NAMES = ("read_file", "im_start", "user", "system", "endoftext", "eot_id", "assistant.s")
 
 
-def tools_with(texts: Texts) -> list[ToolSpec]:
+def texts_of(tool_name: str = "read_file", **given: str) -> Any:
+    """A text of every origin: those that are given, else one in which there is nothing."""
+    return SimpleNamespace(**{**dict.fromkeys(ORIGINS, "x"), "tool_name": tool_name, **given})
+
+
+def tools_with(texts: Any) -> list[ToolSpec]:
     """Two tools, one of which holds texts wherever it can."""
     schema = {
         "type": "object",
@@ -185,7 +170,7 @@ def tools_with(texts: Texts) -> list[ToolSpec]:
     ]
 
 
-def opened(chat_format: ChatFormat, style: Any, texts: Texts, **more: Any) -> Prompt:
+def opened(chat_format: ChatFormat, style: Any, texts: Any, **more: Any) -> Prompt:
     """The prompt of a session that has not begun, and an example with texts."""
     neutraliser = Neutraliser(chat_format.control_tokens)
     tools = tools_with(texts)
