@@ -94,7 +94,10 @@ def ask(
             if trace is not None:
                 trace.event(event)
             if as_events:
-                print_json(_event(event, include_outputs))
+                value = event.to_json()
+                if isinstance(event, Finished):
+                    value["outcome"] = event.outcome.to_json(include_outputs=include_outputs)
+                print_json(value)
 
         outcome = answer(
             begun,
@@ -142,13 +145,6 @@ def _question(given: str | None) -> tuple[str, int]:
         return question, 0
     context = inputs.read_text()
     return (f"{question}\n\n{context}", len(context)) if context.strip() else (question, 0)
-
-
-def _event(event: Event, include_outputs: bool) -> dict[str, object]:
-    value = event.to_json()
-    if isinstance(event, Finished):
-        value["outcome"] = event.outcome.to_json(include_outputs=include_outputs)
-    return value
 
 
 # --- the full trace -----------------------------------------------------------------------------

@@ -59,6 +59,20 @@ def job_ids() -> list[str]:
     return [one.id for one in job_store(session_store(config.load())).listing()]
 
 
+def server_names() -> list[str]:
+    """The names of the MCP servers."""
+    import json
+
+    from mlx_tools.paths import data_dir
+
+    found = []
+    for path in sorted((data_dir() / "bound").glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            if json.loads(path.read_bytes())["kind"] == "mcp":
+                found.append(path.stem)
+    return found
+
+
 def profile_names() -> list[str]:
     """The names of the profiles in the user's file."""
     import tomllib

@@ -22,6 +22,7 @@ from mlx_tools.cli.call_text import (
     in_words,
     show_all,
 )
+from mlx_tools.cli.completion import server_names
 from mlx_tools.cli.inputs import confirmed, parse_object, read_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
@@ -67,13 +68,7 @@ Reads = Annotated[
 ]
 
 
-def _names(incomplete: str) -> list[str]:
-    with suppress(MlxToolsError):
-        return [one.name for one in _sources() if one.name.startswith(incomplete)]
-    return []
-
-
-ServerName = Annotated[str, argument("NAME", "The server.", autocompletion=_names)]
+ServerName = Annotated[str, argument("NAME", "The server.", autocompletion=server_names)]
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

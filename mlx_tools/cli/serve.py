@@ -32,11 +32,11 @@ worker_app = typer.Typer(add_completion=False)
     *(*options.GATEWAY, *options.SERVED),
     *("model.chat_format", "policy.local_only", "policy.dry_run"),
 )
-def serve(context: typer.Context, *, options_given: options.Options) -> int:
+def serve(context: typer.Context, *, options_given: options.Options) -> None:
     """Serve the interfaces that clients and agents speak, until stopped."""
     if context.invoked_subcommand is not None:
         context.obj = options_given
-        return EXIT_OK
+        return
     run, key = _checked(options_given)
     import anyio
 
@@ -49,12 +49,11 @@ def serve(context: typer.Context, *, options_given: options.Options) -> int:
     gc.freeze()
     gc.set_threshold(700, 5, 5)
     anyio.run(serve, run, key, note, partial(keep_session, run.configuration))
-    return EXIT_OK
 
 
 @worker_app.command()
 @options.with_settings("profile", "backend.url")
-def worker(*, options_given: options.Options) -> int:
+def worker(*, options_given: options.Options) -> None:
     """Do the runs that gateways are asked for, where sessions are in PostgreSQL, until stopped.
 
     The jobs of the schedule that are due are run, too.
@@ -67,7 +66,6 @@ def worker(*, options_given: options.Options) -> int:
     from mlx_tools.cli.schedule import run_due
 
     anyio.run(work, run, note, run_due)
-    return EXIT_OK
 
 
 @app.command()

@@ -162,7 +162,7 @@ def delete(
         ),
     ] = False,
     yes: Yes = False,
-) -> int:
+) -> None:
     """Remove these sessions, with all that they keep."""
     store = kept_sessions()
     chosen = [store.listed(session) for session in dict.fromkeys(map(store.find, sessions))]
@@ -175,7 +175,7 @@ def delete(
                 f"{listed.session} has not ended: {ending_of(listed.standing)}",
                 hint="--paused removes it all the same",
             )
-    return _remove(store, chosen, whatever=paused, yes=yes)
+    _remove(store, chosen, whatever=paused, yes=yes)
 
 
 @app.command()
@@ -185,7 +185,7 @@ def prune(
     ] = None,
     keep: Annotated[int, option("--keep N", "Leave the newest N sessions.", min=0)] = 0,
     yes: Yes = False,
-) -> int:
+) -> None:
     """Remove sessions that have ended."""
     store = kept_sessions()
     limit = None if older_than is None else time.time() - older_than * _DAY
@@ -194,12 +194,12 @@ def prune(
         for listed in map(store.listed, store.by_use()[keep:])
         if listed.standing.ended and (limit is None or listed.updated < limit)
     ]
-    return _remove(store, chosen, whatever=False, yes=yes)
+    _remove(store, chosen, whatever=False, yes=yes)
 
 
 def _remove(
     store: SessionStore, chosen: Sequence[ListedSession], *, whatever: bool, yes: bool
-) -> int:
+) -> None:
     """Remove these, where that is agreed to."""
     if chosen and not yes:
         for listed in chosen:
@@ -207,7 +207,7 @@ def _remove(
         told = {"undone": "nothing was removed", "alone": f"{_sum(chosen)} would be removed, and "}
         hint = "--yes removes them"
         if not inputs.confirmed(f"Remove {_sum(chosen)}?", yes, hint=hint, **told):
-            return EXIT_OK
+            return
     store.sweep()
     removed = []
     for listed in chosen:
@@ -218,7 +218,6 @@ def _remove(
         else:
             note(f"{listed.session} is in use, and stays")
     complain(f"removed {_sum(removed)}", kind="done")
-    return EXIT_OK
 
 
 def _sum(sessions: Sequence[ListedSession]) -> str:

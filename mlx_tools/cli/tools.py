@@ -145,7 +145,9 @@ def call(
     refuse_where_off(loaded)
     registry = registry_of(loaded)
     _known(registry, name)
-    value = _arguments(arguments)
+    name_of_text = "standard input" if arguments == "-" else "JSON"
+    text = inputs.read_text() if arguments == "-" else arguments
+    value = inputs.parse_object(text, name_of_text, _EXAMPLE)
     always = loaded.settings.policy.approve == "always"
 
     def tell(progress: Progress) -> None:
@@ -249,11 +251,6 @@ def _known(registry: Registry, name: str) -> dict[str, Any]:
     if refused != NO_SUCH:
         raise UsageError(f"{name[:100]}: {refused}")
     raise UsageError(f"there is no tool {name[:100]}", hint=did_you_mean(name, names))
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    name = "standard input" if text == "-" else "JSON"
-    return inputs.parse_object(inputs.read_text() if text == "-" else text, name, _EXAMPLE)
 
 
 def _as_json(done: DirectCall, files: SessionFiles) -> dict[str, Any]:

@@ -64,6 +64,14 @@ def test_ids_are_those_of_folders_the_newest_first(home: Path, table: dict[str, 
     assert items(["sessions", "show"], "20260101", table) == [("20260101-a", "")]
 
 
+def test_servers_are_those_that_were_added(home: Path, table: dict[str, Any]) -> None:
+    bound = home / "data" / "bound"
+    bound.mkdir(parents=True)
+    for name, text in (("there", '{"kind": "mcp"}'), ("zoo", '{"kind": "openapi"}'), ("bad", "{")):
+        (bound / f"{name}.json").write_text(text)
+    assert items(["mcp", "show"], "", table) == [("there", "")]
+
+
 STYLES = ["auto", "jsonl", "markdown-json", "xml", "native"]
 
 
