@@ -60,8 +60,7 @@ def ask(
         bool, option("--events", "Print what happens as JSON lines, as it happens.")
     ] = False,
     schema: Annotated[
-        Path | None,
-        option("--schema FILE", "Answer with JSON that fits the JSON Schema in FILE."),
+        Path | None, option("--schema FILE", "Answer with JSON that fits the JSON Schema in FILE.")
     ] = None,
     include_outputs: Annotated[
         bool, option("--include-outputs", "With --json: the tools' whole outputs too.")

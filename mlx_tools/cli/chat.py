@@ -13,16 +13,8 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.chat_commands import Leave, completions, helps, obey, permissions, roots
-from mlx_tools.cli.output import (
-    begin_line,
-    columns_of,
-    complain,
-    counted,
-    cut,
-    folded,
-    painted,
-)
+from mlx_tools.cli.chat_commands import COMMANDS, Leave, completions, obey, permissions, roots
+from mlx_tools.cli.output import begin_line, columns_of, complain, counted, cut, folded, painted
 from mlx_tools.cli.talk import Talk
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
@@ -80,7 +72,9 @@ def _at_keyboard(talk: Talk) -> int:
 
     complete = partial(completions, talk)
     ahead = talk.turns.type_ahead
-    editor = LineEditor(state_dir() / "chat_history", helps, complete, talk.status_text, ahead)
+    history = state_dir() / "chat_history"
+    commands = {name: command.help for name, command in COMMANDS.items()}
+    editor = LineEditor(history, commands, complete, talk.status_text, ahead)
     for row in (*banner(talk), *reminder(talk)):
         text = folded(row, columns_of(sys.stderr), "  ")
         print(painted(text, "dim", sys.stderr), file=sys.stderr)

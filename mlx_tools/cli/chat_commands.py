@@ -99,11 +99,6 @@ def obey(talk: Talk, line: str) -> None:
         print_prose(said)
 
 
-def helps() -> Mapping[str, str]:
-    """The commands, each with a line of help."""
-    return {command.name: command.help for command in COMMANDS.values()}
-
-
 def _prompts(talk: Talk) -> Mapping[str, Callable[[str], None]]:
     """The prompts of MCP servers, as commands: each asks what its server makes of the values that
     stand behind it, ``NAME=VALUE``."""

@@ -75,8 +75,7 @@ def _keys(incomplete: str) -> list[str]:
 @app.command(name="set")
 def set_value(
     key: Annotated[
-        str,
-        argument("KEY", "The setting, as config show names it.", autocompletion=_keys),
+        str, argument("KEY", "The setting, as config show names it.", autocompletion=_keys)
     ],
     words: Annotated[
         list[str], argument("VALUE…", "Its value; lists with commas; an empty one unsets it.")

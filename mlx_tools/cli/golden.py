@@ -12,14 +12,7 @@ from typing import Annotated, Any, Final, cast
 import anyio
 import typer
 
-from mlx_tools.app import (
-    Configuration,
-    RunOptions,
-    Share,
-    found,
-    registry_of,
-    session_store,
-)
+from mlx_tools.app import Configuration, RunOptions, Share, found, registry_of, session_store
 from mlx_tools.backends import (
     STRATEGIES,
     STYLES,
@@ -67,8 +60,7 @@ _INTERVALS: Final = (
 )
 
 Paths = Annotated[
-    list[Path] | None,
-    argument("PATH…", f"Transcripts, or folders of them; without any {FOLDER}."),
+    list[Path] | None, argument("PATH…", f"Transcripts, or folders of them; without any {FOLDER}.")
 ]
 
 
@@ -153,10 +145,7 @@ async def _check_live(
 
 
 @app.command()
-def accept(
-    paths: Paths = None,
-    yes: options.Yes = False,
-) -> int:
+def accept(paths: Paths = None, yes: options.Yes = False) -> int:
     """Bring transcripts up to date: shows what changes, asks, and writes.
 
     Exit code 1 where one is damaged, or what was recorded does not suffice: it is told of and left

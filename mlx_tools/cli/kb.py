@@ -101,9 +101,7 @@ def search(
 
 
 @app.command(name="list")
-def list_all(
-    as_json: AsJsonLines = False,
-) -> None:
+def list_all(as_json: AsJsonLines = False) -> None:
     """List the corpora, the collections that files were added to."""
     corpora = KnowledgeBase().corpora()
     for one in corpora:
@@ -119,10 +117,7 @@ def list_all(
 
 
 @app.command()
-def remove(
-    corpus: Annotated[str, argument("CORPUS", "The corpus.")],
-    yes: Yes = False,
-) -> int:
+def remove(corpus: Annotated[str, argument("CORPUS", "The corpus.")], yes: Yes = False) -> int:
     """Remove a corpus; the files themselves stay where they are."""
     base = KnowledgeBase()
     files = next((one.files for one in base.corpora() if one.name == corpus), None)

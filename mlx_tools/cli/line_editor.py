@@ -56,14 +56,13 @@ _TAB: Final = "    "
 _REST: Final = 0.05
 """Seconds within which the next line of a text that is pasted has come."""
 
-Commands = Callable[[], Mapping[str, str]]
 Complete = Callable[[str, str], Iterable[str]]
 
 
 class LineEditor:
     """Reads what a person types: a line, or a text of several.
 
-    ``commands`` gives a line of help for each slash command; ``complete`` gives what may stand
+    ``commands`` has a line of help for each slash command; ``complete`` gives what may stand
     after a command in the place of a beginning, or, where the command is empty, in the place of a
     question's last word; ``status`` is the text of the line below.
     ``type_ahead`` is what was typed before; None on a terminal that obeys nothing.
@@ -72,7 +71,7 @@ class LineEditor:
     def __init__(
         self,
         history: Path,
-        commands: Commands,
+        commands: Mapping[str, str],
         complete: Complete,
         status: Callable[[], str],
         type_ahead: TypeAhead | None,
@@ -280,7 +279,7 @@ def _between(fragments: StyleAndTextTuples, first: int, last: int) -> Iterator[t
 class _Words(Completer):
     """Completes commands, what follows them, and words of a question."""
 
-    def __init__(self, commands: Commands, complete: Complete) -> None:
+    def __init__(self, commands: Mapping[str, str], complete: Complete) -> None:
         self._commands = commands
         self._complete = complete
 
@@ -288,7 +287,7 @@ class _Words(Completer):
         """What may stand in the place of the beginning before the cursor."""
         command, blank, beginning = document.text_before_cursor.partition(" ")
         if command.startswith("/") and not blank:
-            for name, help_text in self._commands().items():
+            for name, help_text in self._commands.items():
                 if name.startswith(command):
                     yield Completion(name, -len(command), display_meta=shown(help_text))
             return

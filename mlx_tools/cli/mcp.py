@@ -14,34 +14,13 @@ import typer
 
 from mlx_tools.app import Configuration, Door
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import (
-    ShownLine,
-    as_name,
-    changed,
-    in_message,
-    in_words,
-    show_all,
-)
+from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_message, in_words, show_all
 from mlx_tools.cli.completion import server_names
 from mlx_tools.cli.inputs import confirmed, parse_object, read_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import (
-    complain,
-    counted,
-    cut,
-    note,
-    ours,
-    print_json,
-    print_row,
-)
+from mlx_tools.cli.output import complain, counted, cut, note, ours, print_json, print_row
 from mlx_tools.cli.serve import needing, refuse_without_key
-from mlx_tools.errors import (
-    EXIT_OK,
-    EXIT_STOPPED,
-    MlxToolsError,
-    UsageError,
-    did_you_mean,
-)
+from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError, did_you_mean
 from mlx_tools.messages import replace
 from mlx_tools.tools import (
     BoundSource,
@@ -78,8 +57,7 @@ def add(
         list[str], argument("COMMAND…|URL", "Behind --: what starts it; or where it is.")
     ],
     env: Annotated[
-        list[str] | None,
-        option("--env NAME[=VALUE]", "A variable that it sees. Repeatable."),
+        list[str] | None, option("--env NAME[=VALUE]", "A variable that it sees. Repeatable.")
     ] = None,
     header: Annotated[
         list[str] | None, option("--header NAME=VALUE", "Sent with each request. Repeatable.")

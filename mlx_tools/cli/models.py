@@ -44,9 +44,7 @@ _STAGES: Final = {
 
 
 @app.command(name="list")
-def list_all(
-    as_json: AsJsonLines = False,
-) -> None:
+def list_all(as_json: AsJsonLines = False) -> None:
     """List the embedded model and what the Hugging Face cache holds, and where its servers' own
     function calling was tried (doctor does), by which path each is asked."""
     for model in list_models():

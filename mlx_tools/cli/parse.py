@@ -26,13 +26,7 @@ from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,
 )
-from mlx_tools.messages import (
-    ALL_EFFECTS,
-    Effect,
-    ToolCall,
-    ToolSpec,
-    tool_named,
-)
+from mlx_tools.messages import ALL_EFFECTS, Effect, ToolCall, ToolSpec, tool_named
 from mlx_tools.protocol import (
     DIALECTS,
     JudgedCall,

@@ -76,9 +76,7 @@ JobId = Annotated[
 
 
 @app.command(name="list")
-def list_jobs(
-    as_lines: options.AsJsonLines = False,
-) -> None:
+def list_jobs(as_lines: options.AsJsonLines = False) -> None:
     """List the jobs, those that are due next first, and what came of them."""
     store = job_store(kept_sessions())
     settle(store, look)

@@ -64,11 +64,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command(name="list")
 @options.with_settings(*options.TOOLS)
-def list_tools(
-    as_json: options.AsJsonLines = False,
-    *,
-    options_given: options.Options,
-) -> None:
+def list_tools(as_json: options.AsJsonLines = False, *, options_given: options.Options) -> None:
     """List the tools: effects, where they come from, what holds for them."""
     loaded = options.load(options_given)
     rows = registry_of(loaded).listing(loaded.policy())

@@ -12,26 +12,6 @@ LISTED = [
     *("name", "description", "effects", "plugin", "pinned", "enabled", "disabled_reason"),
     *("permitted", "denied_reason", "needs_approval"),
 ]
-EVERYWHERE = (
-    *("calculator", "clock", "file_access", "create_file", "tool_search", "read_artifact"),
-)
-"""The tools that a root is enough for; run_command needs a sandbox too."""
-
-
-def test_the_list_follows_the_policy(run: Any) -> None:
-    run("tools", "disable", "clock")
-    rows = run("tools", "list", "--json", "--tools", "clock", "--root", ".").lines
-    assert {r["name"]: (r["enabled"], r["permitted"]) for r in rows if r["name"] in EVERYWHERE} == {
-        "calculator": (True, False),
-        "clock": (False, False),
-        "file_access": (True, False),
-        "create_file": (True, False),
-        "tool_search": (True, False),
-        "read_artifact": (True, False),
-    }
-    assert "mlx-tools tools enable clock" in rows[1]["disabled_reason"]
-    rows = run("tools", "list", "--json", "--tools", "plugin:builtin", "--root", ".").lines
-    assert [r["name"] for r in rows if r["name"] in EVERYWHERE and not r["permitted"]] == ["clock"]
 
 
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:

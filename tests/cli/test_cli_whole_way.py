@@ -174,11 +174,7 @@ def stumbling(first: str, **options: Any) -> StrongModel:
 
 @pytest.mark.parametrize(
     ("first", "serving"),
-    [
-        (MISSPELT, {"strips": True}),
-        (LIST, {"whole": True}),
-        (BROKEN, {"likelihoods": False}),
-    ],
+    [(MISSPELT, {"strips": True}), (LIST, {"whole": True}), (BROKEN, {"likelihoods": False})],
 )
 def test_a_call_is_mended_whatever_the_server_can_do(
     run: Any, first: str, serving: dict[str, bool]

@@ -24,7 +24,7 @@ words = ("llama-3", "llama-2", "evil\\x1b[31m", "evil\\u202e")
 ahead = TypeAhead.here()
 editor = LineEditor(
     Path("HISTORY"),
-    lambda: {"/model": "which model answers", "/mode": "another", "/help": "a list"},
+    {"/model": "which model answers", "/mode": "another", "/help": "a list"},
     lambda command, beginning: [word for word in words if word.startswith(beginning)],
     lambda: "12 % of\\x1b[31m the context",
     ahead,

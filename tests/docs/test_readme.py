@@ -305,9 +305,7 @@ def test_the_examples_of_a_section_do_what_the_page_shows(
     assert run_blocks(section, runner(section))
 
 
-def test_the_tour_does_what_it_shows_where_no_model_is(
-    runner: Callable[[Section], Runner],
-) -> None:
+def test_the_tour_does_what_it_shows_where_no_model_is(runner: Callable[[Section], Runner]) -> None:
     """Every way to add a tool is among its steps."""
     (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
     section = tour.without_model
