@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.schema.sample import sample_arguments
-from mlx_tools.schema.validator import fits
 from tests.prompt.conversations import WORDS
 
 TEXTS = WORDS.examples.samples
@@ -92,14 +91,6 @@ def test_a_long_example_in_a_schema_is_not_taken() -> None:
 
 def test_an_example_that_its_own_pattern_does_not_match_is_not_taken() -> None:
     assert made({"type": "string", "pattern": "^(a+)+$", "examples": ["a" * 60 + "!"]}) is None
-
-
-def test_a_schema_that_doubles_at_every_step_does_not_fit() -> None:
-    definitions: dict[str, Any] = {"d0": {"type": "object"}}
-    for n in range(1, 60):
-        twice = {"$ref": f"#/$defs/d{n - 1}"}
-        definitions[f"d{n}"] = {"allOf": [twice, twice]}
-    assert not fits({}, {"$ref": "#/$defs/d59", "$defs": definitions})
 
 
 JSON = st.recursive(
