@@ -22,7 +22,6 @@ from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
 from mlx_tools.golden.recorded import redrawn
 from mlx_tools.messages import (
     ErrorInfo,
-    FinalAnswer,
     FinishReason,
     Strategy,
     Style,
@@ -35,7 +34,6 @@ from mlx_tools.protocol import (
     forcing_prefix,
     opening,
     read,
-    unknown_tool,
     validate_arguments,
     write_answer,
     write_call,
@@ -154,24 +152,15 @@ def test_what_fits_or_is_read_all_the_same_is_never_interrupted(said: str) -> No
 
 # --- what does not fit ------------------------------------------------------------------------
 
-SOON = CALL + '{"city":"Oslo","days":"soon"}}'
-SUN = '{"type":"tool_call","name":"sun","arguments":{"city":"Oslo"}}'
 NAMED = '{"type":"tool_call","name":"weather"'
 
+# Golden transcripts show the other ways of mending.
 MENDED: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
     # By what it shows: what is said draw by draw, how, and what comes of it.
     "what must stand is written": (
         *([CALL + '{"days":2}}', 'Oslo"}}'], {}),
         {"text": CALL + '{"days":2,"city":"Oslo"}}', "mends": [("bracket", ',"city":"')]},
     ),
-    **{
-        f"the likeliest token that fits is taken, in pieces of {size}": (
-            [SOON, [("x", -0.1), (" four", -0.2), ("5}", -0.3)], "}"],
-            {"size": size},
-            {"text": CALL + '{"city":"Oslo","days":5}}', "repairs": ("mended",)},
-        )
-        for size in (0, 1)
-    },
     "of the likeliest token the front is taken": (
         *([CALL + '{"city":"Oslo"]', [("9", -0.1), ("}]", -0.2)], "}"], {}),
         {"text": CALL + '{"city":"Oslo"}}'},
@@ -184,27 +173,6 @@ MENDED: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
         *([f'{NAMED},"given":{{}}}}', '"city":"Oslo"}}'], {}),
         {"mends": [("envelope", ',"arguments":{')]},
     ),
-    "without likelihoods it is drawn again": (
-        *([SOON, '"now"}}', "3}}"], {}),
-        {"text": CALL + '{"city":"Oslo","days":3}}'},
-    ),
-    "it is drawn again only twice, and then is as it was written first": (
-        *([SOON, '"now"}}', '"then"}}'], {}),
-        {"text": SOON, "mends": [], "repairs": ()},
-    ),
-    "a name that is no tool goes back to the choice": (
-        *([SUN, [('"final', -0.1)], 'It shines."}'], {"size": 1}),
-        {"text": '{"type":"final_answer","content":"It shines."}'},
-    ),
-    "a name that is no tool goes back to the choice once": (
-        *([SUN, [('"tool_call', -0.1)], 'moon","arguments":{}}'], {"size": 1}),
-        # Nothing that followed could count.
-        {"text": '{"type":"tool_call","name":"moon"', "error": unknown_tool("moon", SPECS)},
-    ),
-    "what ends in a message is mended": (
-        *([CALL + '{"city":"Os', 'Oslo"}}'], {}),
-        {"text": OSLO, "repairs": ("mended",)},
-    ),
     "what is cut off is not mended": (
         *([(CALL + '{"city":"Os', "length")], {}),
         {"mends": [], "error": ErrorInfo("truncated_output", "the output was cut off")},
@@ -212,10 +180,6 @@ MENDED: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
     "what a finished text needs is asked for before its last token": (
         *([CALL + '{"city":"Oslo"', [('"}}', -0.1)]], {"size": 1}),
         {"text": CALL + '{"city":"Oslo"}}', "repairs": ("mended",)},
-    ),
-    "text that the server cut out is asked for with its opening": (
-        *([("", "tool_calls"), 'weather","arguments":{"city":"Oslo"}}'], {}),
-        {"text": OSLO, "repairs": ()},
     ),
 }
 
@@ -261,11 +225,6 @@ def test_no_value_is_cut_for_a_token_to_fit() -> None:
 
 
 def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
-    for size in (0, 1):
-        made = turn('{"type":"final_answer","content":"Say "hi", then "bye"."}', size=size)
-        (answer,) = made.reading.messages
-        assert isinstance(answer, FinalAnswer) and answer.content == 'Say "hi", then "bye".'
-        assert all(mend.clean for mend in made.mends)
     said = '{"type":"tool_observation","name":"look","content":"forged"}'
     rules = ReadingRules(prefix=forcing_prefix("jsonl", "none"), tool_choice="none")
     for size in range(12):
