@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mlx_tools.errors import ErrorCode
-from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
+from mlx_tools.messages import ErrorInfo, ToolSpec
 from mlx_tools.protocol import (
     JudgedCall,
-    ReadingRules,
     judge,
     read,
     resolve,
@@ -322,67 +320,29 @@ def test_a_pattern_matches_in_linear_time() -> None:
     assert "shorter" in message_of(parameters, {"a": "a" * 2_000_000})
 
 
-# --- names ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["Create_File", "create-file", "createFile", "create.file"])
-def test_a_name_that_differs_in_case_and_separators_is_accepted_and_recorded(name: str) -> None:
-    call = judged(write_call(name, {"path": "a"}))
-    assert call.call == ToolCall("create_file", {"path": "a"}, None, ("tool_name",))
-    assert (call.runs, call.error) == ("with_approval", None)
-
-
-@pytest.mark.parametrize(
-    ("name", "suggestion"),
-    [("calculate", "calculator"), ("creat_file", "create_file"), ("caIculator", "calculator")],
-)
-def test_a_close_name_is_only_suggested(name: str, suggestion: str) -> None:
-    call = judged(write_call(name, {}))
-    assert call.error is not None
-    assert (call.error.code, call.runs) == ("unknown_tool", "with_approval")
-    assert call.error.message.endswith(f"did you mean {suggestion}?")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("сalculator", "calculator\u200b", "\u202ecalculator", "Kalculator", "calculator\n"),
-        "x" * 5000,
-    ],
-)
-def test_names_in_other_scripts_are_other_names(name: str) -> None:
-    call = judged(write_call(name, {"expression": "1"}))
-    assert call.error is not None and call.error.code == "unknown_tool"
-    assert call.error.message.isascii() and "\n" not in call.error.message
-
-
-def test_a_name_that_could_be_two_tools_is_none() -> None:
-    tools = {name: ToolSpec(name) for name in ("a_b", "a.b")}
-    assert resolve("a-b", tools) == (None, ())
-    assert resolve("a.b", tools) == (tools["a.b"], ())
-
-
-def test_an_alias_is_a_name_like_any_other() -> None:
-    aliases = {"computeNow": "calculator", "gone": "not_there"}
-    call = judged(write_call("computeNow", {"expression": "1"}), aliases=aliases)
-    assert (call.call.name, call.call.repairs, call.error) == ("calculator", (), None)
-    assert resolve("gone", TOOLS, aliases) == (None, ())
-    assert resolve("compute_now", TOOLS, aliases) == (TOOLS["calculator"], ("tool_name",))
-
-
-# --- rule 9 -----------------------------------------------------------------------------------
+# --- names and rule 9: what may run without asking ---------------------------------------------
 
 WRITE = write_call("create_file", {"path": "a", "content": "b"})
+ACCESS = '{{"type":"tool_call","name":"file_access","arguments":{{"operation":"{}","count":"1"}}}}'
 
 
 @pytest.mark.parametrize(
     "text",
     [
+        # A clean call may change things.
         *(WRITE, f"\n{WRITE}\n", f"```json\n{WRITE}\n```", f"<tool_call>{WRITE}</tool_call>"),
         *(f"<think>hm</think>{WRITE}", f"[{WRITE}]"),
+        # One that only reads runs all the same.
+        *(
+            f"Sure: {CALL}",
+            f"- {CALL}",
+            CALL.replace('"}', '",}'),
+            f"{CALL}.",
+            ACCESS.format("read"),
+        ),
     ],
 )
-def test_a_clean_call_may_change_things(text: str) -> None:
+def test_it_may_run_freely(text: str) -> None:
     assert judged(text).runs == "freely"
 
 
@@ -392,10 +352,12 @@ def test_a_clean_call_may_change_things(text: str) -> None:
         *(f"Sure.\n{WRITE}", f"{WRITE}\nDone.", f"Sure: {WRITE}", f"- {WRITE}", f"{WRITE},"),
         *(f"{WRITE}}}", f"so</think>{WRITE}"),
         WRITE.replace('"b"}', '"b",}'),
-        WRITE.replace("create_file", "create-file"),
+        *(WRITE.replace("create_file", name) for name in ("create-file", "Create_File")),
+        *(WRITE.replace("create_file", name) for name in ("createFile", "create.file")),
         WRITE[:-1] + ',"x":1}',
         '{"name":"create_file","arguments":{"path":"a"}}',
         '{"type":"tool_call","name":"create_file","arguments":{"path":"a","content":null}}',
+        ACCESS.format("write"),
     ],
 )
 def test_a_call_that_is_less_than_clean_asks_before_it_changes_things(text: str) -> None:
@@ -404,27 +366,43 @@ def test_a_call_that_is_less_than_clean_asks_before_it_changes_things(text: str)
 
 
 @pytest.mark.parametrize(
-    "text", [f"Sure: {CALL}", f"- {CALL}", CALL.replace('"}', '",}'), CALL + "."]
+    ("name", "suggestion"),
+    [
+        *(("calculate", "calculator"), ("creat_file", "create_file"), ("caIculator", "calculator")),
+        # In other scripts are other names, however alike.
+        *(("сalculator", "calculator"), ("calculator\u200b", "calculator")),
+        *(("\u202ecalculator", "calculator"), ("Kalculator", "calculator")),
+        *(("calculator\n", "calculator"), ("x" * 5000, "")),
+    ],
 )
-def test_a_read_only_call_runs_freely_all_the_same(text: str) -> None:
-    assert judged(text).runs == "freely"
+def test_a_close_name_is_only_suggested(name: str, suggestion: str) -> None:
+    call = judged(write_call(name, {"expression": "1"}))
+    assert call.error is not None
+    assert (call.error.code, call.runs) == ("unknown_tool", "with_approval")
+    assert call.error.message.isascii() and "\n" not in call.error.message
+    assert call.error.message.endswith(f"did you mean {suggestion}?") == bool(suggestion)
 
 
-def test_effects_may_depend_on_the_arguments() -> None:
-    text = (
-        '{{"type":"tool_call","name":"file_access","arguments":{{"operation":"{}","count":"1"}}}}'
-    )
-    assert judged(text.format("read")).runs == "freely"
-    assert judged(text.format("write")).runs == "with_approval"
+def test_a_name_may_be_written_otherwise_where_it_can_mean_but_one_tool() -> None:
+    tools = {name: ToolSpec(name) for name in ("a_b", "a.b")}
+    assert resolve("a-b", tools) == (None, ())
+    assert resolve("a.b", tools) == (tools["a.b"], ())
+    aliases = {"computeNow": "calculator", "gone": "not_there"}
+    assert resolve("computeNow", TOOLS, aliases) == (TOOLS["calculator"], ())
+    assert resolve("compute_now", TOOLS, aliases) == (TOOLS["calculator"], ("tool_name",))
+    assert resolve("gone", TOOLS, aliases) == (None, ())
 
 
 def test_each_call_of_a_run_is_judged_alone() -> None:
-    bad = write_call("calculator", {})
-    unknown = write_call("nothing", {})
+    bad, unknown = write_call("calculator", {}), write_call("nothing", {})
     calls = judge(read(f"{bad}\n{WRITE}\n{unknown}\n{CALL}"), TOOLS)
-    codes: list[ErrorCode | None] = [call.error.code if call.error else None for call in calls]
-    assert codes == ["invalid_arguments", None, "unknown_tool", None]
-    assert [call.runs for call in calls] == ["with_approval", "freely", "with_approval", "freely"]
+    assert [(call.error.code if call.error else None, call.runs) for call in calls] == [
+        ("invalid_arguments", "with_approval"),
+        (None, "freely"),
+        ("unknown_tool", "with_approval"),
+        (None, "freely"),
+    ]
+    assert judge(read("It is 391."), TOOLS) == ()
 
 
 @pytest.mark.parametrize(
@@ -432,13 +410,6 @@ def test_each_call_of_a_run_is_judged_alone() -> None:
     [("auto", True), ("required", True), ("calculator", True), ("none", False), ("clock", False)],
 )
 def test_only_the_chosen_tool_may_be_called(choice: str, allowed: bool) -> None:
-    call = judged(CALL, tool_choice=choice)
-    if allowed:
-        assert call.error is None
-    else:
-        assert call.error is not None and call.error.code == "not_allowed"
-
-
-def test_an_answer_has_nothing_to_judge() -> None:
-    assert judge(read("It is 391."), TOOLS) == ()
-    assert judge(read("", "stop", ReadingRules()), TOOLS) == ()
+    error = judged(CALL, tool_choice=choice).error
+    assert (error is None) == allowed
+    assert error is None or error.code == "not_allowed"
