@@ -138,12 +138,6 @@ def _refused(reading: Reading, error: ErrorInfo) -> Reading:
 
 
 @dataclass(slots=True)
-class _OpenLevel:
-    is_object: bool
-    is_empty: bool = True
-
-
-@dataclass(slots=True)
 class ResultText:
     """The text of an answer, told while its call is written.
 
@@ -155,7 +149,8 @@ class ResultText:
     wrapped: bool
     _text: str = ""
     _out: list[str] = field(default_factory=list)
-    _levels: list[_OpenLevel] = field(default_factory=list)
+    _last: str = ""  # the last text that was told
+    _closers: list[str] = field(default_factory=list)
     _told: int = -1  # how much of the open string was told, -1 before its quote
     _scanner: ObjectScanner = field(init=False)
 
@@ -179,17 +174,14 @@ class ResultText:
 
     def opened(self, begin: int, is_object: bool) -> bool:
         """Tell a brace or bracket."""
-        if self._levels or not self.wrapped:
-            self._out.append(self._comma() + ("{" if is_object else "["))
-        self._levels.append(_OpenLevel(is_object))
+        self._tell("{" if is_object else "[")
+        self._closers.append("}" if is_object else "]")
         return True
 
     def keyed(self, begin: int, key: str) -> bool:
         """Tell a key."""
-        level = self._levels[-1]
-        if len(self._levels) > 1 or not self.wrapped:
-            self._out.append(f"{'' if level.is_empty else ','}{compact(key)}:")
-        level.is_empty = False
+        if len(self._closers) > 1 or not self.wrapped:
+            self._tell(f"{compact(key)}:")
         return True
 
     def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
@@ -200,28 +192,28 @@ class ResultText:
             self._told = -1
             return True
         try:
-            self._out.append(self._comma() + compact(loads(value)))
+            self._tell(compact(loads(value)))
         except Unreadable:
             return False
         return True
 
     def closed(self, begin: int) -> bool:
         """Tell a closing brace or bracket."""
-        level = self._levels.pop()
-        if self._levels or not self.wrapped:
-            self._out.append("}" if level.is_object else "]")
+        closer = self._closers.pop()
+        if self._closers or not self.wrapped:
+            self._out.append(closer)
+            self._last = closer
         return True
 
-    def _comma(self) -> str:
-        """The comma before an item of an array; that of a member comes with its key."""
-        if not self._levels or self._levels[-1].is_object:
-            return ""
-        is_empty, self._levels[-1].is_empty = self._levels[-1].is_empty, False
-        return "" if is_empty else ","
+    def _tell(self, text: str) -> None:
+        """Tell a key, a value or an opening bracket, after the comma that is due."""
+        if self._closers or not self.wrapped:
+            self._out += ("" if self._last[-1:] in ("", "{", "[", ":") else ",", text)
+            self._last = text
 
     def _tell_string(self, text: str) -> None:
         if self._told < 0:
             self._told = 0
-            self._out.append(self._comma() + '"')
+            self._tell('"')
         self._out.append(compact(text[self._told :])[1:-1])
         self._told = len(text)
