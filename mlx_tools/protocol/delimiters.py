@@ -130,7 +130,7 @@ class Marks:
         self.dialects = {one.open: one for one in reversed(DIALECTS) if one.open in opens}
         """By its opening mark, the first family that has it."""
 
-        self.by_line = tuple(one for one in DIALECTS if one.line and dialects)
+        self.by_line = {one.open: one for one in DIALECTS if one.line and dialects}
         tags = [CALL_TAG, CALL_END, ANSWER_TAG, ANSWER_END, RESPONSE_TAG, RESPONSE_END]
         tags += [*self.turn_ends, *HEADERS, STRUCK, *opens]
         marks = [*self.closers, *ends, *tags]

@@ -126,13 +126,19 @@ class TextSource:
                 return
             self.pos = found.end()
 
-    def mark(self, *marks: str) -> Steps[str]:
-        """Takes the longest of the marks that stands here; empty where none does."""
+    def stands(self, *marks: str) -> Steps[str]:
+        """The longest of the marks that stands here; empty where none does."""
         pattern, begun, _ = _looked_for(*marks)
         while not self.final and (not self.left or begun.match(self.text, self.pos)):
             yield
         found = pattern.match(self.text, self.pos)
-        return self.take(found.end()) if found else ""
+        return found[0] if found else ""
+
+    def mark(self, *marks: str) -> Steps[str]:
+        """Takes the longest of the marks that stands here; empty where none does."""
+        found = yield from self.stands(*marks)
+        self.pos += len(found)
+        return found
 
     def until(self, *marks: str) -> Steps[tuple[str, str]]:
         """The text before the next of the marks, and that mark; both are taken. Raises `CutOff`."""

@@ -33,8 +33,7 @@ from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
 _DEFAULT: Final = ReadingRules()
-_BY_NAME: Final = {dialect.name: dialect for dialect in DIALECTS}
-_HARMONY: Final = _BY_NAME["harmony"]
+_HARMONY: Final = next(dialect for dialect in DIALECTS if dialect.name == "harmony")
 _TO: Final = "to="
 _REREADS: Final = 4
 _SPARE: Final = 2_000
@@ -212,26 +211,21 @@ class Reader:
     def _wrapping(self) -> Steps[None]:
         """At a line's start, or between calls: what may stand around a message."""
         source, draft, marks = self._source, self._draft, self._marks
-        text, pos = source.text, source.pos
-        if space := delimiters.SPACE.match(text, pos):
+        if space := delimiters.SPACE.match(source.text, source.pos):
             source.pos = space.end()
             return
-        char = text[pos]
+        char = source.text[source.pos]
         if char == "{":
             yield from self._object(inline=False)
-        elif marks.by_line and (form := self._line_form(char)) is not None:
-            if form:
-                yield from self._run(*form, weak=True)
-            else:
-                yield
-        elif marks.lines and (ends := self._next_turn()) is not None:
-            if not ends:
-                yield
+        elif marks.by_line and (form := (yield from self._line_form(char))) is not None:
+            yield from self._run(*form, weak=True)
+        elif marks.lines and draft.size and (yield from source.stands(*marks.lines)):
+            self._end_turn()
         elif self._array == _ARRAY_BEGUN:
             self._stray()
-        elif not source.final and marks.begun.match(text, pos):
+        elif not source.final and marks.begun.match(source.text, source.pos):
             yield
-        elif mark := marks.mark.match(text, pos):
+        elif mark := marks.mark.match(source.text, source.pos):
             yield from self._mark(mark)
         elif char in "`~":
             yield from self._fence_mark()
@@ -245,18 +239,6 @@ class Reader:
             source.pos += 1
         else:
             self._stray()
-
-    def _next_turn(self) -> bool | None:
-        """Return whether the next turn opens in this line, False where that cannot be told yet;
-        None where it does not."""
-        text, pos = self._source.text, self._source.pos
-        for line in self._marks.lines:
-            if self._draft.size and text.startswith(line, pos):
-                self._end_turn()
-                return True
-            if not self._source.final and line.startswith(text[pos : pos + len(line)]):
-                return False
-        return None
 
     def _end_turn(self) -> None:
         self._draft.ended = True
@@ -399,28 +381,20 @@ class Reader:
 
     # --- runs of calls ------------------------------------------------------------------------
 
-    def _line_form(self, char: str) -> tuple[Dialect, int | None] | tuple[()] | None:
-        """The form that may stand here whose mark counts at a line's start alone, and the length of
-        the mark if not its own; nothing where more text is needed, None where there is none."""
-        text, pos = self._source.text, self._source.pos
+    def _line_form(self, char: str) -> Steps[tuple[Dialect, int | None] | None]:
+        """The form that stands here whose mark counts at a line's start alone, and the length of
+        the mark if not its own."""
         if self._draft.messages or self._tired or self._quoted:
             return None
-        for dialect in self._marks.by_line:
-            mark = dialect.open
-            if text.startswith(mark, pos):
-                return dialect, None
-            if not self._source.final and mark.startswith(text[pos : pos + len(mark)]):
-                return ()
+        by_line = self._marks.by_line
+        if mark := (yield from self._source.stands(*by_line)):
+            return by_line[mark], None
         if self._spoken:
             return None
-        if _TO.startswith(ahead := text[pos : pos + 3]):
-            if ahead == _TO:
-                return _HARMONY, 0
-            if not self._source.final:
-                return ()
-        if any(name[0] == char for name in self._rules.catalog if name):
-            return _BY_NAME["functionary"], 0
-        return None
+        if (yield from self._source.stands(_TO)):
+            return _HARMONY, 0
+        is_name = any(name[0] == char for name in self._rules.catalog if name)
+        return (by_line[">>>"], 0) if is_name else None
 
     def _run(self, dialect: Dialect, skip: int | None = None, *, weak: bool = False) -> Steps[None]:
         """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
