@@ -50,12 +50,8 @@ class FunctionBackend:
             try:
                 text = self._function(prompt)
                 text = await text if inspect.isawaitable(text) else text
-            except MlxToolsError:
-                raise
             except Exception as error:
-                raise BackendBroken(
-                    f"the completion function raised {type(error).__name__}: {error}"
-                ) from error
+                _raise(error, "completion function")
         if scope.cancelled_caught:
             raise BackendTimeout(
                 f"the completion function did not return within {request.timeout:g} s",
@@ -126,7 +122,7 @@ class Guarded:
                 self.heard = self.heard or bool(chunk.text or chunk.scores)
                 yield chunk
         except Exception as error:
-            _raise(error, name)
+            _raise(error, f"backend {name}")
         finally:
             if hasattr(chunks, "aclose"):
                 with suppress(Exception):
@@ -152,7 +148,7 @@ async def started(backend: Backend) -> None:
         try:
             await start()
         except Exception as error:
-            _raise(error, type(backend).__name__)
+            _raise(error, f"backend {type(backend).__name__}")
 
 
 def _raise(error: Exception, name: str) -> NoReturn:
@@ -162,7 +158,7 @@ def _raise(error: Exception, name: str) -> NoReturn:
         raise own
     if own is not None:
         raise own from error
-    said = f"the backend {name} raised {type(error).__name__}"
+    said = f"the {name} raised {type(error).__name__}"
     text = f"{said}: {error}" if str(error) else said
     kind: type[BackendError] = BackendTimeout if isinstance(error, TimeoutError) else BackendBroken
     raise kind(text, hint="its traceback is this error's cause") from error

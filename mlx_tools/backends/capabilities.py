@@ -16,7 +16,6 @@ from mlx_tools.backends.adapters import complete_one
 from mlx_tools.backends.chat_wire import chat_body
 from mlx_tools.backends.completions import CompletionsBackend
 from mlx_tools.backends.interface import Backend, CompletionRequest, GrammarText
-from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import Dropped, ServerFailed, json_object
 from mlx_tools.backends.verdicts import NativeVerdict
 from mlx_tools.backends.wire import GRAMMAR_HINT, GrammarOption, grammar_fields, read_usage
@@ -29,7 +28,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     UsageError,
 )
-from mlx_tools.messages import Style, ToolCall, ToolSpec
+from mlx_tools.messages import Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.process import clean
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
@@ -60,16 +59,10 @@ async def single_tokens(
 
 
 async def has_logprobs(backend: CompletionsBackend) -> bool:
-    """Whether the likeliest next tokens come with an answer, in either form."""
-    request = _request("1, 2,")
-    for form in (ScoreForm.MLX, ScoreForm.COMPLETIONS):
-        try:
-            answer = await backend.ask_whole(request, **score_fields(form, 2))
-        except BackendError:
-            continue
-        if ScoreReader().read(answer.choice):
-            return True
-    return False
+    """Whether the likeliest next tokens come with an answer."""
+    request = replace(_request("1, 2,"), top_logprobs=2)
+    async with aclosing(backend.complete(request)) as chunks:
+        return any([chunk.scores async for chunk in chunks])
 
 
 async def honours_stop(backend: CompletionsBackend) -> Literal["yes", "edits", "no"] | None:
@@ -98,14 +91,14 @@ async def reports_cache(backend: CompletionsBackend) -> bool:
 
 async def obeys_grammar(backend: CompletionsBackend) -> GrammarOption | None:
     """Which option holds the model to a grammar: llama.cpp's, vLLM's, or None. The backend knows it
-    from then on."""
+    from then on. Raises `BackendError` where the server cannot be asked."""
     request = _request("The sky is", 4)
     only = GrammarText('root ::= "zq7"', 'start: "zq7"')
     option: GrammarOption
     for option in get_args(GrammarOption):
         try:
             answer = await backend.ask_whole(request, **grammar_fields(option, only))
-        except BackendError:
+        except (BackendRefused, BackendBroken):
             continue
         if answer.chunk.text.strip() == "zq7":
             backend.grammar_option = option
@@ -120,13 +113,9 @@ async def find_grammar_option(backend: CompletionsBackend) -> None:
         UsageError: the server takes none.
         BackendError: the server cannot be asked.
     """
-    if await obeys_grammar(backend) is not None:
-        return
-    health = await backend.health()
-    if not health.ok:
-        dead = health.as_error(str(backend.address))
-        raise dead or BackendUnreachable(f"{backend.address}: {health.detail}")
-    raise UsageError(f"the server at {backend.address} does not take grammars", hint=GRAMMAR_HINT)
+    if await obeys_grammar(backend) is None:
+        said = f"the server at {backend.address} does not take grammars"
+        raise UsageError(said, hint=GRAMMAR_HINT)
 
 
 # --- the chat format of a server that does not say its model ----------------------------------
