@@ -24,8 +24,8 @@ from mlx_tools.process import clean
 
 # --- a request --------------------------------------------------------------------------------
 
-GrammarOption = Literal["grammar", "structured_outputs", "guided_grammar"]
-"""llama.cpp's, vLLM's, and an older vLLM's."""
+GrammarOption = Literal["grammar", "structured_outputs"]
+"""llama.cpp's, and vLLM's."""
 
 GRAMMAR_HINT: Final = "use the strategy guided, or the model in this process: --backend local"
 

@@ -268,7 +268,7 @@ def test_importing_the_backends_loads_no_http_library() -> None:
 # --- a grammar reaches a server in the option that it takes; one that takes none is n ---------
 
 GRAMMAR = GrammarText('root ::= "held"', 'start: "held"')
-OPTIONS = ("grammar", "structured_outputs", "guided_grammar")
+OPTIONS = ("grammar", "structured_outputs")
 
 
 def grammar_in(body: Mapping[str, Any]) -> dict[str, str]:
