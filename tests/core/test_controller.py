@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -65,14 +64,6 @@ def test_a_question_is_answered_through_a_tool() -> None:
     assert backend.prompts[1].startswith(backend.prompts[0])
 
 
-def test_a_plain_function_serves_as_a_backend() -> None:
-    async def complete(prompt: str) -> str:
-        return answer("hello")
-
-    outcome = Controller(complete).run_sync("Hi")
-    assert outcome.answer == "hello"
-
-
 def test_a_person_approves_one_call_and_refuses_another() -> None:
     calls: list[str] = []
     note = recorded(calls, "note", needs_approval=True)
@@ -101,39 +92,26 @@ def test_time_spent_waiting_for_a_person_does_not_count() -> None:
     assert isinstance(run(controller.run, "Hi"), Answered)
 
 
-def test_calls_of_one_turn_run_at_the_same_time_and_report_in_order() -> None:
-    gate = threading.Barrier(3, timeout=10)
+def test_calls_of_one_turn_run_four_at_a_time_and_report_in_order() -> None:
+    gate, lock, running, most = threading.Barrier(4, timeout=10), threading.Lock(), [0], [0]
 
     @tool(effects={"read"})
     def meet(x: int) -> str:
-        """Waits for the others."""
-        gate.wait()
-        return f"met {x}"
-
-    turn = "\n".join(call("meet", x=x) for x in range(3))
-    backend = ScriptedBackend(turn, answer())
-    outcome = Controller(backend, [meet], ALL).run_sync("Hi")
-    assert [c.output for c in outcome.calls] == ["met 0", "met 1", "met 2"]
-    shown = backend.prompts[1]
-    assert shown.index("met 0") < shown.index("met 1") < shown.index("met 2")
-
-
-def test_at_most_four_calls_run_at_once() -> None:
-    lock, running, most = threading.Lock(), [0], [0]
-
-    @tool(effects={"read"})
-    def busy(x: int) -> None:
-        """Is busy for a moment."""
+        """Waits for three others."""
         with lock:
             running[0] += 1
             most[0] = max(most[0], running[0])
-        time.sleep(0.05)
+        gate.wait()
         with lock:
             running[0] -= 1
+        return f"met {x}"
 
-    turn = "\n".join(call("busy", x=x) for x in range(8))
-    Controller(ScriptedBackend(turn, answer()), [busy], ALL).run_sync("Hi")
-    assert 1 < most[0] <= 4
+    backend = ScriptedBackend("\n".join(call("meet", x=x) for x in range(8)), answer())
+    outcome = Controller(backend, [meet], ALL).run_sync("Hi")
+    met = [f"met {x}" for x in range(8)]
+    assert [c.output for c in outcome.calls] == met and most == [4]
+    places = [backend.prompts[1].index(one) for one in met]
+    assert places == sorted(places)
 
 
 def test_a_run_that_takes_too_long_stops_and_says_so() -> None:

@@ -381,14 +381,3 @@ def test_only_a_private_tool_that_answered_is_a_private_read() -> None:
     allowed = Talk(Policy(allow=["*"], network_after_read="ask"))
     allowed.say(at(0), numbered("files", 1))
     assert allowed.say(at(1), numbered("fetch", 1)) == ["ask network_after_read"]
-
-
-def test_a_consent_for_the_session_answers_later_questions() -> None:
-    talk = Talk(Policy(allow=["*"], ask=["write"]))
-    spec = talk.session.specs["write"]
-    yes = ApprovalRecord(
-        call="c0", approved=True, digest="", tool=spec.digest(), effects=("write",)
-    )
-    talk.session.history.consents["write"] = yes
-    assert talk.say(at(0), numbered("write", 1)) == ["allow session_consent"]
-    assert talk.say(at(1), numbered("careful", 1)) == ["ask needs_approval"]
