@@ -61,7 +61,6 @@ from mlx_tools.transcript import (
     DecisionRecord,
     ExecutionRecord,
     Header,
-    ObservationRecord,
     Outcome,
     Record,
     ResumedRecord,
@@ -615,25 +614,11 @@ class Conversation:
                 return  # whatever it returned: it is made again once a person has decided
         if self.folded.header.long_observations == "summary" and not mutates:
             await self._summarise(call, result)  # what a call has changed is written down at once
-        shown = self.outputs.take(call, result)
-        problem = shown.problem or problem
+        record, fault = self.outputs.take(call, result)
+        problem = fault or problem
         if problem is not None and not mutates:
             raise problem  # the call is made again where the run goes on
-        self.append(
-            ObservationRecord(
-                call=call.call,
-                name=call.name,
-                id=call.id,
-                content=shown.content,
-                error=shown.error,
-                duration_ms=result.duration_ms,
-                output_size_chars=result.output_size_chars,
-                artifact=shown.artifact,
-                sources=shown.sources,
-                nested=spent,
-                cached=result.cached,
-            )
-        )
+        self.append(replace(record, nested=spent) if spent else record)
         if problem is not None:
             raise problem
 

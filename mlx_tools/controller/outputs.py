@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final
 
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
-from mlx_tools.messages import ErrorInfo
+from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.policy import Policy, permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, ToolResult
-from mlx_tools.transcript import CallRecord, Laid, Sources, lay_out
+from mlx_tools.transcript import CallRecord, Laid, ObservationRecord, Sources, lay_out
 
 if TYPE_CHECKING:
     from mlx_tools.policy import Redactor
@@ -43,19 +41,9 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
     return text[:head] + notice(len(text) - head - tail, head) + text[len(text) - tail :]
 
 
-class Observation(Struct, frozen=True):
-    """The observation to be written of how a call ended.
-
-    ``sources`` are those that the content shows, as a record keeps them. ``problem`` is why the
-    whole could not be kept. The call has run, and that must be written down before anybody is told
-    of it.
-    """
-
-    content: str | None
-    error: ErrorInfo | None = None
-    artifact: str | None = None
-    problem: StorageError | None = None
-    sources: tuple[Mapping[str, Any], ...] = ()
+Ended = tuple[ObservationRecord, StorageError | None]
+"""What is to be written of how a call ended, and why the whole could not be kept. The call has run,
+and that must be written down before anybody is told of it."""
 
 
 class Outputs:
@@ -87,12 +75,20 @@ class Outputs:
         if self._store is not None:
             self._store.sweep()
 
-    def take(self, call: CallRecord, result: ToolResult) -> Observation:
-        """Take in how a call ended; return what is to be written of it."""
+    def take(self, call: CallRecord, result: ToolResult) -> Ended:
+        """Take in how a call ended."""
+        record = ObservationRecord(
+            call=call.call,
+            name=call.name,
+            id=call.id,
+            duration_ms=result.duration_ms,
+            output_size_chars=result.output_size_chars,
+            cached=result.cached,
+        )
         if result.content is None:
-            return self._failed(call, result.error)
+            return self._failed(record, call, result.error)
         if result.sources is not None:
-            return self._found(call, result.sources.cleaned(self.clean))
+            return self._found(record, call, result.sources.cleaned(self.clean))
         content, limit = self.clean(result.content), self._session.limits.max_observation_chars
         if self._session.current.calls[call.call].edited:
             content = self._edited(call) + content
@@ -107,7 +103,7 @@ class Outputs:
             cut = self._cut_notice(artifact, limit, len(content))
             summary = self._summary(call)
             content = shorten(content, limit, lambda *place: cut(*place) + summary)
-        return Observation(content, None, artifact, problem)
+        return replace(record, content=content, artifact=artifact), problem
 
     def too_long(self, call: CallRecord, result: ToolResult) -> str | None:
         """The text that `take` will have to cut, where a summary can say what is left out: text
@@ -119,17 +115,18 @@ class Outputs:
         content = self._edited(call) + self.clean(result.content)
         return content if len(content) > self._session.limits.max_observation_chars else None
 
-    def _failed(self, call: CallRecord, error: ErrorInfo | None) -> Observation:
+    def _failed(
+        self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
+    ) -> Ended:
         if error is not None:
             message = self._edited(call) + self.clean(error.message)
-            error = ErrorInfo(error.code, message[:MAX_ERROR_CHARS])
+            record = replace(record, error=ErrorInfo(error.code, message[:MAX_ERROR_CHARS]))
         if is_reader(self._session.specs.get(call.name)):
-            return Observation(None, error)
+            return record, None
         self._keeps_all = True
-        earlier = (c for c in self.whole if c not in self._pages)
-        return Observation(None, error, problem=self._keep(*earlier))
+        return record, self._keep(*(c for c in self.whole if c not in self._pages))
 
-    def _found(self, call: CallRecord, sources: Sources) -> Observation:
+    def _found(self, record: ObservationRecord, call: CallRecord, sources: Sources) -> Ended:
         """Sources, numbered on from those that the session was given before."""
         words, limit = self._session.words, self._session.limits.max_observation_chars
         first = self._session.history.sources + 1
@@ -147,7 +144,8 @@ class Outputs:
             laid, content = _fitted(sources, first, room, notice)
             content = (edited + _joined(content, after))[:limit]
         given = tuple(one.to_json() for one in laid.given)
-        return Observation(content, None, self.artifacts.get(call.call), problem, given)
+        artifact = self.artifacts.get(call.call)
+        return replace(record, content=content, artifact=artifact, sources=given), problem
 
     def keep_thoughts(self, thoughts: Iterable[str]) -> str | None:
         """Keep what the model thought, where all is kept; return the artifact's id, None where

@@ -224,7 +224,7 @@ def observed(session: Session, record: ObservationRecord, given: Given) -> Obser
         size or 0,
     )
     outputs = Outputs(session, cast(Any, RecordedArtifacts(record.artifact)))
-    shown = outputs.take(session.current.call(record.call), result)
+    shown, _ = outputs.take(session.current.call(record.call), result)
     return replace(record, content=shown.content, error=shown.error, artifact=shown.artifact)
 
 
