@@ -108,12 +108,12 @@ def make_golden(
     return settled(named(raw, home=str(Path.home()) if home is None else home)).now
 
 
-def settled(golden: Golden, **today: Any) -> Replay:
+def settled(golden: Golden) -> Replay:
     """The last replay of a transcript that was brought up to date; its ``now`` replays without a
-    difference. ``today`` are `replay`'s. Raises `CannotSettle` where it cannot be."""
+    difference. Raises `CannotSettle` where it cannot be."""
     for _ in range(ROUNDS):
         try:
-            done = replay(golden, **today)
+            done = replay(golden)
         except TranscriptError as error:
             raise CannotSettle(f"what was recorded does not follow any more: {error}") from None
         if done.now.all == golden.all and done.passed:

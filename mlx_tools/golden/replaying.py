@@ -38,7 +38,7 @@ from mlx_tools.golden.recorded import (
     redrawn,
     specs_today,
 )
-from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec, replace
+from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.policy import BUILTIN, TEMPLATE, may_stand
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
 from mlx_tools.protocol import Reading, judge, read, with_mended
@@ -85,18 +85,14 @@ class Replay(Struct, frozen=True):
         return not self.differences
 
 
-def replay(
-    golden: Golden, *, words: PromptWords | None = None, tools: Mapping[str, ToolSpec] | None = None
-) -> Replay:
+def replay(golden: Golden, *, words: PromptWords | None = None) -> Replay:
     """Replays a golden transcript.
 
-    ``words`` are the texts that the model reads, by default those of ``prompts/``. ``tools`` are
-    the tools of today besides the built-in ones, by name: those that were recorded under the same
-    name and plugin must not have changed. Raises `TranscriptError` for records that cannot follow
-    each other.
+    ``words`` are the texts that the model reads, by default those of ``prompts/``. Raises
+    `TranscriptError` for records that cannot follow each other.
     """
     try:
-        return _Replayer(golden, words or load_words(), tools or {}).run()
+        return _Replayer(golden, words or load_words()).run()
     except TranscriptError:
         raise
     except MlxToolsError as error:
@@ -108,10 +104,10 @@ def replay(
 
 
 class _Replayer:
-    def __init__(self, golden: Golden, words: PromptWords, tools: Mapping[str, ToolSpec]) -> None:
+    def __init__(self, golden: Golden, words: PromptWords) -> None:
         self._golden = golden
         self._specs = recorded_specs(golden)
-        self._today = {**specs_today(golden), **tools}
+        self._today = specs_today(golden)
         messages = golden.golden.words.get(MESSAGES)
         changed = messages is not None and messages != word_files()[MESSAGES]
         self._comparing = Comparing(words_changed=changed)
