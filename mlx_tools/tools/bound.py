@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,6 +24,7 @@ from mlx_tools.errors import ConfigError, UsageError, told_as
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
 from mlx_tools.paths import data_dir, private_dir, read_private, write_whole
 from mlx_tools.policy import PLUGIN
+from mlx_tools.schema import check_parameters, matchable
 from mlx_tools.tools.tool import Preview, Run, Tool
 
 SourceKind = Literal["mcp", "openapi"]
@@ -60,6 +61,17 @@ class BoundTool:
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object"})
     effects: tuple[Effect, ...] = tuple(sorted(ALL_EFFECTS))
     at: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def told(
+        cls, name: str, texts: Iterable[Any], most: int, schema: Mapping[str, Any], **more: Any
+    ) -> BoundTool:
+        """A tool as it is described elsewhere: by these texts, of which ``most`` characters count,
+        and a schema. Raises ToolDefinitionError where that cannot be used."""
+        parameters, _ = matchable(schema)
+        check_parameters(parameters)
+        lines = [text.strip() for text in texts if isinstance(text, str) and text.strip()]
+        return cls(name, "\n".join(dict.fromkeys(lines))[:most], parameters, **more)
 
     @property
     def pin(self) -> str:

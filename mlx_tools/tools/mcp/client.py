@@ -26,7 +26,6 @@ from mlx_tools.errors import MlxToolsError, ToolDefinitionError
 from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.process import RELAYED, clean
-from mlx_tools.schema import check_parameters, matchable
 from mlx_tools.store import RootName
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from mcp import types
 
 MAX_TOOLS: Final = 1000
+MAX_DESCRIPTION_CHARS: Final = 4000
 MAX_PAGES: Final = 50
 MAX_LINE_BYTES: Final = 16_000_000
 MAX_ERROR_BYTES: Final = 1_000_000
@@ -436,11 +436,8 @@ def bound_tool(tool: types.Tool) -> BoundTool:
     """A server's tool as it would be agreed to, with all effects. Raises ToolDefinitionError where
     its schema cannot be used."""
     schema = {"type": "object", "properties": {}} | dict(tool.input_schema or {})
-    parameters, _ = matchable(schema)
-    check_parameters(parameters)
-    said = (tool.title, tool.description)
-    texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]
-    return BoundTool(tool.name, "\n".join(dict.fromkeys(texts))[:4000], parameters)
+    texts = tool.title, tool.description
+    return BoundTool.told(tool.name, texts, MAX_DESCRIPTION_CHARS, schema)
 
 
 def log_file(name: str) -> Path:

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect, replace
-from mlx_tools.schema import check_parameters, matchable, resolve, walk
+from mlx_tools.schema import resolve, walk
 from mlx_tools.tools.bound import BoundTool
 
 READING: Final = frozenset(("get", "head"))
@@ -151,18 +151,10 @@ class OpenApiDocument(Struct, frozen=True):
             parameters["required"] = wanted
         if definitions := schemas.definitions():
             parameters["$defs"] = definitions
-        checked, _ = matchable(parameters)
-        check_parameters(checked)
-        said = (operation.get("summary"), operation.get("description"))
-        texts = [text.strip() for text in said if isinstance(text, str) and text.strip()]
-        effect: Effect = "read" if method in READING else "write"
-        return BoundTool(
-            name=name,
-            description="\n".join(dict.fromkeys(texts))[:MAX_DESCRIPTION_CHARS],
-            parameters=checked,
-            effects=("network", effect),
-            at=at,
-        )
+        texts = operation.get("summary"), operation.get("description")
+        effects = "network", "read" if method in READING else "write"
+        more = {"effects": effects, "at": at}
+        return BoundTool.told(name, texts, MAX_DESCRIPTION_CHARS, parameters, **more)
 
     def _parameters(
         self, item: Mapping[str, Any], operation: Mapping[str, Any]
