@@ -48,9 +48,9 @@ TEMPLATES = "".join(
     (ROOT / "mlx_tools" / name).read_text(encoding="utf-8")
     for name in ("golden/report.html.j2", "app/steps.html.j2")
 )
-TAGS = set(re.findall(r"<([a-z]\w*)", TEMPLATES)) | {f"h{level}" for level in range(1, 7)}
+TAGS = {"b", *re.findall(r"<([a-z]\w*)", TEMPLATES), *(f"h{level}" for level in range(1, 7))}
 ATTRIBUTES = {name.lower() for name in re.findall(r'\s([\w-]+)="', TEMPLATES)} | {"open"}
-"""What may stand in a page: what its templates write."""
+"""What may stand in a page: what its templates write, and ``b`` around what is not seen."""
 
 
 class Page(HTMLParser):
