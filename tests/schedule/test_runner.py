@@ -94,20 +94,6 @@ def test_what_is_due_runs_once_and_what_is_not_does_not(world: World) -> None:
     assert sorted(world.ran[2:]) == ["daily", "hourly"]
 
 
-def test_the_session_is_known_before_anything_happens_in_it(world: World) -> None:
-    world.add()
-
-    def acts(job: Job, began: Callable[[str], None]) -> RunEnd:
-        assert world.store.open_runs()[0].session == ""
-        began("s-1")
-        assert world.store.open_runs()[0].session == "s-1"
-        return ANSWERED
-
-    world.acts = acts
-    (ended,) = world.later(hours=1)
-    assert ended.run.session == "s-1" and world.store.open_runs() == []
-
-
 def test_a_paused_run_holds_its_job_until_a_person_has_gone_on(world: World) -> None:
     world.add()
     world.does(RunEnd(status="paused", exit_code=4), Seen(state="paused"))

@@ -213,14 +213,3 @@ def test_a_file_that_appeared_since_is_left_alone(files: Registry, folder: Path)
         refusal(files, operation, "n.txt", "new", expected=told.state)
         assert (folder / "n.txt").read_text() == "somebody else's"
         (folder / "n.txt").unlink()
-
-
-def test_the_same_content_in_another_file_is_what_was_approved(
-    files: Registry, folder: Path
-) -> None:
-    told = shown(files, "write", "a.txt", "new")
-    (folder / "b.txt").write_text("one\ntwo\nthree\n")
-    (folder / "b.txt").replace(folder / "a.txt")
-    done(files, "write", "a.txt", "new", expected=told.state)
-    for other in ("", "absent ", "file sha256:", told.state.upper()):
-        assert refusal(files, "write", "a.txt", "x", expected=other)[0] == "not_allowed"

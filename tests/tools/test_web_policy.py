@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mlx_tools import Policy, Registry, builtin_tools
-from mlx_tools.controller import call_tool
+from mlx_tools import builtin_tools
 from mlx_tools.policy import PRESETS
-from mlx_tools.toolbox.web_tools import fetch_url, web_search
 from tests.forked import forks
-from tests.tools.web_server import fetching, says, site
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
     ("fetch_url", {"url": "https://93.184.215.14/"}),
@@ -86,29 +82,3 @@ def test_both_tools_use_the_network_which_no_preset_grants() -> None:
     specs = builtin_tools().all_specs()
     for name in ("fetch_url", "web_search"):
         assert specs[name].effects == {"read", "network"}
-
-
-SECRET = "ghp_" + "a1B2" * 9
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("fetch_url", {"url": f"{{url}}?key={SECRET}"}),
-        ("web_search", {"query": f"who owns {SECRET}"}),
-    ],
-)
-def test_a_secret_does_not_leave(name: str, arguments: dict[str, str]) -> None:
-    asked: list[str] = []
-
-    async def search(query: str, most: int, seconds: float) -> list[Any]:
-        asked.append(query)
-        return []
-
-    with site(says("x")) as server:
-        tools = Registry([fetch_url(fetching(server)), web_search(search)])
-        given = {key: value.format(url=server.url()) for key, value in arguments.items()}
-        made = asyncio.run(call_tool(tools, Policy(allow=["*"]), name, given))
-        assert made.status == "denied" and made.decision is not None
-        assert made.decision.rule == "secret"
-        assert server.connected == 0 and asked == []

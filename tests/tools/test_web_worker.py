@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.process import kill_group
 from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, Media, page_text
-from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
+from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _started, ask_apart
 from mlx_tools.tools import ToolError
 
 SLOW = "<" * 5_000_000
@@ -28,7 +28,9 @@ def asked(html: str, bounds: Bounds = ROOM, script: str = "html_text.read_html")
 
 
 def no_child_is_left() -> bool:
-    listed = subprocess.run(["ps", "-A", "-o", "ppid=,args="], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "ppid=,args="], capture_output=True, text=True
+    )
     rows = (line.split(None, 1) for line in listed.stdout.splitlines())
     return not any(int(row[0]) == os.getpid() and "isolated.py" in row[-1] for row in rows)
 
@@ -88,29 +90,12 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
     for name in ("HTTPS_PROXY", "ALL_PROXY", "DDGS_PROXY", "NETRC", "SECRET"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
 
-    def seen() -> set[bytes]:
-        found: set[bytes] = set()
-        for child in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError, IndexError):
-                parent = (child / "stat").read_bytes().rpartition(b")")[2].split()[1]
-                if (
-                    int(parent) == os.getpid()
-                    and b"isolated.py" in (child / "cmdline").read_bytes()
-                ):
-                    found |= set((child / "environ").read_bytes().strip(b"\0").split(b"\0"))
-        return {one.partition(b"=")[0] for one in found}
-
-    async def main() -> set[bytes]:
-        question = {"html": SLOW, "url": "https://example.org/", "most": 100}
-        asking = asyncio.create_task(ask_apart("html_text.read_html", "justhtml", question, ROOM))
-        while not (names := seen()) and not asking.done():
-            await asyncio.sleep(0.01)
-        asking.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asking
-        return names
-
-    assert asyncio.run(main()) == {b"PATH", b"LC_ALL"}
+    question = {"html": SLOW, "url": "", "most": 1}
+    child = _started("html_text.read_html", "justhtml", question, ROOM)
+    held = Path(f"/proc/{child.pid}/environ").read_bytes().strip(b"\0").split(b"\0")
+    kill_group(child.pid)
+    child.communicate()
+    assert {one.partition(b"=")[0] for one in held} == {b"PATH", b"LC_ALL"}
 
 
 def test_a_missing_package_is_said() -> None:
