@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 
-from mlx_tools.controller import Session, turn_of
+from mlx_tools.controller import RunSettings, Session, turn_of
 from mlx_tools.gateway.request import ApiError, ClientCall, ClientMessage, TurnRequest
 from mlx_tools.messages import ErrorInfo, FinalAnswer, Strategy, Style, ToolCall, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy
@@ -95,17 +94,15 @@ class _NoRepeats(RunHistory):
 class Manner(Struct, frozen=True, kw_only=True):
     """How a model is spoken to: all that a prompt is made of besides the conversation.
 
-    ``sampling`` holds where the client says nothing else. ``route`` is as in a `Header`.
+    ``settings`` are those of a run of the gateway's own, with the model, its context and its format
+    as they were found; ``style`` and ``strategy`` are those that they come to.
     """
 
+    settings: RunSettings
     chat_format: ChatFormat
     style: Style
     strategy: Strategy
     words: PromptWords
-    model: str | None = None
-    reasoning: str | int = "off"
-    sampling: Mapping[str, Any] = msgspec.field(default_factory=dict)
-    route: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.
@@ -115,7 +112,7 @@ class Manner(Struct, frozen=True, kw_only=True):
         """
         system = "\n\n".join(m.content for m in _preamble(request.messages) if m.content)
         said = system
-        plain = request.is_plain
+        plain, settings = request.is_plain, self.settings
         chat_format, style = self.chat_format, self.style
         tools: tuple[Mapping[str, Any], ...] = ()
         examples: tuple[Mapping[str, str], ...] = ()
@@ -140,15 +137,19 @@ class Manner(Struct, frozen=True, kw_only=True):
         return Header(
             session="",
             created="",
-            model=self.model,
+            model=settings.model,
             chat_format=chat_format.to_json(),
             style=style,
             strategy="free" if plain else self.strategy,
-            reasoning=self.reasoning,
+            reasoning=settings.reasoning,
             response_mode="",
             persona=said,
-            route=self.route,
-            sampling={**self.sampling, **request.sampling},
+            route=settings.route,
+            sampling={
+                "temperature": settings.temperature,
+                "seed": settings.seed,
+                **request.sampling,
+            },
             system=system,
             examples=examples,
             tools=tools,

@@ -125,7 +125,8 @@ class RunWork:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
         speaker = await self._models.speaker(self._model_of(asked))
         controller = self._controller(speaker, asked, self.store)
-        return await controller.conversation(history=asked.history), speaker.manner.model or DEFAULT
+        model = speaker.manner.settings.model or DEFAULT
+        return await controller.conversation(history=asked.history), model
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
@@ -221,7 +222,7 @@ class RunWork:
                 registry.add(Tool(spec, _made_elsewhere))
             except ToolDefinitionError as error:
                 raise invalid("client_tools", str(error)) from None
-        limits, settings = configuration.limits(), speaker.settings
+        limits, settings = configuration.limits(), speaker.manner.settings
         policy = _admitting(policy, own)
         if given.profile is not None and header is None:  # else the header says it
             narrowed, lower, said = self._narrowed_by(given.profile)

@@ -50,7 +50,7 @@ class ServedModels:
         """Find out what is served. Raises `MlxToolsError` as `mlx_tools.app.found` does."""
         named = self.options.model_name
         speaker = await self._open(named, first=True)
-        own = named or speaker.manner.model or DEFAULT
+        own = named or speaker.manner.settings.model or DEFAULT
         self._speakers[own] = speaker
         others: tuple[str, ...] = ()
         if named is None and getattr(speaker.backend, "kind", "") == "completions":
@@ -87,8 +87,9 @@ class ServedModels:
         for name in self._names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
             if (speaker := self._speakers.get(name)) is not None:
-                path = speaker.manner.route.get("path", "prompted")
-                row |= {"tool_mode": path, "context_length": speaker.context}
+                settings = speaker.manner.settings
+                path = settings.route.get("path", "prompted")
+                row |= {"tool_mode": path, "context_length": settings.context}
             rows.append(row)
         return rows
 
@@ -105,15 +106,13 @@ class ServedModels:
         self.note(f"{settings.model or 'the model'} is asked {_told(settings.route)}")
         setup = await find_setup(chosen.backend, settings)
         model = settings.model or model_of(chosen.backend)
+        chat_format = setup.chat_format
         manner = Manner(
-            chat_format=setup.chat_format,
+            settings=replace(settings, model=model, chat_format=chat_format, context=setup.context),
+            chat_format=chat_format,
             style=setup.decided.style,
             strategy=setup.decided.strategy,
             words=load_words(),
-            model=model,
-            reasoning=settings.reasoning,
-            sampling={"temperature": settings.temperature, "seed": settings.seed},
-            route=settings.route,
         )
         limits = replace(  # a long prompt is read for minutes, and clients are told that we live
             options.configuration.limits(),
@@ -122,10 +121,7 @@ class ServedModels:
             idle_timeout=REQUEST_SECONDS,
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
-        settings = replace(
-            settings, model=model, chat_format=setup.chat_format, context=setup.context
-        )
-        return Speaker(chosen.backend, manner, limits, setup.context, counter, settings=settings)
+        return Speaker(chosen.backend, manner, limits, counter)
 
 
 def _told(route: Mapping[str, Any]) -> str:

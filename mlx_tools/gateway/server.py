@@ -185,7 +185,7 @@ class _TurnEndpoint:
         async def take(emit: Emit) -> TurnDone:
             began = anyio.current_time()
             done = await speaker.take(turn, emit, lambda: f"call_{gateway.new_id()}")
-            seconds, model = anyio.current_time() - began, speaker.manner.model or DEFAULT
+            seconds, model = anyio.current_time() - began, speaker.manner.settings.model or DEFAULT
             gateway.meters.turn(model, done.usage, seconds, done.repairs)
             return done
 

@@ -18,7 +18,6 @@ from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter
 from mlx_tools.controller import (
     Complete,
     Completer,
-    RunSettings,
     Session,
     Written,
     natively,
@@ -66,16 +65,13 @@ Emit = Callable[[str], None]
 
 @dataclass
 class Speaker:
-    """A model that turns are asked of. ``context`` is in tokens, None where nobody says.
-    ``settings`` are how a run of the gateway's own speaks with it."""
+    """A model that turns are asked of."""
 
     backend: Backend
     manner: Manner
     limits: Limits
-    context: int | None
     counter: TokenCounter
     memory: TurnMemory = field(default_factory=TurnMemory)
-    settings: RunSettings = field(default_factory=RunSettings)
     _counting: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
     async def take(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
@@ -234,7 +230,7 @@ class _Taking:
 
     async def _within(self, step: Complete) -> Complete:
         """The step with as many tokens as the client and the context allow."""
-        wished, context = self._request.max_tokens, self._speaker.context
+        wished, context = self._request.max_tokens, self._speaker.manner.settings.context
         left = USUAL_TOKENS if wished is None else wished
         if context is not None:
             used = await self._speaker.measure(step.prompt)

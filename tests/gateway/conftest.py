@@ -32,7 +32,7 @@ from mlx_tools.gateway.server import Gateway, application
 from mlx_tools.gateway.turn import Speaker
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Limits
-from mlx_tools.prompt import NAMED_FORMATS
+from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
 from mlx_tools.store import TranscriptStore, load_words
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry
@@ -58,11 +58,20 @@ WEATHER = {
 }
 
 
-def speaker_of(backend: Any, *, context: int | None = None, **manner: Any) -> Speaker:
+def speaker_of(
+    backend: Any,
+    *,
+    chat_format: ChatFormat = NAMED_FORMATS["chatml"],
+    style: Any = "jsonl",
+    strategy: Any = "auto",
+    **settings: Any,
+) -> Speaker:
     """A model that is spoken to in the usual way."""
-    values = {"chat_format": NAMED_FORMATS["chatml"], "style": "jsonl", "strategy": "auto"}
-    made = Manner(**{**values, "words": load_words(), **manner})
-    return Speaker(backend, made, Limits(), context, TokenCounter())
+    made = RunSettings(chat_format=chat_format, style=style, model="scripted", **settings)
+    manner = Manner(
+        settings=made, chat_format=chat_format, style=style, strategy=strategy, words=load_words()
+    )
+    return Speaker(backend, manner, Limits(), TokenCounter())
 
 
 def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -173,9 +182,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         )
         backend, tools, numbers = backend or ScriptedBackend(*scripts), Tools(), count(1)
         speaker = speaker_of(backend, **(manner or {}))
-        speaker.settings = RunSettings(
-            chat_format=NAMED_FORMATS["chatml"], style="jsonl", model="scripted"
-        )
         models: Any = ServedModels(
             RunOptions(configuration=loaded),
             [].append,

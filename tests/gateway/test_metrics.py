@@ -80,7 +80,7 @@ def test_turns_and_runs_are_counted_by_model_tool_and_end(begin: Any) -> None:
         assert number("calls_total", tool="client", result="ok") == 1
         assert number("repairs_total", repair="trailing_comma") == 1
         assert number("mends_total", kind="name") == 1
-        assert number("turn_seconds_count", model="scripted") == 3
+        assert number("turn_seconds_count", model="scripted") == 4
         assert number("call_seconds_count", tool="area") == 1
         assert number("call_seconds_bucket", tool="area", le="+Inf") == 1
         assert number("active", of="turns") == number("waiting", of="runs") == 0
@@ -102,9 +102,7 @@ async def test_no_label_is_what_a_client_or_a_model_made_up(begin: Any) -> None:
     assert {value for key, value in labels if key == "tool"} <= {
         *("area", "keep", "read_artifact", "client", "unknown")
     }
-    assert {value for key, value in labels if key == "model"} == {
-        *("default", "scripted", r"a \"name\"\n\\")
-    }
+    assert {value for key, value in labels if key == "model"} == {*("scripted", r"a \"name\"\n\\")}
 
 
 async def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from mlx_tools.app import RunOptions, config
 from mlx_tools.backends import CompletionRequest, TokenCounter, UpstreamPool
+from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
 from mlx_tools.messages import replace
@@ -29,7 +30,8 @@ class Looking(ServedModels):
             return "quick", "slow"
 
         backend = SimpleNamespace(kind="completions", models=models)
-        return SimpleNamespace(backend=backend, manner=SimpleNamespace(model="quick"))
+        one = speaker_of(backend)
+        return replace(one, manner=replace(one.manner, settings=RunSettings(model="quick")))
 
 
 @pytest.mark.anyio
@@ -40,7 +42,7 @@ async def test_a_model_that_is_being_looked_at_holds_up_no_other() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(served.speaker, "slow")
             await anyio.wait_all_tasks_blocked()
-            assert (await served.speaker("quick")).manner.model == "quick"
+            assert (await served.speaker("quick")).manner.settings.model == "quick"
             tasks.cancel_scope.cancel()
 
 

@@ -241,14 +241,15 @@ def model_rows(known: Mapping[str, Speaker | None]) -> list[dict[str, Any]]:
 
 def _told(speaker: Speaker) -> dict[str, Any]:
     manner = speaker.manner
-    native = manner.route.get("path") == "native"
+    settings = manner.settings
+    native = settings.route.get("path") == "native"
     return {
         "Asked": "by its server's own function calling" if native else "by a prompt",
-        "Because": manner.route.get("reason"),
+        "Because": settings.route.get("reason"),
         "Chat format": manner.chat_format.name,
         "Style": manner.style,
         "Strategy": manner.strategy,
-        "Reasoning": manner.reasoning,
-        "Context": None if speaker.context is None else f"{speaker.context:,} tokens",
+        "Reasoning": settings.reasoning,
+        "Context": None if settings.context is None else f"{settings.context:,} tokens",
         "Server": getattr(speaker.backend, "url", None),
     }
