@@ -51,6 +51,7 @@ from mlx_tools.policy.rules import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.policy.redact import Redactor, SecretSpan, find_secrets
+    from mlx_tools.policy.redact import Redactor, find_secrets
+    from mlx_tools.policy.secret_kinds import SecretSpan
 
 __getattr__, __dir__ = names_of(__name__)

@@ -34,7 +34,7 @@ from mlx_tools.policy.rules import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.policy.redact import SecretSpan
+    from mlx_tools.policy.secret_kinds import SecretSpan
 
 _TOUCHING: Final[Effects] = MUTATING | {"network"}
 """What a dry run lets no call do."""

@@ -25,7 +25,7 @@ from mlx_tools.policy.secret_kinds import (
     KIND_NAMES,
     PATH,
     TOKEN_KINDS,
-    Span,
+    SecretSpan,
     compiled,
     in_context,
 )
@@ -275,28 +275,28 @@ class Scanner:
         return True
 
 
-def found_in(text: str, before: str = "", depth: int = DEPTH) -> list[Span]:
-    """Kind, start and end of every secret in the text, in order, none overlapping another."""
-    found: list[Span] = []
+def found_in(text: str, before: str = "", depth: int = DEPTH) -> list[SecretSpan]:
+    """Every secret in the text, in order, none overlapping another; encoded ones too."""
+    found: list[SecretSpan] = []
     at = 0
     for segment in Scanner(before, depth).feed(text, closed=True):
         end = at + len(segment.text)
         if segment.joined and found:
-            found[-1] = (found[-1][0], found[-1][1], end)
+            found[-1] = found[-1]._replace(end=end)
         elif segment.kind is not None:
-            found.append((segment.kind, at, end))
+            found.append(SecretSpan(segment.kind, at, end))
         at = end
     return found
 
 
 def spans(
     before: str, unit: str, after: str, hinted: list[tuple[str, int]], depth: int
-) -> list[Span]:
+) -> list[SecretSpan]:
     """The secrets of one unit, merged where they overlap; places are those within the unit.
 
     ``hinted`` are the hints that the text around holds, and so the only ones it can hold.
     """
-    found: list[Span] = []
+    found: list[SecretSpan] = []
     begin = len(before)
     text = before + unit
     if len(unit) >= _SHORTEST_TOKEN:
@@ -304,18 +304,18 @@ def spans(
         for place in {place for hint, place in hinted if hint in unit}:
             name, pattern = kinds[place]
             found += [
-                (name, match.start() - begin, match.end() - begin)
+                SecretSpan(name, match.start() - begin, match.end() - begin)
                 for match in pattern.finditer(text, begin)
             ]
     if _TELLING.search(unit):
         found += [
-            (kind, start - begin, end - begin)
+            SecretSpan(kind, start - begin, end - begin)
             for kind, start, end in in_context(text, begin, after)
         ]
     if depth:
         for layer in layers(unit):
             found += [
-                (kind, *layer.span(start, end))
+                SecretSpan(kind, *layer.span(start, end))
                 for kind, start, end in found_in(
                     layer.text, before if layer.goes_on else "", depth - 1
                 )
@@ -323,16 +323,15 @@ def spans(
     return merged(found) if found else found
 
 
-def merged(found: list[Span]) -> list[Span]:
+def merged(found: list[SecretSpan]) -> list[SecretSpan]:
     """The spans in order, those that overlap made one, by the name of the first known kind."""
-    made: list[Span] = []
-    for kind, start, end in sorted(found, key=lambda span: span[1]):
-        if made and start < made[-1][2]:
-            last = made[-1]
-            name = min(last[0], kind, key=lambda name: _RANK[name])
-            made[-1] = (name, last[1], max(last[2], end))
-        else:
-            made.append((kind, start, end))
+    made: list[SecretSpan] = []
+    for span in sorted(found, key=lambda span: span.start):
+        if made and span.start < made[-1].end:
+            last = made.pop()
+            name = min(last.kind, span.kind, key=lambda name: _RANK[name])
+            span = SecretSpan(name, last.start, max(last.end, span.end))
+        made.append(span)
     return made
 
 
@@ -448,14 +447,6 @@ _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 # --- what is shown --------------------------------------------------------------------------------
 
 
-class SecretSpan(Struct, frozen=True):
-    """A secret in a text: ``text[start:end]``, the encoded stretch where it was encoded."""
-
-    kind: str
-    start: int
-    end: int
-
-
 class Redacted(Struct, frozen=True):
     """A text without its secrets, and the kinds of what was taken out: sorted, each once."""
 
@@ -464,8 +455,8 @@ class Redacted(Struct, frozen=True):
 
 
 def find_secrets(text: str) -> tuple[SecretSpan, ...]:
-    """The secrets in the text, in order, none overlapping another; encoded ones too."""
-    return tuple(SecretSpan(*span) for span in found_in(text))
+    """Every secret in the text, in order, none overlapping another; encoded ones too."""
+    return tuple(found_in(text))
 
 
 def placeholder(kind: str) -> str:

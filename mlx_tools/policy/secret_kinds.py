@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from math import log2
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -221,11 +221,17 @@ _CURL_KEY = re.compile(r"(?<!\S)(?:-u|--user)[\s=]{0,4}[\"']?(?P<key>[^\s:\"']{1
 _JWK = re.compile(r"[\"']d\\?[\"']\s{0,3}:\s{0,3}\\?[\"']")
 _AWS = re.compile(r"aws|amazon|secret_?access_?key", re.IGNORECASE)
 
-Span = tuple[str, int, int]
+
+class SecretSpan(NamedTuple):
+    """A secret in a text: ``text[start:end]``, the encoded stretch where it was encoded."""
+
+    kind: str
+    start: int
+    end: int
 
 
-def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
-    """Kind, start and end of what the context tells to be secret, in any order.
+def in_context(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
+    """What the context tells to be secret, in any order.
 
     ``text[begin:]`` is the unit, ``after`` the character that ends it ("" at the end of all).
     """
@@ -235,7 +241,7 @@ def in_context(text: str, begin: int, after: str) -> Iterator[Span]:
     yield from _after_words(text, begin, after)
 
 
-def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
+def _assigned(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
     reach = begin  # where the last value that is not in quotes ended
     within = 0  # values in a row that began within that one
     for name, signed in _signs(text, begin):
@@ -263,7 +269,7 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[Span]:
         if value and _fits(kind, value, quoted, tight, whole and ends, signed["sign"]):
             if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
                 kind = "aws_secret_key"
-            yield kind, start, start + len(value)
+            yield SecretSpan(kind, start, start + len(value))
 
 
 def _signs(text: str, begin: int) -> Iterator[tuple[str, re.Match[str]]]:
@@ -322,17 +328,17 @@ def _is_mixed(value: str) -> bool:
     return digits >= 2 and cases if _SIGNS.search(value) is None else digits >= 1
 
 
-def _authorized(text: str, begin: int) -> Iterator[Span]:
+def _authorized(text: str, begin: int) -> Iterator[SecretSpan]:
     for found in _AUTHORIZATION.finditer(text):
         if found.end() < begin:
             continue
         value = _AUTHORIZATION_VALUE.match(text, found.end())
         if value and value[0].lower() not in _SCHEME_WORDS and _is_credential(value[0]):
-            yield "authorization_header", value.start(), value.end()
+            yield SecretSpan("authorization_header", value.start(), value.end())
     for found in _SCHEME.finditer(text):
         value = _AUTHORIZATION_VALUE.match(text, found.end())
         if value and value.start() >= begin and looks_made(value[0], 16):
-            yield "authorization_header", value.start(), value.end()
+            yield SecretSpan("authorization_header", value.start(), value.end())
 
 
 def _is_credential(value: str) -> bool:
@@ -341,7 +347,7 @@ def _is_credential(value: str) -> bool:
     return looks_chosen(value) or looks_made(value) or (value != value.lower() and value.isalnum())
 
 
-def _in_urls(text: str, begin: int) -> Iterator[Span]:
+def _in_urls(text: str, begin: int) -> Iterator[SecretSpan]:
     if "://" not in text and "jdbc:" not in text:
         return
     for found in _URL.finditer(text):
@@ -354,27 +360,27 @@ def _in_urls(text: str, begin: int) -> Iterator[Span]:
         if len(value) < _SHORTEST_PASSWORD or value.lower() in _URL_PLACEHOLDERS:
             continue
         if not is_template(value):
-            yield "url_password", password.start(), password.end() - 1
+            yield SecretSpan("url_password", password.start(), password.end() - 1)
     for found in _URL_TOKEN.finditer(text, begin):
         if looks_made(found[0], 20):
-            yield "url_password", found.start(), found.end()
+            yield SecretSpan("url_password", found.start(), found.end())
 
 
-def _after_words(text: str, begin: int, after: str) -> Iterator[Span]:
+def _after_words(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
     for found in _JWK.finditer(text):
         value = _VALUE.match(text, found.end())
         if value and value.start() >= begin and len(value[0]) >= 43 and looks_made(value[0]):
-            yield "private_jwk", value.start(), value.end()
+            yield SecretSpan("private_jwk", value.start(), value.end())
     if not any(lead in text for lead in _LEADS):
         return
     until = _QUOTED if after in {'"', "'"} else _VALUE
     for found in _PASSWORD_NEXT.finditer(text):
         value = until.match(text, found.end())
         if value and value.start() >= begin and (looks_chosen(value[0], 5) or looks_made(value[0])):
-            yield "password", value.start(), value.end()
+            yield SecretSpan("password", value.start(), value.end())
     key = _CURL_KEY.search(text)
     if key and key.start("key") >= begin and (looks_made(key["key"], 12) or _is_mixed(key["key"])):
-        yield "password", key.start("key"), key.end("key")
+        yield SecretSpan("password", key.start("key"), key.end("key"))
 
 
 # --- what a value looks like: arithmetic on one short text ----------------------------------------
