@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         choose,
         controller_of,
         found,
-        identity_of,
         job_store,
         jobs_of,
         lasting,

@@ -29,7 +29,6 @@ from mlx_tools.backends import (
     find_verdict,
     found_within,
     memory_bytes,
-    model_identity,
     parse_address,
     probe_native,
     servers_of,
@@ -337,7 +336,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
     )
     if found.doubt and options.person:
         note(found.doubt)
-    verdict = find_verdict(identity_of(chosen, model))
+    verdict = find_verdict(chosen.identity(options.model_name))
     if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
@@ -373,8 +372,8 @@ async def route_of(options: RunOptions, chosen: Chosen) -> Route:
     return await find_route(
         chosen.backend,
         wanted,
-        model=identity_of(chosen, chosen.model or options.model_name),
-        template=_template(chosen),
+        model=chosen.identity(options.model_name),
+        template=chosen.template,
         prompts=routing.local_enabled,
     )
 
@@ -389,10 +388,10 @@ async def try_native(
     but messages, nothing tells which model it has, or its template knows no tools. Raises
     `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
     """
-    model = identity_of(chosen, chosen.model or options.model_name)
+    model = chosen.identity(options.model_name)
     if chosen.health is not None and chosen.health.is_gateway:
         return None  # its calls are what we made of its model's
-    template = _template(chosen)
+    template = chosen.template
     toolless = template is not None and not tells_of_tools(template)
     if model is None or chosen.backend.kind == "native" or toolless:
         return None
@@ -422,15 +421,6 @@ async def with_route_tried(
     with anyio.move_on_after(within), contextlib.suppress(BackendError, UsageError):
         await try_native(options, chosen)
     return replace(settings, route=(await route_of(options, chosen)).to_json())
-
-
-def _template(chosen: Chosen) -> str | None:
-    return chosen.files.chat_template if chosen.files is not None else None
-
-
-def identity_of(chosen: Chosen, model: str | None) -> str | None:
-    """Return what identifies the model that was chosen; ``model`` is its name, where it has one."""
-    return model_identity(model, chosen.files.path if chosen.files is not None else None)
 
 
 # --- what is kept: sessions, and jobs that are made in them ---------------------------------------

@@ -89,6 +89,17 @@ class Chosen(Struct, frozen=True, kw_only=True):
     files: ModelFiles | None = None
     health: Health | None = None
 
+    @property
+    def template(self) -> str | None:
+        """The model's chat template, where it is known."""
+        return self.files.chat_template if self.files is not None else None
+
+    def identity(self, named: str | None = None) -> str | None:
+        """What identifies the model, None where nothing does. ``named`` is the name that somebody
+        gave it, where its server says none."""
+        folder = self.files.path if self.files is not None else None
+        return model_identity(self.model or named, folder)
+
     def described(self) -> dict[str, str]:
         """The backend as a session's header has it."""
         found: dict[str, str] = {"kind": self.backend.kind, "how": self.how}

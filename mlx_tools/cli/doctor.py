@@ -26,7 +26,6 @@ from mlx_tools.app import (
     check_verdict,
     choose,
     failed_check,
-    identity_of,
     route_of,
     run_settings,
     session_store,
@@ -141,7 +140,7 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
     except MlxToolsError as error:
         return _Findings([failed_check("server", error)])
     try:
-        model_name = identity_of(chosen, chosen.model or run.model_name)
+        model_name = chosen.identity(run.model_name)
         host = {"python": platform.python_version(), "platform": platform.platform()}
         found = _Findings(versions=_versions(chosen) | {"model": model_name} | host)
         await _check(run, chosen, found, again=within is not None)
@@ -152,7 +151,7 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
             except BackendTimeout as error:
                 found.checks.append(failed_check("probe", error))
         model = run.configuration.settings.model
-        found.verdict = find_verdict(identity_of(chosen, chosen.model or run.model_name))
+        found.verdict = find_verdict(chosen.identity(run.model_name))
         found.checks.append(check_verdict(found.verdict, model.prompt_style, model.strategy))
         return found
     finally:
@@ -268,7 +267,7 @@ async def probe(
     found = Probed(measured=measured, questions=len(asked.questions))
     if not measured.complete:
         return found
-    model = identity_of(chosen, chosen.model or run.model_name)
+    model = chosen.identity(run.model_name)
     verdict = make_verdict(model or "", measured, asked, settings, _versions(chosen))
     if model is None:
         problem = "nothing tells which model this is; name it with --model"

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.app.wiring import identity_of
 from mlx_tools.backends import (
     DEFAULT_MODEL,
     Chosen,
@@ -308,7 +307,7 @@ def check_known(chosen: Chosen, files: Path, tmp_path: Path) -> None:
     """It is the embedded model, of which these are the files."""
     assert chosen.files is not None and chosen.files.path == files
     store = VerdictStore(tmp_path / "verdicts")
-    assert find_verdict(identity_of(chosen, chosen.model), store).source == "shipped"
+    assert find_verdict(chosen.identity(), store).source == "shipped"
 
 
 @pytest.mark.parametrize("named", [None, DEFAULT_MODEL, FOLDER, "its folder"])
