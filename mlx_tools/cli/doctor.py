@@ -121,14 +121,12 @@ def doctor(
 
 def _as_json(found: _Findings) -> dict[str, Any]:
     kept = found.verdict
-    verdict = None
-    if kept.verdict is not None:
-        verdict = kept.verdict.to_json() | {"source": kept.source, "place": kept.place}
+    place = {"source": kept.source, "place": kept.place}
     value = {
         "ok": not found.failed,
         "checks": [to_builtins(check) for check in found.checks],
-        "verdict": verdict,
-        "route": found.route.to_json() if found.route is not None else None,
+        "verdict": kept.verdict and kept.verdict.to_json() | place,
+        "route": found.route and found.route.to_json(),
         "versions": found.versions,
     }
     return value if found.probed is None else value | {"probe": found.probed.to_json()}
@@ -204,11 +202,9 @@ class Probed(Struct, frozen=True, kw_only=True):
     def check(self) -> Check:
         """The probe as one of the doctor's findings."""
         measured = self.measured
-        asked = sum(cell.asked for cell in measured.cells)
-        said = f"asked {asked} of {self.questions * len(measured.cells)} times"
-        said += f" in {measured.seconds:.0f} s"
-        if measured.failure is not None:
-            why = measured.failure
+        asked, total = sum(cell.asked for cell in measured.cells), len(measured.cells)
+        said = f"asked {asked} of {self.questions * total} times in {measured.seconds:.0f} s"
+        if (why := measured.failure) is not None:
             said = f"broke off, {said}; there is no verdict: {why.message}"
             return Check("probe", "fail", said, why.hint or "")
         if not measured.complete:
@@ -223,19 +219,17 @@ class Probed(Struct, frozen=True, kw_only=True):
         failure = self.measured.failure
         return {
             "complete": self.measured.complete,
-            "failure": failure.message if failure is not None else None,
+            "failure": failure and failure.message,
             "seconds": round(self.measured.seconds, 1),
             "questions": self.questions,
             "measured": [cell.to_json() for cell in self.measured.cells],
-            "verdict": self.verdict.to_json() if self.verdict is not None else None,
+            "verdict": self.verdict and self.verdict.to_json(),
             "stored": self.stored,
             "problem": self.problem or None,
         }
 
 
-async def probe(
-    run: RunOptions, chosen: Chosen, within: float, *, store: VerdictStore | None = None
-) -> Probed:
+async def probe(run: RunOptions, chosen: Chosen, within: float) -> Probed:
     """Measures the model that was chosen, within so many seconds, and keeps the verdict.
 
     Raises `BackendTimeout` where finding out what the server serves takes all of them.
@@ -269,14 +263,13 @@ async def probe(
         return found
     model = chosen.identity(run.model_name)
     verdict = make_verdict(model or "", measured, asked, settings, _versions(chosen))
+    found = replace(found, verdict=verdict)
     if model is None:
-        problem = "nothing tells which model this is; name it with --model"
-        return replace(found, verdict=verdict, problem=problem)
+        return replace(found, problem="nothing tells which model this is; name it with --model")
     try:
-        place = (store or VerdictStore()).put(verdict)
+        return replace(found, stored=str(VerdictStore().put(verdict)))
     except MlxToolsError as error:
-        return replace(found, verdict=verdict, problem=str(error))
-    return replace(found, verdict=verdict, stored=str(place))
+        return replace(found, problem=str(error))
 
 
 def _versions(chosen: Chosen) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any, Final
 
@@ -30,7 +29,7 @@ from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, p
 from mlx_tools.cli.root import Interrupted, internal_error
 from mlx_tools.cli.serve import program, tell_left
 from mlx_tools.cli.sessions import kept_sessions
-from mlx_tools.controller import Controller, NobodyThere
+from mlx_tools.controller import NobodyThere
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -165,7 +164,12 @@ def run(
     def trouble(error: ScheduleError) -> None:
         complain(f"{error.message}; it is tried again", kind="warning")
 
-    with _terminable(), Runner(job_store(kept_sessions()), run_job, look) as runner:
+    # What the system sends when it shuts down ends a run like Ctrl-C does; in the background of a
+    # script, too, where Ctrl-C is ignored from the start: asyncio cancels what runs only by way of
+    # Python's own handler.
+    told_to_end = inputs.handled(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    as_ever = inputs.handled(signal.SIGINT, signal.default_int_handler)
+    with told_to_end, as_ever, Runner(job_store(kept_sessions()), run_job, look) as runner:
         try:
             if loop:
                 _note("each job runs when it is due; Ctrl-C ends this")
@@ -222,26 +226,6 @@ def _note(line: str) -> None:
         note(line)
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """A request to end, as the system sends it when it shuts down, ends a run like Ctrl-C does.
-
-    That holds in the background of a script, too, where Ctrl-C is ignored from the start: asyncio
-    cancels what runs only by way of Python's own handler.
-    """
-    before = {
-        signal.SIGTERM: signal.signal(
-            signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
-        ),
-        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def _tell(ended: Ended, *, as_lines: bool) -> None:
     run, end = ended.run, ended.end
     if ended.fault is not None:
@@ -294,10 +278,29 @@ def _local(job: Job, due: datetime | None) -> str:
 
 async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
     """Gives the model the task, in a session of its own. Nobody is asked: a call that needs an
-    approval pauses the run."""
-    async with _controller(job) as controller, await controller.conversation() as talk:
-        began(talk.session)
-        return RunEnd.of(await talk.run(job.task))
+    approval pauses the run. Raises `UsageError` where the job was made with a setting that this
+    version does not have."""
+    known = {key: value for key, value in job.options.items() if key in config.table()}
+    for key in sorted(job.options.keys() - known):
+        if not key.startswith("limits."):  # a limit that cannot be set any more is the usual one
+            raise UsageError(f"this version has no setting {key}", hint="make the job anew")
+    given: dict[str, Any] = {**known, "tools.roots": list(job.roots)}
+    if any(part.local_only for part in Policy.from_json(job.policy).parts):
+        given["policy.local_only"] = True  # it holds for where the model is, too
+    run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
+    configuration = run.configuration
+    registry, policy = registry_of(configuration), job.policy_today(configuration.standing())
+    try:
+        async with found(run, note) as (chosen, settings):
+            nobody = NobodyThere()
+            controller = controller_of(
+                configuration, registry, chosen.backend, settings, nobody, policy
+            )
+            async with await controller.conversation() as talk:
+                began(talk.session)
+                return RunEnd.of(await talk.run(job.task))
+    finally:
+        await registry.aclose()
 
 
 def look(session: str) -> Seen:
@@ -312,25 +315,3 @@ def look(session: str) -> Seen:
         return Seen(state="damaged", reason=str(error))
     changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
     return Seen(state=listed.standing.state, reason=listed.standing.reason, changed=changed)
-
-
-@asynccontextmanager
-async def _controller(job: Job) -> AsyncIterator[Controller]:
-    """A controller for a job; its backend is closed at the end. Raises `UsageError` where the job
-    was made with a setting that this version does not have."""
-    known = {key: value for key, value in job.options.items() if key in config.table()}
-    for key in sorted(job.options.keys() - known):
-        if not key.startswith("limits."):  # a limit that cannot be set any more is the usual one
-            raise UsageError(f"this version has no setting {key}", hint="make the job anew")
-    given: dict[str, Any] = {**known, "tools.roots": list(job.roots)}
-    if any(part.local_only for part in Policy.from_json(job.policy).parts):
-        given["policy.local_only"] = True  # it holds for where the model is, too
-    run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
-    configuration = run.configuration
-    registry, policy = registry_of(configuration), job.policy_today(configuration.standing())
-    nobody = NobodyThere()
-    try:
-        async with found(run, note) as (chosen, settings):
-            yield controller_of(configuration, registry, chosen.backend, settings, nobody, policy)
-    finally:
-        await registry.aclose()
