@@ -61,14 +61,12 @@ def make_golden(
     expect: Sequence[Mapping[str, Any]] = (),
     files: ModelFiles | None = None,
     artifact: Callable[[str], str | None] = lambda key: None,
-    home: str | None = None,
 ) -> Golden:
     """The golden transcript of a session that has come to rest.
 
     ``registry`` are the tools that it had, ``files`` the model's, where they are here, ``artifact``
-    reads one of the session's. ``home`` is the user's folder, whose name is taken out. Raises
-    `TranscriptError` where the session has not come to rest, and `CannotSettle` where it does not
-    replay: it was made with other prompts or another version.
+    reads one of the session's. Raises `TranscriptError` where the session has not come to rest, and
+    `CannotSettle` where it does not replay: it was made with other prompts or another version.
     """
     header = session.header
     if any(o["status"] == UNFINISHED for o in outcomes_of(header, session.records)):
@@ -105,7 +103,7 @@ def make_golden(
     raw = Golden(header, golden, tuple(_with_whole(record, artifact) for record in session.records))
     if differences := replay(raw).differences:
         raise CannotSettle("the session does not replay as it is", differences)
-    return settled(named(raw, home=str(Path.home()) if home is None else home)).now
+    return settled(named(raw, home=str(Path.home()))).now
 
 
 def settled(golden: Golden) -> Replay:
