@@ -238,8 +238,6 @@ class OpenObject:
 
     def _judged(self, value: Any, repairs: tuple[str, ...]) -> Judgement:
         """What an object that could be read is here."""
-        if self.in_run and isinstance(kind := value.get("type"), str) and kind != "tool_call":
-            return Judgement("stop")
         repairs = (*repairs, "inline") if self.inline else repairs
         found = envelope(value, repairs, tagged=self.tagged)
         may_count = found.what == "answer" or (found.what == "alias" and self.only_aliases)

@@ -239,9 +239,9 @@ class Run:
         """Return whether the catalog has a tool of this name, case and separators aside."""
         return bool(name) if self._knows_all else loose_name(name) in self._loose
 
-    def _add(self, name: str, arguments: Any, *repairs: str, call_id: str | None = None) -> None:
-        if not isinstance(arguments, Mapping):
-            raise Fault("arguments: an object")
+    def _add(
+        self, name: str, arguments: Mapping[str, Any], *repairs: str, call_id: str | None = None
+    ) -> None:
         if not name or not encodable(name):
             raise Fault("name: required")
         names = (*repairs, "noise") if self._junk else repairs
