@@ -49,8 +49,6 @@ _WHITE: Final = re.compile(r"\s+")
 _HEADS: Final = (*_OBJECTS, f'{CALL_TAG}{{"', ANSWER_TAG)
 """How a line of the protocol begins in any style, white space and fences aside."""
 
-_UNREAD: Final = Reading()
-
 _BLANKS: Final = 64
 """After so much white space and nothing else, a text is what the model writes."""
 
@@ -161,7 +159,7 @@ class HeldTurn:
     def _begin_with(self, rules: ReadingRules) -> None:
         """Begin the turn with the host's prefix, and nothing else."""
         self._left = len(self.mends)  # mends of a text that does not stand any more
-        self.reading = _UNREAD
+        self.reading = Reading()
         self.finish_reason: FinishReason | None = None
         self.unfilled = False
         self.closing = False

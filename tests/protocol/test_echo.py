@@ -42,6 +42,7 @@ def echoed(observation: str, text: str = TEXT) -> bool:
         html.escape(TEXT),
         TEXT.replace("create_file", "\\u0063reate_file"),
         json.dumps({"name": "create_file", "parameters": ARGUMENTS}),
+        json.dumps({"page": [{"tool_name": "create_file", "args": ARGUMENTS}]}),
         json.dumps({"function": {"name": "create_file", "arguments": json.dumps(ARGUMENTS)}}),
         json.dumps({"name": "Create-File", "arguments": ARGUMENTS | {"mode": 1.0}}),
         json.dumps({"type": "anything", "name": "create_file", "arguments": ARGUMENTS, "x": 1}),
