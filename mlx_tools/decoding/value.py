@@ -22,10 +22,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner, Unreadable, decode
-from mlx_tools.schema import compilable
+from mlx_tools.schema import COMPACT, compilable
 from mlx_tools.transcript import MendKind
 
-_OPTIONS: Final = {"x-guidance": {"whitespace_flexible": False}}
 _dumped: Final = json.JSONEncoder().encode
 _dumped_text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -80,7 +79,7 @@ class JsonMatcher:
         self._schema = schema
         self._taken = bytearray()
         self._order = ""
-        self._state = _compiled(_dumped({**schema, **_OPTIONS}))
+        self._state = _compiled(_dumped({**schema, **COMPACT}))
         if self._state.is_error():
             raise ValueError(self._state.get_error())
 

@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 from typing import Any, Final, NamedTuple
 
 from mlx_tools.messages import Style, ToolObservation
-from mlx_tools.protocol.dialects import DIALECTS
+from mlx_tools.protocol.dialects import BY_MARK
 from mlx_tools.protocol.strict import compact
 
 CALL_TAG: Final = "<tool_call>"
@@ -126,13 +126,11 @@ class Marks:
         own = [end for end in ends_of_turn if end and not end.startswith("\n")]
         self.own_ends = frozenset(own)
         self.turn_ends = self.own_ends | frozenset(END_TOKENS)
-        opens = [one.open for one in DIALECTS if not one.line] if dialects else []
-        self.dialects = {one.open: one for one in reversed(DIALECTS) if one.open in opens}
-        """By its opening mark, the first family that has it."""
-
-        self.by_line = {one.open: one for one in DIALECTS if one.line and dialects}
+        families = BY_MARK.items() if dialects else ()
+        self.dialects = {mark: one for mark, one in families if not one.line}
+        self.by_line = {mark: one for mark, one in families if one.line}
         tags = [CALL_TAG, CALL_END, ANSWER_TAG, ANSWER_END, RESPONSE_TAG, RESPONSE_END]
-        tags += [*self.turn_ends, *HEADERS, STRUCK, *opens]
+        tags += [*self.turn_ends, *HEADERS, STRUCK, *self.dialects]
         marks = [*self.closers, *ends, *tags]
         self._all, self._ends = marks, ends
         self.mark = any_of(marks)

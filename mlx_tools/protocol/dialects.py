@@ -150,3 +150,8 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     ),
 )
 """Every family. Where several have one opening mark, what follows it tells which is meant."""
+
+BY_MARK: Final = {dialect.open: dialect for dialect in reversed(DIALECTS)}
+"""By its opening mark, the first family that has it."""
+
+HARMONY: Final = BY_MARK["<|channel|>"]

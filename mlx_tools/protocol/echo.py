@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
-from mlx_tools.protocol.dialects import DIALECTS
+from mlx_tools.protocol.dialects import BY_MARK, HARMONY
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import object_call
 from mlx_tools.protocol.runs import Run
@@ -148,12 +148,10 @@ def _objects(text: str) -> Iterator[Any]:
         pos = text.find("{", max(end, pos + 1))
 
 
-_FIRST: Final = {dialect.open: dialect for dialect in reversed(DIALECTS)}
-_HARMONY: Final = next(dialect for dialect in DIALECTS if dialect.name == "harmony")
 _MARKS: Final = re.compile(
     "|".join(
         re.escape(mark)
-        for mark in sorted({*_FIRST, *HEADERS, "to="} - {"[", ">>>"}, key=len, reverse=True)
+        for mark in sorted({*BY_MARK, *HEADERS, "to="} - {"[", ">>>"}, key=len, reverse=True)
     )
     + r"|(?<![\w.-])(?P<called>[\w.-]{1,64}+)(?:\((?=[\w\s]{0,64}[=){])|(?P<lines>\n\{))"
 )
@@ -167,11 +165,11 @@ def _runs(text: str) -> Iterator[Run]:
     while found is not None and left > 0:
         mark, called = found[0], found["called"]
         if called is not None:
-            dialect, skip = _FIRST[">>>" if found["lines"] else "call:"], 0
+            dialect, skip = BY_MARK[">>>" if found["lines"] else "call:"], 0
         elif mark in HEADERS or mark == "to=":
-            dialect, skip = _HARMONY, 0 if mark == "to=" else len(mark)
+            dialect, skip = HARMONY, 0 if mark == "to=" else len(mark)
         else:
-            dialect, skip = _FIRST[mark], None
+            dialect, skip = BY_MARK[mark], None
         source = TextSource(text, pos=found.start(), final=True)
         run = Run(source, dialect, None, skip=skip)
         for _ in run.steps():

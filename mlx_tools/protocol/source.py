@@ -12,12 +12,11 @@ from collections.abc import Generator
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from mlx_tools.protocol.delimiters import any_beginning_of, any_of
+from mlx_tools.protocol.delimiters import SPACE, any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
 from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
 
-_SPACE: Final = re.compile(r"[ \t\r\n]++")
 _BLANKS: Final = re.compile(r"[ \t\r]++")
 _PLAIN: Final = re.compile(r"[^()\[\]{}'\"<]++")
 _NOT_END: Final = {quote: re.compile(rf"[^\\{quote}]++") for quote in "'\""}
@@ -119,7 +118,7 @@ class TextSource:
 
     def space(self, *, lines: bool = True) -> Steps[None]:
         """Goes past white space, newlines among it only with ``lines``."""
-        pattern = _SPACE if lines else _BLANKS
+        pattern = SPACE if lines else _BLANKS
         while (yield from self.fill(1)):
             found = pattern.match(self.text, self.pos)
             if found is None:

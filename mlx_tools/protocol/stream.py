@@ -13,7 +13,7 @@ from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall, replace
 from mlx_tools.protocol import delimiters
-from mlx_tools.protocol.dialects import DIALECTS, Dialect
+from mlx_tools.protocol.dialects import HARMONY, Dialect
 from mlx_tools.protocol.objects import Judgement, OpenObject, may_mutate
 from mlx_tools.protocol.reading import (
     Alias,
@@ -33,7 +33,6 @@ from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
 _DEFAULT: Final = ReadingRules()
-_HARMONY: Final = next(dialect for dialect in DIALECTS if dialect.name == "harmony")
 _TO: Final = "to="
 _REREADS: Final = 4
 _SPARE: Final = 2_000
@@ -318,7 +317,7 @@ class Reader:
             if shown or self._tired or draft.messages:
                 self._text_of_mark(what)
             else:
-                yield from self._run(_HARMONY, skip=len(what), weak=True)
+                yield from self._run(HARMONY, skip=len(what), weak=True)
         elif what in marks.dialects:
             yield from self._dialect_mark(what)
         elif what in marks.ends:
@@ -392,7 +391,7 @@ class Reader:
         if self._spoken:
             return None
         if (yield from self._source.stands(_TO)):
-            return _HARMONY, 0
+            return HARMONY, 0
         is_name = any(name[0] == char for name in self._rules.catalog if name)
         return (by_line[">>>"], 0) if is_name else None
 
