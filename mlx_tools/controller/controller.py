@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import os
+import sys
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, get_args
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
 
 import anyio
+from msgspec import Meta, ValidationError, convert, structs
 
 from mlx_tools.backends import (
-    STRATEGIES,
-    STYLES,
     Backend,
     CompleteFunction,
     FoundVerdict,
@@ -49,7 +48,7 @@ from mlx_tools.errors import (
     require_texts,
     wrong_argument,
 )
-from mlx_tools.messages import Compaction, LongObservations, ToolSpec, replace
+from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, permitted, same, seal
 from mlx_tools.prompt import (
     CATALOG_BUDGET,
@@ -65,7 +64,6 @@ from mlx_tools.prompt import (
 )
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import (
-    SCOPES,
     CacheScope,
     Reads,
     Registry,
@@ -74,12 +72,10 @@ from mlx_tools.tools import (
     tool_search,
     why_off,
 )
-from mlx_tools.transcript import Consents, Header, Outcome, State, events
+from mlx_tools.transcript import Consents, Header, Outcome, RecordedSettings, State, events
 
 T = TypeVar("T")
 
-_LONG: Final[tuple[str, ...]] = get_args(LongObservations)
-_COMPACT: Final[tuple[str, ...]] = get_args(Compaction)
 _WALL_CLOCK: Final = partial(datetime.now, UTC)
 _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 
@@ -90,8 +86,7 @@ _HERE: Final = frozenset(("backend", "reasoning", "roots"))
 """What another model, or another machine, has of its own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+class RunSettings(RecordedSettings, frozen=True, kw_only=True):
     """The way in which a run speaks with its model. All of it stands in the transcript's header.
 
     ``chat_format`` None is found out by what the backend serves (`mlx_tools.backends.router`), and
@@ -117,24 +112,14 @@ class RunSettings:
     strategy: StrategyChoice = "auto"
     verdict: FoundVerdict | None = None
     chat_format: ChatFormat | None = None
-    reasoning: str | int = "off"
-    response_mode: str = "answer-first"
-    persona: str | None = None
-    project_context: str = ""
-    catalog_budget: int = CATALOG_BUDGET
-    tool_choice: str = "auto"
-    require_tools: tuple[str, ...] = ()
-    temperature: float = 0.0
+    catalog_budget: Annotated[int, Meta(ge=0, description="tokens, a whole number from 0")] = (
+        CATALOG_BUDGET
+    )
+    temperature: Annotated[
+        float, Meta(ge=0, le=sys.float_info.max, description="a number from 0")
+    ] = 0.0
     seed: int | None = None
     cache: CacheScope = "run"
-    long_observations: LongObservations = "cut"
-    context: int | None = None
-    compact: Compaction = "off"
-    output_schema: Mapping[str, Any] | None = None
-    model: str | None = None
-    backend: Mapping[str, Any] = field(default_factory=dict)
-    route: Mapping[str, Any] = field(default_factory=dict)
-    roots: tuple[str, ...] = ()
 
     def naming(self, named: Callable[[str], str]) -> RunSettings:
         """The same with the tools named as ``named`` has it, which takes other names for them."""
@@ -151,35 +136,17 @@ class RunSettings:
         return replace(self, **said)
 
     def __post_init__(self) -> None:
-        budget, size, template = _number(self.reasoning, 1), self.context, self.chat_format
-        for name, right, allowed in (
-            ("style", self.style in STYLES, ", ".join(STYLES)),
-            ("strategy", self.strategy in STRATEGIES, ", ".join(STRATEGIES)),
-            ("verdict", isinstance(self.verdict, FoundVerdict | None), "a FoundVerdict, or None"),
-            ("response_mode", isinstance(self.response_mode, str), "a mode's name"),
-            ("reasoning", budget or self.reasoning in ("off", "auto"), "off, auto, tokens"),
-            ("catalog_budget", _number(self.catalog_budget, 0), "tokens, a whole number from 0"),
-            ("temperature", _number(self.temperature, 0, int | float), "a number from 0"),
-            ("cache", self.cache in SCOPES, ", ".join(SCOPES)),
-            ("long_observations", self.long_observations in _LONG, ", ".join(_LONG)),
-            ("context", size is None or _number(size, 1), "tokens, a whole number from 1, or None"),
-            ("compact", self.compact in _COMPACT, ", ".join(_COMPACT)),
-            ("seed", self.seed is None or _number(self.seed), "a whole number, or None"),
-            ("chat_format", isinstance(template, ChatFormat | None), "a ChatFormat, or None"),
-            ("persona", isinstance(self.persona, str | None), "a text, or None"),
-            ("model", isinstance(self.model, str | None), "a name, or None"),
-            ("project_context", isinstance(self.project_context, str), "a text"),
-            ("tool_choice", isinstance(self.tool_choice, str), "auto, none, required, a tool"),
-            ("backend", isinstance(self.backend, Mapping), "a mapping"),
-            ("route", isinstance(self.route, Mapping), "a mapping"),
-        ):
-            if not right:
-                raise wrong_argument(name, getattr(self, name), f"allowed: {allowed}")
-        if self.output_schema is not None:
-            object.__setattr__(self, "output_schema", check_output_schema(self.output_schema))
         for name in ("require_tools", "roots"):
-            value = require_texts(name, getattr(self, name), "allowed: a list of names")
-            object.__setattr__(self, name, value)
+            texts = require_texts(name, getattr(self, name), "allowed: a list of names")
+            structs.force_setattr(self, name, texts)
+        if self.output_schema is not None:
+            structs.force_setattr(self, "output_schema", check_output_schema(self.output_schema))
+        for name, kind in _KINDS.items():
+            try:
+                convert(getattr(self, name), kind)
+            except ValidationError:
+                allowed = f"allowed: {_in_words(kind)}"
+                raise wrong_argument(name, getattr(self, name), allowed) from None
 
 
 def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:
@@ -194,17 +161,23 @@ def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, A
         raise UsageError(f"{name}: {error.message}", hint=error.hint or _SCHEMA) from None
 
 
-def _number(value: Any, least: float = -math.inf, kinds: Any = int) -> bool:
-    """Return whether the value is a number from ``least`` on, and a whole one where ``kinds`` is
-    int."""
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        return False
-    return (isinstance(value, int) or math.isfinite(value)) and bool(value >= least)
+_IN_WORDS: Final[Mapping[Any, str]] = {str: "a text", int: "a whole number", NoneType: "None"}
 
 
-_RECORDED: Final = frozenset(
-    one.name for one in fields(RunSettings) if one.name not in _FOUND_OUT
-) & frozenset(Header.__struct_fields__)
+def _in_words(kind: Any) -> str:
+    """What a type allows: what is said of it, its choices, or what it is."""
+    parts = get_args(kind)
+    if get_origin(kind) is Annotated:
+        return str(parts[1].description)
+    if get_origin(kind) is Literal:
+        return ", ".join(parts)
+    if get_origin(kind) is Mapping:
+        return "a mapping"
+    return " or ".join(map(_in_words, parts)) or _IN_WORDS.get(kind) or f"a {kind.__name__}"
+
+
+_KINDS: Final[Mapping[str, Any]] = {one.name: one.type for one in structs.fields(RunSettings)}
+_RECORDED: Final = _KINDS.keys() & {*Header.__struct_fields__} - _FOUND_OUT
 """What of the settings stands in a header under the same name, as it is here."""
 
 

@@ -40,6 +40,7 @@ from mlx_tools.transcript.records import (
     PauseRecord,
     PendingCall,
     Record,
+    RecordedSettings,
     RepairRecord,
     ResumedRecord,
     Said,

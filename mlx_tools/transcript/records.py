@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
 
 from mlx_tools.errors import ErrorCode, StopReason
 from mlx_tools.messages import (
@@ -34,7 +34,35 @@ class _Record(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True)
     type: ClassVar[str]
 
 
-class Header(_Record, frozen=True, kw_only=True, tag="header"):
+Reasoning = Annotated[
+    Literal["off", "auto"] | Annotated[int, Meta(ge=1)], Meta(description="off, auto, tokens")
+]
+
+
+class RecordedSettings(Struct, frozen=True, kw_only=True):
+    """The settings of a run that stand in its header as the caller gave them.
+
+    A type says with its description what is allowed, for a caller who gives something else
+    (`RunSettings`, which explains each).
+    """
+
+    model: str | None = None
+    backend: Mapping[str, Any] = field(default_factory=dict)
+    route: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: Reasoning = "off"
+    response_mode: str = "answer-first"
+    persona: str | None = None
+    project_context: str = ""
+    tool_choice: Annotated[str, Meta(description="auto, none, required, a tool")] = "auto"
+    require_tools: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+    long_observations: LongObservations = "cut"
+    context: Annotated[int, Meta(ge=1, description="tokens, a whole number from 1")] | None = None
+    compact: Compaction = "off"
+    output_schema: Mapping[str, Any] | None = None
+
+
+class Header(_Record, RecordedSettings, frozen=True, kw_only=True, tag="header"):
     """The first record of a transcript: all that resuming and replaying need.
 
     ``verdict`` says why ``style`` and ``strategy`` are what was measured of the model.
@@ -55,18 +83,13 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     session: str
     created: str
     version: int = 1
-    model: str | None = None
-    backend: Mapping[str, Any] = field(default_factory=dict)
     chat_format: Mapping[str, Any] = field(default_factory=dict)
     style: Style = "jsonl"
     strategy: Strategy = "free"
-    reasoning: str | int = "off"
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    response_mode: str = "answer-first"
     system: str = ""
     examples: tuple[Mapping[str, str], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
-    roots: tuple[str, ...] = ()
     catalog_hash: str = ""
     shortlist: tuple[str, ...] = ()
     shortlist_request: str = ""
@@ -75,18 +98,9 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     standing: Mapping[str, Any] = field(default_factory=dict)
     parent: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
-    tool_choice: str = "auto"
     verdict: Mapping[str, Any] = field(default_factory=dict)
-    project_context: str = ""
-    persona: str | None = None
     catalog_budget: int | None = None
     history: tuple[Mapping[str, str], ...] = ()
-    require_tools: tuple[str, ...] = ()
-    long_observations: LongObservations = "cut"
-    context: int | None = None
-    compact: Compaction = "off"
-    route: Mapping[str, Any] = field(default_factory=dict)
-    output_schema: Mapping[str, Any] | None = None
     seal: str = ""
 
 
