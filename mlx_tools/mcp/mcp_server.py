@@ -177,7 +177,7 @@ class McpServer:
 
         async def work(tasks: TaskGroup) -> DirectCall:
             def report(progress: Progress) -> None:
-                tasks.start_soon(tell.of_tool, params.name, progress)
+                tasks.start_soon(tell.say, f"{params.name}: {progress.message}")
 
             done, _ = await call_recorded(
                 self.delegation.configuration,
@@ -326,22 +326,19 @@ class _Teller:
         """Tell an event of a run."""
         match event:
             case events.TurnStarted():
-                await self._say(f"turn {event.turn}")
+                await self.say(f"turn {event.turn}")
             case events.CallRead():
-                await self._say(f"{event.name} {to_text(dict(event.arguments))}")
+                await self.say(f"{event.name} {to_text(dict(event.arguments))}")
             case events.CallDecided() if event.decision != "allow":
-                await self._say(f"{event.name}: {event.decision}: {event.reason}")
+                await self.say(f"{event.name}: {event.decision}: {event.reason}")
             case events.ToolProgress():
-                await self._say(f"{event.name}: {event.message}")
+                await self.say(f"{event.name}: {event.message}")
             case events.ToolEnded():
                 how = event.error.code if event.error is not None else "ok"
-                await self._say(f"{event.name}: {how}")
+                await self.say(f"{event.name}: {how}")
 
-    async def of_tool(self, name: str, progress: Progress) -> None:
-        """Tell how far a tool has come."""
-        await self._say(f"{name}: {progress.message}")
-
-    async def _say(self, text: str) -> None:
+    async def say(self, text: str) -> None:
+        """Tell the client a text, on one line."""
         self.steps += 1
         shown = self.line(whole_characters(text))
         shown = shown if len(shown) <= _LINE else f"{shown[: _LINE - 1]}…"
