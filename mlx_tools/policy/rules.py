@@ -371,9 +371,6 @@ _PRESETS: Final = (
 )
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({one.name: one for one in _PRESETS})
 
-DEFAULT_PRESET: Final = "readonly_basic"
-"""What holds where nobody said which tools may be called."""
-
 
 def check_presets(specs: Mapping[str, ToolSpec], presets: Iterable[Preset] = _PRESETS) -> None:
     """Hold the presets to the tools that are registered; a program starts with this.

@@ -1,6 +1,6 @@
 """From a transcript to the text that a model goes on from. Pure: no file, clock or socket."""
 
-from mlx_tools.prompt.catalog import build_catalog, count_tokens, one_line, signature
+from mlx_tools.prompt.catalog import build_catalog, one_line, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
 from mlx_tools.prompt.chat_template import format_from_template
 from mlx_tools.prompt.compaction import (

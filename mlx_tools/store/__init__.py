@@ -60,7 +60,6 @@ if TYPE_CHECKING:
         FileFormat,
         Presence,
         SqliteFile,
-        SqliteTables,
         Statements,
         Tables,
         passes,

@@ -23,8 +23,7 @@ from mlx_tools import (
 )
 from mlx_tools.controller import Session
 from mlx_tools.messages import Style, ToolSpec
-from mlx_tools.prompt import count_tokens
-from mlx_tools.prompt.catalog import names_in
+from mlx_tools.prompt.catalog import count_tokens, names_in
 from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import decode, encode

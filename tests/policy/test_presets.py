@@ -12,13 +12,12 @@ from mlx_tools import builtin_tools
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec, replace
 from mlx_tools.policy import (
-    DEFAULT_PRESET,
     PRESETS,
     Policy,
-    Preset,
     check_presets,
     decide,
 )
+from mlx_tools.policy.rules import Preset
 from mlx_tools.toolbox import builtin
 from mlx_tools.tools import Callee, Offer, Registry, Tool
 
@@ -46,9 +45,9 @@ def test_the_presets_hold_for_the_built_in_tools() -> None:
 
 def test_presets_cannot_be_changed() -> None:
     with pytest.raises(TypeError):
-        PRESETS["mine"] = PRESETS[DEFAULT_PRESET]  # type: ignore[index]
+        PRESETS["mine"] = PRESETS["notes"]  # type: ignore[index]
     with pytest.raises(AttributeError):
-        PRESETS[DEFAULT_PRESET].tools = ("run_command",)  # type: ignore[misc]
+        PRESETS["notes"].tools = ("run_command",)  # type: ignore[misc]
 
 
 def test_a_read_only_preset_with_more_cannot_even_be_made() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
-from mlx_tools.store import SqliteTables
+from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE, JobStore, utc_now
 
 
