@@ -155,7 +155,7 @@ class ChatCall(Struct, frozen=True):
     id: str = "call_1"
 
 
-class Completion:
+class Completion(Struct, frozen=True):
     """One scripted completion, sent in pieces of ``size`` characters, ``delay`` seconds apart.
 
     ``finish_reason`` None breaks the stream off after the text; ``status`` other than 200 answers
@@ -163,26 +163,14 @@ class Completion:
     and ``calls`` and ``reasoning`` stand beside it.
     """
 
-    def __init__(
-        self,
-        text: str,
-        *,
-        finish_reason: str | None = "stop",
-        usage: dict[str, Any] | None = None,
-        size: int = 7,
-        delay: float = 0.0,
-        status: int = 200,
-        calls: Sequence[ChatCall] = (),
-        reasoning: str = "",
-    ) -> None:
-        self.calls = calls
-        self.reasoning = reasoning
-        self.text = text
-        self.finish_reason = finish_reason
-        self.usage = usage
-        self.size = size
-        self.delay = delay
-        self.status = status
+    text: str
+    finish_reason: str | None = "stop"
+    usage: dict[str, Any] | None = None
+    size: int = 7
+    delay: float = 0.0
+    status: int = 200
+    calls: Sequence[ChatCall] = ()
+    reasoning: str = ""
 
 
 class ScriptedServer:

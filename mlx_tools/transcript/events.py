@@ -42,19 +42,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """The event as one JSON object, its ``type`` in snake case: a line of ``--events``."""
-        return {"type": self.type} | {
-            name: _plain(getattr(self, name)) for name in self.__struct_fields__
-        }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Outcome):
-        return value.to_json()
-    if isinstance(value, Struct):
-        return to_builtins(value)
-    if isinstance(value, tuple):
-        return list(value)
-    return dict(value) if isinstance(value, Mapping) else value
+        return {"type": self.type, **to_builtins(self)}
 
 
 # --- of records -----------------------------------------------------------------------------------
@@ -262,3 +250,6 @@ class Finished(Event, frozen=True, kw_only=True):
     """The run has ended, or waits for a person."""
 
     outcome: Outcome
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": self.type, "outcome": self.outcome.to_json()}
