@@ -7,17 +7,20 @@
 A *class name used twice* is one that two modules define; a *file name that recurs* one that two
 folders of the package have (``__init__.py`` aside). Functions and files are those of the package
 that one question with one call walks through, with a scripted model, when asked the second time.
+What an addition touches is `scripts/additions.py`'s, and what takes time the benchmarks'.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from scripts.additions import ADDITIONS
 from scripts.stretch import ROOT, Stretch
 
 BEFORE: Final = {
@@ -141,12 +144,31 @@ def _python(root: Path, code: str) -> str:
     return run.stdout
 
 
+TOUCHED: Final = {"setting of a run": 9, "stop reason": 2, "kind of record": 8, "backend": 8}
+"""How many files an addition touched, at the least, before the rooms were put in order."""
+
+RATIOS: Final = {"a step, as a multiple of llm's": "8", "the first answer, likewise": "1.7"}
+"""What it took before, measured by the benchmarks of that day."""
+
+
+def ratios() -> dict[str, float]:
+    """What a step of fifty and the first answer take, from the last run of the benchmarks."""
+    found = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
+    cells = found["steps"]["50"], found["startup"]["first_answer"]
+    shares = [one["mlx-tools"]["median"] / one["llm"]["median"] for one in cells]
+    return dict(zip(RATIOS, shares, strict=True))
+
+
 def table() -> str:
     """The counts as Markdown, beside those of before."""
-    found = counts(ROOT)
-    lines = ["| | before | now |", "| --- | --- | --- |"]
-    lines += [f"| {name} | {BEFORE[name]:,} | {count:,} |" for name, count in found.items()]
-    return "\n".join(lines)
+    rows = [(name, f"{BEFORE[name]:,}", f"{count:,}") for name, count in counts(ROOT).items()]
+    rows += [
+        (f"files that a new {kind} touches", str(TOUCHED[kind]), str(len(one.edits)))
+        for kind, one in ADDITIONS.items()
+    ]
+    rows += [(name, RATIOS[name], f"{share:.2g}") for name, share in ratios().items()]
+    lines = [("", "before", "now"), ("---", "---", "---"), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("|  |", "| |")
 
 
 STRETCH: Final = Stretch("architecture.md", "counts", "counts.py", table)

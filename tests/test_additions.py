@@ -1,0 +1,17 @@
+"""What is often added is added in few places, and works there."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.additions import ADDITIONS, tried
+
+MOST = {"setting of a run": 2, "stop reason": 1, "kind of record": 3, "backend": 2}
+"""How many files that are there already an addition may touch."""
+
+
+@pytest.mark.parametrize("kind", MOST)
+def test_an_addition_works_with_what_it_touches(kind: str) -> None:
+    done = tried(ADDITIONS[kind])
+    assert done.returncode == 0, done.stderr
+    assert len(ADDITIONS[kind].edits) <= MOST[kind]
