@@ -477,7 +477,9 @@ class Policy:
                 hint=f"one of {', '.join(PRESETS)}",
             )
         policies = "give a tuple of policies"
-        narrowing = tuple(require_items("policy.narrowing", self.narrowing, policies))
+        narrowing: tuple[Policy, ...] = ()
+        if self.narrowing != ():
+            narrowing = tuple(require_items("policy.narrowing", self.narrowing, policies))
         for part in narrowing:
             require_instance("policy.narrowing", part, Policy, policies)
         parts = (self, *narrowing)
