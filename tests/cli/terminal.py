@@ -31,16 +31,8 @@ BRACKETED_PASTE: Final = 2004 << 5
 
 KEYS: Final = {
     "enter": "\r",
-    "alt-enter": "\x1b\r",
-    "tab": "\t",
-    "escape": "\x1b",
     "backspace": "\x7f",
     "up": "\x1b[A",
-    "down": "\x1b[B",
-    "right": "\x1b[C",
-    "left": "\x1b[D",
-    "home": "\x1b[H",
-    "end": "\x1b[F",
     **{f"ctrl-{letter}": chr(ord(letter) - 96) for letter in "abcdefghijklmnopqrstuvwxyz"},
 }
 

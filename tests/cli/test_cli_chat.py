@@ -135,6 +135,7 @@ def test_what_is_typed_early_answers_no_approval_and_is_asked_when_its_time_come
         screen.type("y")
         seen = screen.see(r"All is well\.")
     assert re.search(r"It is 42\.[^>]*^> yes or no\?$", seen, re.MULTILINE)
+    assert "\x1b[2m· calculator 6*7 → 42" in screen.text
     assert "six times seven?\nyes" not in seen
 
 
@@ -163,6 +164,8 @@ def test_after_ctrl_z_a_question_has_the_keyboard_still(terminal: Talk) -> None:
     with ScriptedServer(call("calculator", expression="6*7"), answer("It is 42.")) as server:
         screen = terminal("chat", "--url", server.url, MLX_TOOLS_POLICY_ASK="calculator")
         screen.see("^>$")
+        screen.type("/steps on\r")
+        screen.see("every step is shown")
         screen.type("six times seven?\r")
         screen.until(QUESTION)
         screen.press("ctrl-z")  # nobody could wake it here, so it is not stopped
@@ -170,7 +173,8 @@ def test_after_ctrl_z_a_question_has_the_keyboard_still(terminal: Talk) -> None:
             screen.type("d")
             screen.until(f"The model asks to call calculator[^$]*{QUESTION}")
         screen.type("y")
-        assert "\x1b[2m· calculator 6*7 → 42" in screen.until(r"It is 42\.")
+        shown = screen.until(r"It is 42\.")
+        assert "← calculator" in shown and "→ calculator" not in shown  # the question said it
 
 
 def test_a_dumb_terminal_will_do(terminal: Talk) -> None:

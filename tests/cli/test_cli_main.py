@@ -51,6 +51,8 @@ def _listing(*options: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_program_as_a_module_imports_nothing_from_the_working_directory(cloned: Path) -> None:
     """But for what Python itself, and the package, have imported before its first line runs."""
+    safe = _listing("-P")
+    assert (safe.returncode, safe.stderr) == (0, "") and "calculator" in safe.stdout
     early = set()
     while (done := _listing()).returncode == 9:
         early.add(done.stderr.strip())

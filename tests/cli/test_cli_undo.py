@@ -1,8 +1,8 @@
-"""`mlx-tools undo`, and the way there: a call that writes waits, is approved, and is taken back."""
+"""`mlx-tools undo`: what a call wrote is taken back; and a dry run, which shows what it would."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from pathlib import Path
 from typing import Any
 
@@ -22,30 +22,18 @@ def root(home: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    write = call("file_access", operation="write", path="monday.txt", content="Buy flour.\n")
-    with ScriptedServer(write, answer("Written.")) as made:
-        yield made
-
-
 def write(run: Any, root: Path, *more: str) -> Any:
     how = ("--root", f"{root}:rw", "--tools", "file_access", *more)
     return run("tools", "call", "file_access", WRITE, *how)
 
 
-def ask(run: Any, server: ScriptedServer, root: Path, *more: str) -> Any:
-    how = ("--url", server.url, "--root", f"{root}:rw", "--preset", "workspace")
-    return run("ask", *how, *more, "Write it.")
-
-
-def test_a_dry_run_shows_what_would_be_changed(
-    run: Any, server: ScriptedServer, root: Path
-) -> None:
+def test_a_dry_run_shows_what_would_be_changed(run: Any, root: Path) -> None:
     direct = write(run, root, "--dry-run")
-    assert direct.code == 0 and "| -Buy milk.\n| +Buy flour.\n" in direct.err
-    asked = ask(run, server, root, "--dry-run")
-    assert asked.code == 0 and "| -Buy milk.\n| +Buy flour.\n" in asked.err
+    with ScriptedServer(call("file_access", **json.loads(WRITE)), answer("Written.")) as server:
+        how = ("--url", server.url, "--root", f"{root}:rw", "--preset", "workspace", "--dry-run")
+        asked = run("ask", *how, "Write it.")
+    for done in (direct, asked):
+        assert done.code == 0 and "| -Buy milk.\n| +Buy flour.\n" in done.err
     assert (root / "monday.txt").read_text() == OLD
     assert run("undo").err.count("left nothing that can be undone") == 1
 
@@ -92,6 +80,7 @@ def test_what_cannot_be_undone_is_told_and_is_no_success(run: Any, root: Path) -
     refused = run("undo")  # nothing is to be decided
     assert refused.code == 1 and refused.out.startswith("cannot restore ")
     assert "no longer what the run left" in refused.out
+    assert "1 change of 1 could not be undone" in refused.err
     assert (root / "monday.txt").read_text() == "mine\n"
     refused = run("undo", "--json")
     assert (refused.code, refused.json["refused"]) == (1, 1)
