@@ -215,7 +215,7 @@ class QueuedRuns(Runs):
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
         return row.act is not None or rests(records)
 
-    async def _status(self, row: RunRow, records: Sequence[Record]) -> str:
+    def _status(self, row: RunRow, records: Sequence[Record], used: bool) -> str:
         if row.act is None or row.cancelled:
-            return await super()._status(row, records)
-        return "running" if await in_thread(self.sessions.in_use, row.id) else "queued"
+            return super()._status(row, records, used)
+        return "running" if used else "queued"

@@ -192,11 +192,16 @@ class Runs:
         """How a run stands, and its records. Raises `ApiError`."""
         if (live := self._live.get(row.id)) is not None:
             return live.status, live.records
-        records = await self._records(row)
-        row = await self.find(row.owner, row.id)  # it may have been cancelled since
+        _, status, records = await self._stands_elsewhere(row)
+        return status, records
+
+    async def _stands_elsewhere(self, row: RunRow) -> tuple[RunRow, str, Sequence[Record]]:
+        """A run that is not at work here as it is now, how it stands, and its records."""
+        used, records = await self._looked_at(row)
+        row = await self.find(None, row.id)  # it may have been cancelled since
         if row.act is None and not rests(records):  # or brought to rest
-            records = await self._records(row)
-        return await self._status(row, records), records
+            used, records = await self._looked_at(row)
+        return row, self._status(row, records, used), records
 
     async def waiting(
         self, row: RunRow, edited: Mapping[str, Mapping[str, Any]] | None = None
@@ -269,8 +274,8 @@ class Runs:
             await live.rested.wait()
         async with self._acting(row):
             row = await self._left(row)
-            records = await self._records(row)
-            status = await self._status(row, records)
+            used, records = await self._looked_at(row)
+            status = self._status(row, records, used)
             if status in ("queued", "running"):
                 raise conflict("another process is at the run")
             if not was_asked(records):
@@ -299,14 +304,13 @@ class Runs:
                     upto = _closed(records, rest=False)
                 elif size != (size := await in_thread(self.sessions.size, row.id)):
                     try:
-                        records = await self._records(row)
+                        row, status, records = await self._stands_elsewhere(row)
                     except ApiError:  # its session was removed
                         return
                     if row.id in self._live:  # meanwhile
                         continue
-                    rest, row = rests(records), await self.find(None, row.id)
+                    rest, ended = rests(records), status in ends
                     upto = _closed(records, rest=rest)
-                    ended = await self._status(row, records) in ends
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
                 told = min(told, len(records))  # a number beyond the end is the end
@@ -507,11 +511,17 @@ class Runs:
                 await self.work.put_to_rest(row, records)
         return records
 
-    async def _status(self, row: RunRow, records: Sequence[Record]) -> str:
-        """How a run stands that is not at work here."""
+    async def _looked_at(self, row: RunRow) -> tuple[bool, Sequence[Record]]:
+        """Whether somebody was at a run that is not at work here, and its records after that: what
+        nobody was at is all there."""
+        used = await in_thread(self.sessions.in_use, row.id)
+        return used, await self._records(row)
+
+    def _status(self, row: RunRow, records: Sequence[Record], used: bool) -> str:
+        """How a run stands that was so looked at."""
         if row.cancelled or rests(records):
             return standing_of_run(row, records)
-        if not await in_thread(self.sessions.in_use, row.id):
+        if not used:
             return "stopped"  # it broke off, before it was begun or its model is not served
         return "running" if was_asked(records) else "queued"
 
