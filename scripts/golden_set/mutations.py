@@ -186,9 +186,9 @@ def _examples(words: Any) -> Iterator[Mutation]:
     yield _made(
         "prompt",
         "words/observation-order",
-        "mlx_tools/protocol/styles.py",
-        '{"type": "tool_observation", "name": observation.name}',
-        '{"name": observation.name, "type": "tool_observation"}',
+        "mlx_tools/protocol/delimiters.py",
+        'f\'{{"type":"tool_observation","name":{compact(observation.name)}\'',
+        'f\'{{"name":{compact(observation.name)},"type":"tool_observation"\'',
         lambda facts: (
             '"tool_observation"' in facts.text
             or any(turn["role"] == "observation" for turn in facts.header.examples)
@@ -273,12 +273,16 @@ def _reads_files(facts: Facts) -> bool:
 def _formats() -> Iterator[Mutation]:
     file = "mlx_tools/prompt/chat_format.py"
     for name, old, new in (
-        ("chatml", 'user=("<|im_start|>user\\n"', 'user=("<|im_start|>human\\n"'),
-        ("llama3", 'system<|end_header_id|>\\n\\n"', 'system<|end_header_id|>\\n"'),
-        ("gemma", 'assistant=("<start_of_turn>model\\n"', 'assistant=("<start_of_turn>bot\\n"'),
-        ("mistral", 'user=("[INST] "', 'user=("[INST]"'),
-        ("phi", 'end_tokens=("<|end|>", "<|endoftext|>")', 'end_tokens=("<|end|>",)'),
-        ("plain", 'answer_header="Assistant: "', 'answer_header="Assistant:  "'),
+        ("chatml", '_turns("<|im_start|>ROLE\\n"', '_turns("<|im_start|>the ROLE\\n"'),
+        ("llama3", 'ROLE<|end_header_id|>\\n\\n"', 'ROLE<|end_header_id|>\\n"'),
+        (
+            "gemma",
+            '"assistant": ("<start_of_turn>model\\n"',
+            '"assistant": ("<start_of_turn>bot\\n"',
+        ),
+        ("mistral", '"user": ("[INST] "', '"user": ("[INST]"'),
+        ("phi", '"end_tokens": ("<|end|>", "<|endoftext|>")', '"end_tokens": ("<|end|>",)'),
+        ("plain", '"answer_header": "Assistant: "', '"answer_header": "Assistant:  "'),
     ):
         yield _made(
             "prompt",
@@ -338,7 +342,7 @@ def _formats() -> Iterator[Mutation]:
         "prompt",
         "neutral/observations",
         "mlx_tools/prompt/render.py",
-        "return before + self._neutraliser.in_json(body) + after",
+        "return before + self.neutraliser.in_json(body) + after",
         "return before + body + after",
         _neutralised_outputs,
         "those with a control token or a mark of calls in an output",
@@ -347,7 +351,7 @@ def _formats() -> Iterator[Mutation]:
         "prompt",
         "neutral/questions",
         "mlx_tools/prompt/render.py",
-        "return self._neutraliser.plain(text)",
+        "return self.neutraliser.plain(text)",
         "return text",
         lambda facts: any(
             token in question.content
@@ -439,7 +443,7 @@ REPAIRS = (
     (
         "single_quotes",
         "protocol/scan",
-        """fixes.append(Fix(pos + base, pos + base + 1, '"', "single_quotes"))""",
+        """self.fixes.append(Fix(pos, pos + 1, '"', "single_quotes"))""",
         "pass",
     ),
     ("python_literal", "protocol/scan", '{"True": "true", ', "{"),
@@ -476,17 +480,17 @@ REPAIRS = (
     (
         "missing_comma",
         "protocol/scan",
-        'pos + self._base, ",", "missing_comma"))',
-        'pos + self._base, "", ""))',
+        'Fix(pos, pos, ",", "missing_comma")',
+        'Fix(pos, pos, "", "")',
     ),
-    ("comment", "protocol/scan", 'self._base, " ", "comment"))', 'self._base, ";", "comment"))'),
+    ("comment", "protocol/scan", 'end, " ", "comment"))', 'end, ";", "comment"))'),
     (
         "inline",
         "protocol/objects",
         '(*repairs, "inline") if self.inline',
         "repairs if self.inline",
     ),
-    ("missing_closers", "protocol/objects", "if not scanner.closable:", "if True:"),
+    ("missing_closers", "protocol/objects", "if not self.scanner.closable:", "if True:"),
     (
         "envelope_alias",
         "protocol/objects",
@@ -527,7 +531,7 @@ REPAIRS = (
         'repairs = call.repairs if native else (*call.repairs, "dialect")',
         "repairs = call.repairs",
     ),
-    ("noise", "protocol/bodies", '(*repairs, "noise") if self._junk else repairs', "repairs"),
+    ("noise", "protocol/runs", '(*repairs, "noise") if self._junk else repairs', "repairs"),
     (
         "dropped_null",
         "schema/validator",
@@ -541,16 +545,16 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "cut-off",
         "protocol/reading",
-        'self._withdraw("truncated_output", "the output was cut off", body)',
-        'self._withdraw("invalid_json", "the output was cut off", body)',
+        'self._withdraw("truncated_output", "the output was cut off", begin)',
+        'self._withdraw("invalid_json", "the output was cut off", begin)',
         holds("the output was cut off"),
         "those in which a line was cut off",
     ),
     (
         "echo",
         "protocol/validate",
-        "return any(not keys.isdisjoint(found) for found in planted)",
-        "return False",
+        "echoed = any(not keys.isdisjoint(planted) for keys in forms)",
+        "echoed = False",
         has("echoed", "echoed_call"),
         "those with a planted call",
     ),
@@ -572,17 +576,17 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged-kept",
-        "protocol/stream",
-        "draft.keep_forged(self._cursor.take(end))",
-        "draft.keep(self._cursor.take(end))",
+        "protocol/reading",
+        "self.forged.append((begin, self.source.pos))",
+        "pass",
         holds("a tool_observation is the host's to write"),
         "those that forge an observation and nothing else",
     ),
     (
         "bare-text",
         "protocol/reading",
-        "prose = self._without_forged(kept, self.size).strip()",
-        "prose = self._without_forged(kept, self.size).strip().upper()",
+        "prose = self.said(0, self.stop).strip()",
+        "prose = self.said(0, self.stop).strip().upper()",
         lambda facts: any(
             isinstance(r, AnswerRecord) and r.bare_text and not r.call_like
             for r in facts.golden.records
@@ -817,8 +821,8 @@ def _policy() -> Iterator[Mutation]:
         (
             "payload",
             "mlx_tools/controller/turn.py",
-            "if arguments_size(record.arguments) > session.limits.max_argument_bytes:",
-            "if False:",
+            "elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:",
+            "elif False:",
             has("payload_too_large"),
             "those with arguments that are too long",
         ),
@@ -881,7 +885,7 @@ def _outcomes() -> Iterator[Mutation]:
         (
             "mends",
             outcome,
-            '"mends": sum(isinstance(r, MendRecord) and r.kind != "quote" for r in run),',
+            '"mends": _mends(run),',
             '"mends": 0,',
             lambda f: any("mends" in outcome for outcome in f.golden.golden.outcomes),
             "those with a mend",
