@@ -33,6 +33,10 @@ def _everyone(facts: Facts) -> bool:
     return True
 
 
+def _own_persona(facts: Facts) -> bool:
+    return facts.header.persona is not None
+
+
 # --- the words that the model reads ---
 
 
@@ -45,7 +49,7 @@ def _words() -> Iterator[Mutation]:
         "persona.txt",
         "helpful",
         "patient",
-        without(has("persona")),
+        without(_own_persona),
         "those without a persona of their own",
     )
     for style, old in (
@@ -180,7 +184,7 @@ def _examples(words: Any) -> Iterator[Mutation]:
         "mlx_tools/prompt/opening.py",
         '"persona": (frame.persona or "").strip(),',
         '"persona": (frame.persona or "").strip().upper(),',
-        has("persona"),
+        _own_persona,
         "those with a persona of their own",
     )
     yield _made(
