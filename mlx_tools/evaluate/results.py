@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Self
 
@@ -273,7 +272,7 @@ def failed(kind: str, error: MlxToolsError) -> dict[str, Any]:
 def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, Any]:
     """All that results depend on besides question and strategy, as JSON: a file of results is of
     these settings. ``prompts`` is a digest of the words that the model reads."""
-    given = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    given = {name: getattr(settings, name) for name in settings.__struct_fields__}
     for name in ("backend", "roots", "strategy", "require_tools", "verdict"):
         given.pop(name, None)
     if settings.chat_format is not None:

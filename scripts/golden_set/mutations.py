@@ -811,7 +811,7 @@ def _policy() -> Iterator[Mutation]:
             "mlx_tools/policy/rules.py",
             "parts = (self, *narrowing)",
             "parts = (self,)",
-            lambda f: f.name in ("policy/narrowed", "approvals/narrowed-since"),
+            lambda f: f.name in ("policy/narrowed", "approvals/narrowed-since", "sessions/gone-on"),
             "those in which a narrower policy denies a call",
         ),
         (
