@@ -175,3 +175,12 @@ def test_the_page_tells_of_every_mutation() -> None:
     page = (ROOT / "scripts" / "golden_set" / "mutations.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
     assert rows[1:] == [f"| {name}" for name in names]
+
+
+def test_every_mutation_changes_the_code_as_it_is() -> None:
+    gone = [
+        mutation.name
+        for mutation in mutations()
+        if (ROOT / mutation.file).read_text(encoding="utf-8").count(mutation.old) != 1
+    ]
+    assert gone == []
