@@ -17,7 +17,7 @@ from mlx_tools.messages import ALIASES
 from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
 from mlx_tools.protocol.dialects import BY_MARK, HARMONY
 from mlx_tools.protocol.literals import literal
-from mlx_tools.protocol.objects import object_call
+from mlx_tools.protocol.objects import possible_calls
 from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
 from mlx_tools.protocol.source import TextSource
@@ -114,10 +114,7 @@ def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
     while todo:
         item = todo.pop()
         if isinstance(item, dict):
-            call, _ = object_call(item)
-            is_other = item.get("type", "tool_call") != "tool_call"
-            if call is not None and not (is_other and "missing_arguments" in call.repairs):
-                found.add(echo_key(call.name, call.arguments))
+            found.update(echo_key(*call) for call in possible_calls(item))
             todo += item.values()
         elif isinstance(item, list):
             todo += item

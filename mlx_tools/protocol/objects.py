@@ -155,6 +155,21 @@ def object_call(
     return call, _dropped(value, known)
 
 
+def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Name and arguments of each call that an object may be taken for, whichever of several keys
+    counts (rule 12)."""
+    read = envelope(value, tagged=True).message
+    if isinstance(read, ToolCall):
+        yield read.name, read.arguments
+    held = [value[key] for key in _ARGUMENTS if value.get(key) is not None]
+    if not held and value.get("type", "tool_call") == "tool_call":
+        held = [{}]
+    names = [value[key] for key in _NAMES if isinstance(value.get(key), str)]
+    for arguments in [_arguments(given)[0] for given in held] if names else ():
+        if arguments is not None:
+            yield from ((name, arguments) for name in names)
+
+
 def _arguments(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Arguments as an object, be it in a string of JSON; and the repair made."""
     named: tuple[str, ...] = ()
