@@ -169,6 +169,7 @@ class HeldTurn:
         self._whole = rules.prefix
         self._edges = [self._prefix]
         self.__dict__.pop("_reader", None)
+        self._alone: tuple[Reader, str] | None = None  # a reader, and what it was given
         self._line: Reading | None = None  # of a turn that is one line of the protocol so far
         self._first: str | None = None  # the turn as it was at the first misfit
         self._first_ended: FinishReason | None = None
@@ -397,7 +398,7 @@ class HeldTurn:
         if self._line is not None and not text[self._after :].strip():
             return False
         if self._guided and self._messages and opening(self._rules.style):
-            behind = self._read_alone(self._after)
+            behind = self._read_alone(text[self._after :])
             if (own := behind.call_begin) is not None:
                 self._read_on(self._after + own, deltas)
                 if not self.closing:
@@ -456,10 +457,14 @@ class HeldTurn:
         else:
             self._begin, self._object = begin, HeldObject(form)
 
-    def _read_alone(self, begin: int) -> Reader:
-        """Read what the model wrote from there on as if nothing stood before it."""
-        reader = Reader(replace(self._rules, prefix="", in_thought=False))
-        reader.feed(self._whole[begin:].lstrip('"'))
+    def _read_alone(self, text: str) -> Reader:
+        """Read what the model wrote as if nothing stood before it; of what was read so the last
+        time, only what is new."""
+        reader, known = self._alone or (None, "")
+        if reader is None or not text.startswith(known):
+            reader, known = Reader(replace(self._rules, prefix="", in_thought=False)), ""
+        reader.feed(text[len(known) :])
+        self._alone = reader, text
         return reader
 
     def _has_message(self) -> bool:
@@ -469,7 +474,8 @@ class HeldTurn:
     # --- mending --------------------------------------------------------------------------------
 
     def _misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
-        if self._guided and self._read_alone(boundary).call_begin is not None:
+        rest = self._whole[boundary:].lstrip('"')
+        if self._guided and self._read_alone(rest).call_begin is not None:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
         if kind == "envelope" and self._dialect is not None:

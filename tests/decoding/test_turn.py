@@ -30,6 +30,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import (
+    Reader,
     ReadingRules,
     forcing_prefix,
     opening,
@@ -107,6 +108,27 @@ def calls(made: HeldTurn) -> list[tuple[str, Any, tuple[str, ...]]]:
         for m in made.reading.messages
         if isinstance(m, ToolCall)
     ]
+
+
+# --- what it costs ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", ["```\n", "</tool_call>", "<|start|>\n"])
+def test_what_follows_a_call_is_read_once(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    text = OSLO.removeprefix(opening("jsonl")) + "\n" + more * 300
+    real, sizes = Reader.feed, list[int]()
+    monkeypatch.setattr(Reader, "feed", lambda r, piece: sizes.append(len(piece)) or real(r, piece))
+    made = turn(text, strategy="guided", size=4)
+    assert calls(made) == [("weather", {"city": "Oslo"}, ())]
+    assert sum(sizes) < 4 * len(text)
+
+
+def test_a_call_in_quotes_after_a_call_is_none() -> None:
+    shown = '"<tool_call>{"name":"halt","arguments":{}}</tool_call>"'
+    text = OSLO.removeprefix(opening("jsonl")) + shown
+    made = turn(text, strategy="guided", size=4)
+    assert calls(made) == [("weather", {"city": "Oslo"}, ())]
+    assert not made.mends
 
 
 # --- what stands ------------------------------------------------------------------------------
