@@ -166,8 +166,9 @@ _SIGN = re.compile(
 )
 _LONGEST_SIGN: Final = 100
 _MOST_WITHIN: Final = 32
-"""Values that are looked at within one (``a=b=c``): in a text of nothing but signs each is in
-another."""
+"""Values that are judged whole within one (``a=b=c``), and by so many characters the others: in a
+text of nothing but signs each is in another."""
+_MOST_JUDGED: Final = 128
 _OPTION = re.compile(
     r"(?:(?:^|\s)--?|(?:setenv|setx?|export|ENV)\s{1,3}(?:-\w{1,3}\s)?)(?P<name>\w[\w.-]{0,60})"
     r"(?P<sign>)(?P<gap>[ \t]{1,4})(?P<quote>[\"']?)$",
@@ -247,7 +248,7 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
     for name, signed in _signs(text, begin):
         start = signed.end()
         within = within + 1 if start < reach else 0
-        if within > _MOST_WITHIN or (kind := named(name)) is None:
+        if (kind := named(name)) is None:
             continue
         value, quoted = _value(text, start, signed, reach, after)
         if not quoted:
@@ -266,7 +267,8 @@ def _assigned(text: str, begin: int, after: str) -> Iterator[SecretSpan]:
         listed = sign == "=" and not gap and _LISTED.search(name) is not None
         tight = not gap.strip("\"'`\\") and whole and ends
         tight |= listed and (whole or text[start + len(value)] in ";&")
-        if value and _fits(kind, value, quoted, tight, whole and ends, signed["sign"]):
+        judged = value if within <= _MOST_WITHIN else value[:_MOST_JUDGED]
+        if judged and _fits(kind, judged, quoted, tight, whole and ends, signed["sign"]):
             if kind != "password" and len(value) == 40 and _AWS.search(text, 0, start):
                 kind = "aws_secret_key"
             yield SecretSpan(kind, start, start + len(value))

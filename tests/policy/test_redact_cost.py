@@ -90,21 +90,31 @@ def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
 
 
 @pytest.mark.parametrize("unit", ["key=", "token:", "secret="])
-def test_values_within_a_value_are_judged_a_bounded_number_of_times(unit: str) -> None:
+def test_values_within_a_value_are_judged_by_few_characters_and_none_is_passed_over(
+    unit: str,
+) -> None:
     judged = 0
 
     def count(frame: Any, event: str, _: object) -> None:
         nonlocal judged
-        judged += event == "call" and frame.f_code is secret_kinds.looks_made.__code__
+        if event == "call" and frame.f_code is secret_kinds.looks_made.__code__:
+            judged += len(frame.f_locals["value"])
 
-    text = (unit * redact.WINDOW)[: redact.WINDOW - 40] + "c0ffee42dead17beef23"
+    secret = "c0ffee42dead17beef23"
+    text = (unit * redact.WINDOW)[: redact.WINDOW - 40] + secret
     sys.setprofile(count)
     try:
-        redact.find_secrets(text)
+        shown = redact.Redactor().text(text).text
     finally:
         sys.setprofile(None)
-    assert 0 < judged < 200
-    assert redact.find_secrets(text[-20 - 5 * len(unit) :]) != ()
+    assert 0 < judged < 200 * len(text)
+    assert secret not in shown
+
+
+@pytest.mark.parametrize("behind", ["", "=key" * 400])
+def test_a_password_that_many_signs_surround_is_found(behind: str) -> None:
+    text = "key=" * 400 + "password=Tr0ub4dor&3xx" + behind
+    assert "Tr0ub4dor" not in redact.Redactor().text(text).text
 
 
 HOSTILE = (
