@@ -142,11 +142,13 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
         if self.output_schema is not None:
             structs.force_setattr(self, "output_schema", check_output_schema(self.output_schema))
         for name, kind in _KINDS.items():
-            try:
-                convert(getattr(self, name), kind)
+            given = getattr(self, name)
+            try:  # which takes a mapping for any structure too
+                right = isinstance(convert(given, kind), Mapping) or not isinstance(given, Mapping)
             except ValidationError:
-                allowed = f"allowed: {_in_words(kind)}"
-                raise wrong_argument(name, getattr(self, name), allowed) from None
+                right = False
+            if not right:
+                raise wrong_argument(name, given, f"allowed: {_in_words(kind)}")
 
 
 def check_output_schema(schema: Any, name: str = "output_schema") -> dict[str, Any]:

@@ -20,6 +20,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.app.proposal import Proposer
+from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Offer, Registry
 
@@ -72,6 +73,8 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("narrowing", lambda: Policy(narrowing=[{}])),  # type: ignore[arg-type]
     ("narrowing", lambda: Policy().narrowed_by(["area"])),  # type: ignore[arg-type]
     ("chat_format", lambda: RunSettings(chat_format="chatml")),  # type: ignore[arg-type]
+    ("chat_format", lambda: RunSettings(chat_format=NAMED_FORMATS["plain"].to_json())),  # type: ignore[arg-type]
+    ("verdict", lambda: RunSettings(verdict={})),  # type: ignore[arg-type]
     ("context", lambda: RunSettings(context=0)),
     ("context", lambda: RunSettings(context="8k")),  # type: ignore[arg-type]
     ("long_observations", lambda: RunSettings(long_observations="no")),  # type: ignore[arg-type]
