@@ -81,8 +81,8 @@ class _ChatCallPieces:
 
     @property
     def whole(self) -> bool:
-        """Whether it has a name, and its arguments are closed again."""
-        return bool(self.name) and self.depth <= 0 and not self.quoted
+        """Whether it has a name, and its arguments have come, and are closed again."""
+        return bool(self.name) and not self.blank and self.depth <= 0 and not self.quoted
 
 
 class TurnText:

@@ -143,6 +143,17 @@ def test_calls_whose_pieces_are_mixed_are_kept_apart() -> None:
     assert calls(turn(mixed)[0]) == [("a", "weather", PARIS), ("b", "clock", {})]
 
 
+@pytest.mark.parametrize("begins", ["", " ", None])
+def test_arguments_that_come_after_the_next_call_began_are_not_lost(begins: str | None) -> None:
+    mixed = stream(
+        delta(tool_calls=[call(begins, 0, id="a", name="weather")]),
+        delta(tool_calls=[call(begins, 1, id="b", name="clock")]),
+        delta(tool_calls=[call('{"city":"Paris"}', 0)]),
+        delta("tool_calls"),
+    )
+    assert calls(turn(mixed)[0]) == [("a", "weather", PARIS), ("b", "clock", {})]
+
+
 def test_calls_that_the_server_kept_to_itself_are_told_by_the_finish_reason() -> None:
     text, last = turn(stream(delta(content=None), delta("tool_calls")))
     assert (text, last.finish_reason) == ("", "tool_calls")

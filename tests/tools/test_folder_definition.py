@@ -87,6 +87,7 @@ def test_a_definition_is_read_with_or_without_what_openai_puts_around_it(
         ("config.json", {"retry": "always"}, 'retry: "always" is not allowed'),
         ("config.json", {"environment": ["A B"]}, 'environment: ["A B"] is not allowed'),
         ("config.json", {"environment": ["LD_PRELOAD"]}, "none that begins with LD_"),
+        ("config.json", {"environment": ["\u017f"]}, "is not allowed"),
         ("config.json", {"environment": "HOME"}, 'environment: "HOME" is not allowed'),
         ("config.json", {"max_output_bytes": 0}, "max_output_bytes: 0 is not allowed"),
         ("config.json", {"name": "other"}, "'other' is not the name in tool_definition.json, echo"),
@@ -154,6 +155,7 @@ EXECUTE = "\ndef execute(arguments):\n    return {}\n"
         ("import sys\nsys.path.insert(0, 'vendor')\nimport nothing_of_that_name", ()),
         ("from sys import path\nimport nothing_of_that_name", ()),
         ("import site\nimport nothing_of_that_name", ()),
+        ("import os, site\nimport nothing_of_that_name", ()),
         ("import os\nos.path.join('a')\nimport nothing_of_that_name", ("nothing_of_that_name",)),
     ],
 )

@@ -281,6 +281,20 @@ def test_a_secret_that_a_server_sends_back_is_not_shown(answer: httpx.Response) 
     assert "czNjcjN0" not in told
 
 
+def test_a_secret_that_is_a_number_is_not_shown_as_one() -> None:
+    where = _named("asked") | {"environ": {"ZOO": "314159265358"}}
+    answer = httpx.Response(200, json={"pin": 314159265358, "n": 2, "none": None, "on": True})
+    _, result = _sent(_guarded("asked"), {}, answer=answer, **where)
+    assert "314159265358" not in f"{result.content}" and "[secret]" in f"{result.content}"
+    assert '"n":2,"none":null,"on":true' in result.content.replace(" ", "")
+
+
+def test_an_answer_that_is_nested_too_deep_is_a_text() -> None:
+    answer = httpx.Response(200, headers=AS_JSON, text="[" * 900 + f'"{SECRET}"' + "]" * 900)
+    _, result = _sent(_guarded("asked"), {}, answer=answer, **_named("asked"))
+    assert result.error is None and SECRET not in result.content and "[secret]" in result.content
+
+
 def test_no_secret_goes_where_it_was_not_named_for() -> None:
     requests, result = _sent(_guarded("key"), {}, environ={"ZOO": SECRET})
     assert not requests

@@ -251,7 +251,7 @@ _SECONDS: Final = (
     Annotated[float, Meta(gt=0, le=86_400)],
     "seconds, more than 0 and at most 86400",
 )
-_VARIABLE = Annotated[str, Meta(pattern=r"^(?i:(?!LD_|DYLD_|PYTHON)[A-Z_][A-Z0-9_]*)\Z")]
+_VARIABLE = Annotated[str, Meta(pattern=r"^(?ai:(?!LD_|DYLD_|PYTHON)[A-Z_][A-Z0-9_]*)\Z")]
 """The name of a variable; some of them decide what a program loads."""
 
 _KEYS: Final[Mapping[str, tuple[Any, str]]] = {
@@ -440,7 +440,7 @@ def _is_path(name: str, schema: Any) -> bool:
 # --- execute.py, as it looks to somebody who does not run it --------------------------------------
 
 _MOVES_PATH: Final = re.compile(
-    rb"\bsys\s*\.\s*(?:meta_)?path\b|\bfrom\s+sys\s+import\b|\bimport\s+site\b|\baddsitedir\b"
+    rb"\bsys\s*\.\s*(?:meta_)?path\b|\bfrom\s+sys\s+import\b|\bimport\b.*\bsite\b|\baddsitedir\b"
 )
 """In a file that changes where Python looks for packages."""
 

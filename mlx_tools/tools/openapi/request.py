@@ -283,15 +283,16 @@ def _answer(
     """What a model is shown of an answer. Raises ToolError for one that says that it failed."""
     status, media = response.status_code, response.headers.get("content-type", "")
     media = media.partition(";")[0].strip().lower()
-    body: Any = data.decode(response.encoding or "utf-8", "replace")
+    text = data.decode(response.encoding or "utf-8", "replace")
+    if not JSON.fullmatch(media) and media and not media.startswith("text/") and b"\0" in data:
+        text = f"{len(data)} bytes of {media}"
+    hidden = _forms_of(secrets)
+    body = _hidden(text, hidden)
     if JSON.fullmatch(media):
-        with contextlib.suppress(ValueError, RecursionError):
-            body = json.loads(body)
-    elif media and not media.startswith("text/") and b"\0" in data:
-        body = f"{len(data)} bytes of {media}"
-    body = _hidden(body, secrets)
+        with contextlib.suppress(ValueError, RecursionError):  # none, or too deep: it is a text
+            body = _hidden(json.loads(text), hidden)
     if 300 <= status < 400:
-        raise ToolError(_hidden(f"it leads on to {response.headers.get('location')}", secrets))
+        raise ToolError(_hidden(f"it leads on to {response.headers.get('location')}", hidden))
     if status >= 400:
         text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False)
         said = " ".join(text.split())[:_SAID_CHARS]
@@ -300,17 +301,24 @@ def _answer(
     return {"status": status, "body": body}
 
 
-def _hidden(value: Any, secrets: list[tuple[Mapping[str, Any], str]]) -> Any:
-    """What a server sent, a text or what its JSON says, without the secrets of the call: as they
-    are, in an address, or in base64."""
+def _forms_of(secrets: list[tuple[Mapping[str, Any], str]]) -> list[str]:
+    """The secrets of a call as a server may send them back: as they are, in an address, or in
+    base64."""
+    return [
+        form
+        for _, secret in secrets
+        if len(secret) >= _LEAST_SECRET
+        for form in (secret, quote(secret, safe=""), base64.b64encode(secret.encode()).decode())
+    ]
+
+
+def _hidden(value: Any, forms: list[str]) -> Any:
+    """What a server sent, a text or what its JSON says, without what secrets look like."""
     if isinstance(value, list):
-        return [_hidden(one, secrets) for one in value]
+        return [_hidden(one, forms) for one in value]
     if isinstance(value, dict):
-        return {_hidden(key, secrets): _hidden(one, secrets) for key, one in value.items()}
-    if isinstance(value, str):
-        for _, secret in secrets:
-            coded = base64.b64encode(secret.encode()).decode()
-            for form in (secret, quote(secret, safe=""), coded):
-                if len(secret) >= _LEAST_SECRET:
-                    value = value.replace(form, "[secret]")
-    return value
+        return {_hidden(key, forms): _hidden(one, forms) for key, one in value.items()}
+    shown = text = value if isinstance(value, str) else str(value)  # some keys are numbers
+    for form in forms:
+        shown = shown.replace(form, "[secret]")
+    return value if shown == text else shown
