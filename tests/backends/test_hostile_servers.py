@@ -101,14 +101,27 @@ ZIPPED = SSE[:-2] + b"Content-Encoding: gzip\r\n\r\n"
 NO_STREAMS = (
     *(sends(data) for data in RUBBISH),
     *(sends(data, head=b"") for data in NO_HTTP),
-    sends(gzip.compress(PIECE * 9), head=ZIPPED),
-    answers(200, b"<!doctype html><title>Hi</title>", "text/html; charset=utf-8"),
 )
 
 
 @pytest.mark.parametrize("complete", NO_STREAMS)
 def test_what_is_no_stream_of_a_completion_is_broken_and_never_text(complete: Complete) -> None:
     assert isinstance(raised_by(complete), BackendBroken)
+
+
+WHOLE = b'data: {"choices":[{"text":"Hi","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.parametrize(
+    ("complete", "words"),
+    [
+        (sends(gzip.compress(WHOLE), head=ZIPPED), "compressed"),
+        (answers(200, b"<!doctype html><title>Hi</title>", "text/html; charset=utf-8"), "web page"),
+    ],
+)
+def test_what_is_packed_or_a_page_is_told_as_that(complete: Complete, words: str) -> None:
+    error = raised_by(complete)
+    assert isinstance(error, BackendBroken) and words in error.message
 
 
 ERRORS: tuple[Any, ...] = ("no room", {"message": "no room"}, {"error": "no room"})

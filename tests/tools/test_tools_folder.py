@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -189,6 +190,29 @@ def test_what_cannot_be_removed_or_added_leaves_what_was_there(
             collection.add(new)
     with unrecordable(collection), pytest.raises(ConfigError, match=r"tools\.json"):
         collection.remove("echo")
+    assert why(collection) is None
+    assert (echo / "execute.py").read_text() == ECHO
+    assert names_in(collection.folder) == ["echo"]
+
+
+def test_a_change_that_fails_halfway_leaves_the_files_and_what_is_trusted(
+    tmp_path: Path, collection: ToolCollection, echo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new, said = read_folder(make_folder(tmp_path / "new", "echo", "execute = 1")), collection.said()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    rename = Path.rename
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", lambda a, b: (full if "draft" in a.name else rename)(a, b))
+        with pytest.raises(UsageError, match="No space left"):
+            collection.add(new)
+    assert collection.said() == said
+    with monkeypatch.context() as patch:
+        patch.setattr("mlx_tools.tools.folder.collection.write_whole", full)
+        with pytest.raises(ConfigError, match="No space left"):
+            collection.remove("echo")
     assert why(collection) is None
     assert (echo / "execute.py").read_text() == ECHO
     assert names_in(collection.folder) == ["echo"]

@@ -158,9 +158,13 @@ class ToolCollection:
             was = before.trusted.get(str(path), "")
             # either is trusted until the new one is in its place: whoever is killed leaves both
             self._write(before.saying("trusted", str(path), f"{was} {added.digest}"))
-            if os.path.lexists(path):
-                path.rename(self._beside(name, "old"))
-            draft.rename(path)
+            try:
+                if os.path.lexists(path):
+                    path.rename(self._beside(name, "old"))
+                draft.rename(path)
+            except OSError:
+                self._write(before)
+                raise
             trusted = before.saying("trusted", str(path), added.digest)
             self._write(trusted.saying("making", name, None))
         return added
