@@ -36,13 +36,15 @@ def _sent(
     arguments: dict[str, Any],
     *,
     environ: dict[str, str] | None = None,
-    answer: httpx.Response | None = None,
+    answer: httpx.Response | httpx.HTTPError | None = None,
     **at: Any,
 ) -> tuple[list[httpx.Request], Any]:
     seen: list[httpx.Request] = []
 
     def respond(request: httpx.Request) -> httpx.Response:
         seen.append(request)
+        if isinstance(answer, httpx.HTTPError):
+            raise answer
         return answer or httpx.Response(200, json={"said": "ok"})
 
     where = {"server": "https://zoo.test/v1", "secrets": {}, **at}
@@ -271,9 +273,12 @@ def test_a_secret_goes_where_its_scheme_says(scheme: str, place: str, value: str
         httpx.Response(200, json={"authorization": "Basic czNjcjN0LW9mLW1pbmU="}),
         httpx.Response(500, text=f"bad {SECRET}"),
         httpx.Response(302, headers={"location": f"https://evil.test/?key={SECRET}"}),
+        httpx.ConnectError(f"no way to /?key={SECRET}"),
     ],
 )
-def test_a_secret_that_a_server_sends_back_is_not_shown(answer: httpx.Response) -> None:
+def test_a_secret_that_a_server_sends_back_is_not_shown(
+    answer: httpx.Response | httpx.HTTPError,
+) -> None:
     (request,), result = _sent(_guarded("asked"), {}, answer=answer, **_named("asked"))
     assert request.url.params["key"] == SECRET
     told = f"{result.content} {result.error}"

@@ -84,7 +84,7 @@ def bound_operation(
         except httpx.HTTPError as error:
             why = str(error) or type(error).__name__
             raise ToolError(
-                _hidden(f"{request.host} failed: {why}", secrets), passing=True
+                _hidden(f"{request.host} failed: {why}", _forms_of(secrets)), passing=True
             ) from None
         return _answer(response, data, secrets)
 
