@@ -62,12 +62,13 @@ _PASSING: Final = (Dropped, ServerFailed)
 @dataclass(slots=True)
 class Upstream:
     """A server of a pool, and whether it is worth asking, by how it did. ``problem`` is why it is
-    out: not asked until it was looked at again, and is well. ``checking`` is set once whoever looks
-    at it is done."""
+    out: not asked until it was looked at again, and is well. ``elsewhere``: it is well, and serves
+    other models than the pool's. ``checking`` is set once whoever looks at it is done."""
 
     backend: CompletionsBackend
     clock: Clock = now
     problem: str = ""
+    elsewhere: bool = False
     checking: anyio.Event | None = None
     _failures: int = 0
     _pause: float = PAUSE
@@ -83,7 +84,7 @@ class Upstream:
         return not self.problem or self.clock() >= self._until
 
     def succeed(self) -> None:
-        self.problem, self._failures, self._pause = "", 0, PAUSE
+        self.problem, self.elsewhere, self._failures, self._pause = "", False, 0, PAUSE
 
     def fail(self, problem: str, *, at_once: bool = True) -> None:
         """It failed so, and is out: ``at_once``, or after some failures; longer each time that it
@@ -92,7 +93,7 @@ class Upstream:
             return
         self._failures += 1
         if at_once or self.problem or self._failures >= FAILURES:
-            self.problem = problem
+            self.problem, self.elsewhere = problem, False
             self._until = self.clock() + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
@@ -211,7 +212,7 @@ class UpstreamPool:
         from asyncio import gather
 
         every = (*self.upstreams, *self.others)
-        well = [one.backend for one in every if not one.problem]
+        well = [one.backend for one in every if one.elsewhere or not one.problem]
         listed = await gather(*(backend.models(timeout) for backend in well))
         return tuple(dict.fromkeys(name for names in listed for name in names))
 
@@ -253,14 +254,16 @@ class UpstreamPool:
 
     async def _settle(self, upstream: Upstream) -> None:
         """Find out whether a server is well, and what it calls the model. Raises `MlxToolsError`
-        where it does not serve it."""
+        where that cannot be told."""
         backend = upstream.backend
         health = await backend.health(QUICK)
         if not health.ok:
             upstream.fail(health.detail)
             return
         if self.model is not None and not await serves(backend, self.model, health):
-            raise BackendRefused(f"{upstream.address} does not serve {clean(self.model, 100)}")
+            upstream.fail(f"{upstream.address} does not serve {clean(self.model, 100)}")
+            upstream.elsewhere = True
+            return
         backend.model = self.model
         await look_at(backend, forbid=self._forbid)
         upstream.succeed()

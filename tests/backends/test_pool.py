@@ -324,6 +324,7 @@ def test_a_server_that_comes_up_later_is_used_if_it_serves_the_model() -> None:
             up[:] = listed
             clock.now += LONGEST_PAUSE
             assert asyncio.run(said(pool)) == who
+            assert asyncio.run(pool.models()) == (*listed, "m")  # others may be asked for these
         assert [body["model"] for body in a.bodies] == ["x/m"]
 
 
