@@ -53,6 +53,15 @@ def recorded(calls: list[str], name: str, **options: Any) -> Tool:
     return tool(body, name=name, **options)
 
 
+def test_arguments_of_too_many_bytes_reach_no_tool() -> None:
+    noted: list[str] = []
+    limits = Limits(max_argument_bytes=40)
+    backend = ScriptedBackend(call("note", x="\u00e4" * 17), call("note", x="a" * 16), answer())
+    outcome = Controller(backend, [recorded(noted, "note")], ALL, limits=limits).run_sync("Note!")
+    assert [one.error_code for one in outcome.calls] == ["payload_too_large", None]
+    assert noted == ["a" * 16]
+
+
 def test_a_question_is_answered_through_a_tool() -> None:
     backend = ScriptedBackend(call("area", width=3.5, height=4), answer("14 square metres"))
     outcome = Controller(backend, [area], ALL).run_sync("How large?")
