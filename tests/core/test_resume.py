@@ -313,6 +313,14 @@ def test_a_header_that_was_changed_is_not_believed(house: House) -> None:
         resumed(house.controller(answer()), paused.session, True)
 
 
+def test_a_yes_for_the_session_to_a_call_not_written_cleanly_is_for_that_call(house: House) -> None:
+    paused = house.paused("Well. " + call("send", text="hi"))
+    yes = {"c1": ApprovalAnswer(True, for_session=True)}
+    again = resumed(house.controller(call("send", text="ho")), paused.session, yes)
+    assert isinstance(again, Paused)
+    assert house.did == ["hi"]
+
+
 DAYS = timedelta(days=1)
 
 
