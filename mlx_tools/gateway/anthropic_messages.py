@@ -77,12 +77,12 @@ class MessageParam(Body):
 
 
 class ToolParam(Body):
-    """A tool: one that the client runs has no type, or ``custom``."""
+    """A tool that the client runs."""
 
-    type: str | None = None
+    type: Literal["custom"] | None = None
     name: str = Field(min_length=1)
     description: str | None = None
-    input_schema: JsonObject | None = None
+    input_schema: JsonObject
 
 
 class ToolChoiceParam(Body):
@@ -112,7 +112,7 @@ class CountedBody(Sampled):
     model: str
     messages: list[MessageParam] = Field(min_length=1)
     system: Parts | None = None
-    tools: list[ToolParam] | None = None
+    tools: list[JsonObject] | None = None
     tool_choice: ToolChoiceParam | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
@@ -177,15 +177,14 @@ def _request(
     specs: list[ToolSpec] = []
     names: dict[str, str] = {}
     left_out = ["mcp_servers"] if asked.mcp_servers else []
-    for index, tool in enumerate(asked.tools or ()):
-        at = place("tools", index, "input_schema")
-        if tool.type is not None and tool.type != "custom":
-            left_out.append(tool.type)
+    for index, given in enumerate(asked.tools or ()):
+        at, kind = place("tools", index), given.get("type")
+        if isinstance(kind, str) and kind != "custom":  # its fields are as Anthropic has them
+            left_out.append(kind)
             continue
-        if tool.input_schema is None:
-            raise missing(at)
-        name = usable_name(tool.name)
-        specs.append(tool_spec(name, tool.description, tool.input_schema, at, left_out))
+        tool = read(ToolParam, given, at)
+        name, schema = usable_name(tool.name), place(at, "input_schema")
+        specs.append(tool_spec(name, tool.description, tool.input_schema, schema, left_out))
         names[name] = tool.name
     check_names(specs)
     once = asked.tool_choice is not None and asked.tool_choice.disable_parallel_tool_use

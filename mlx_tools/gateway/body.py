@@ -120,7 +120,7 @@ def text_of(parts: Sequence[JsonObject] | None, at: str, kinds: Container[str] =
 
 def part_text(part: JsonObject, at: str, kinds: Container[str] = ("text",)) -> str:
     """What one part says, found in the body at this place. Raises `ApiError`."""
-    kind = part.get("type", "text")
+    kind = "text" if part.get("type") is None else part["type"]
     if kind not in kinds:
         raise unsupported(place(at, "type"), f"{kind!r}: {TEXT_ONLY}")
     field = "refusal" if kind == "refusal" and "refusal" in part else "text"

@@ -117,10 +117,11 @@ def test_a_choice_of_tools_counts_in_all_its_forms(choice: Any, tool: str, paral
 
 def test_tools_are_those_the_client_runs_and_the_others_are_left_out_by_name() -> None:
     servers = [{"type": "url", "url": "http://127.0.0.1", "name": "s"}]
-    turn = asked(tools=[READ, SEARCH, {**LONG, "type": "custom"}], mcp_servers=servers)
+    nameless = {"type": "mcp_toolset", "mcp_server_name": "s"}
+    turn = asked(tools=[READ, SEARCH, nameless, {**LONG, "type": "custom"}], mcp_servers=servers)
     assert [tool.name == "read" for tool in turn.tools] == [True, False]
     assert turn.tools[0].parameters == SCHEMA
-    assert turn.left_out == ("mcp_servers", "web_search_20250305")
+    assert turn.left_out == ("mcp_servers", "web_search_20250305", "mcp_toolset")
 
 
 def test_what_changes_the_answer_goes_on() -> None:

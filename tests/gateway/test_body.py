@@ -14,6 +14,7 @@ from mlx_tools.gateway.body import (
     answer_schema,
     json_object,
     read,
+    text_of,
     tool_spec,
     unknown_fields,
     usable_name,
@@ -50,6 +51,10 @@ def test_the_field_that_is_wrong_is_named(value: Any, param: str) -> None:
         read(Whole, value)
     assert (told.value.status, told.value.param) == (400, param)
     assert param in str(told.value)
+
+
+def test_a_part_of_no_kind_is_text() -> None:
+    assert text_of([{"text": "a"}, {"type": None, "text": "b"}], "content") == "a\nb"
 
 
 def test_what_is_sampled_with_goes_on_as_it_came_and_nothing_else_does() -> None:
