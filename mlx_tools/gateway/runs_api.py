@@ -142,12 +142,14 @@ async def _talk(runs: Runs, socket: WebSocket) -> None:
             tasks.cancel_scope.cancel()
 
     async def follow() -> None:
-        with suppress(StorageError):  # whoever listens comes back once the database does
+        try:
             async with aclosing(runs.follow(row, after, ends=())) as follows:
                 async for told in follows:
                     if told is not None:
                         number, event = told
                         await tell(event if number is None else {"id": number} | event)
+        except StorageError as error:  # whoever listens comes back once the database does
+            await tell({"type": "error"} | openai_error(as_api_error(error)))
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
