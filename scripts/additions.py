@@ -36,7 +36,11 @@ ADDITIONS: Final[Mapping[str, Addition]] = {
     "setting of a run": Addition(
         edits={
             "transcript/records.py": (
-                ('    project_context: str = ""\n', "    remark: str | None = None\n"),
+                (
+                    '    response_mode: str = "answer-first"\n    persona: str | None = None\n',
+                    "    remark: str | None = None\n",
+                ),
+                ('    system: str = ""\n', "    remark: str | None = None\n"),
             ),
             "app/settings.py": (
                 (

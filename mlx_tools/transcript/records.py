@@ -40,10 +40,11 @@ Reasoning = Annotated[
 
 
 class RecordedSettings(Struct, frozen=True, kw_only=True):
-    """The settings of a run that stand in its header as the caller gave them.
+    """The settings of a run that stand in its `Header` under the same name, as the caller gave
+    them: `RunSettings` explains each.
 
-    A type says with its description what is allowed, for a caller who gives something else
-    (`RunSettings`, which explains each).
+    They are named there again, since the order of a header's fields is that of its line. A type
+    says with its description what is allowed, for a caller who gives something else.
     """
 
     model: str | None = None
@@ -62,7 +63,7 @@ class RecordedSettings(Struct, frozen=True, kw_only=True):
     output_schema: Mapping[str, Any] | None = None
 
 
-class Header(_Record, RecordedSettings, frozen=True, kw_only=True, tag="header"):
+class Header(_Record, frozen=True, kw_only=True, tag="header"):
     """The first record of a transcript: all that resuming and replaying need.
 
     ``verdict`` says why ``style`` and ``strategy`` are what was measured of the model.
@@ -83,13 +84,18 @@ class Header(_Record, RecordedSettings, frozen=True, kw_only=True, tag="header")
     session: str
     created: str
     version: int = 1
+    model: str | None = None
+    backend: Mapping[str, Any] = field(default_factory=dict)
     chat_format: Mapping[str, Any] = field(default_factory=dict)
     style: Style = "jsonl"
     strategy: Strategy = "free"
+    reasoning: Reasoning = "off"
     sampling: Mapping[str, Any] = field(default_factory=dict)
+    response_mode: str = "answer-first"
     system: str = ""
     examples: tuple[Mapping[str, str], ...] = ()
     tools: tuple[Mapping[str, Any], ...] = ()
+    roots: tuple[str, ...] = ()
     catalog_hash: str = ""
     shortlist: tuple[str, ...] = ()
     shortlist_request: str = ""
@@ -98,9 +104,18 @@ class Header(_Record, RecordedSettings, frozen=True, kw_only=True, tag="header")
     standing: Mapping[str, Any] = field(default_factory=dict)
     parent: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
+    tool_choice: str = "auto"
     verdict: Mapping[str, Any] = field(default_factory=dict)
+    project_context: str = ""
+    persona: str | None = None
     catalog_budget: int | None = None
     history: tuple[Mapping[str, str], ...] = ()
+    require_tools: tuple[str, ...] = ()
+    long_observations: LongObservations = "cut"
+    context: int | None = None
+    compact: Compaction = "off"
+    route: Mapping[str, Any] = field(default_factory=dict)
+    output_schema: Mapping[str, Any] | None = None
     seal: str = ""
 
 

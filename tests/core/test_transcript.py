@@ -22,6 +22,7 @@ from mlx_tools.transcript.records import (
     Header,
     ObservationRecord,
     PauseRecord,
+    RecordedSettings,
     UserRecord,
 )
 from tests.core.full_disk import file_size_limit
@@ -29,6 +30,10 @@ from tests.core.records import RECORDS
 from tests.forked import forks
 
 HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
+
+
+def test_a_header_has_every_setting_that_is_recorded() -> None:
+    assert {*RecordedSettings.__struct_fields__} <= {*Header.__struct_fields__}
 
 
 @given(RECORDS)
