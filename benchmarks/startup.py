@@ -100,7 +100,7 @@ def installed(
     """The commands that work here. Each has now run once, so all that can be cached is."""
     there = {}
     for name, command in commands.items():
-        if not Path(command[0]).exists():
+        if not all(Path(word).exists() for word in command if word.startswith("/")):
             leave_out(f"{name}: no command of that name is installed", need)
             continue
         done = subprocess.run(
