@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -116,3 +117,58 @@ def test_text_files_end_in_one_newline_and_hold_no_trailing_space() -> None:
             if line != line.rstrip():
                 faults.append(f"{name}:{number}: trailing space")
     assert faults == []
+
+
+BRACKETS_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
+POSSESSIVE_GROUP = re.compile(r"[^(]\)(?:[*+?]|\{[0-9,]+\})\+")
+
+
+def possessive_groups(pattern: str) -> list[str]:
+    """Return what repeats a group possessively, such as ``(?:ab?)*+``, in a regular expression.
+
+    Escaped characters and character classes hold no group; a single class may be repeated so.
+    """
+    plain = BRACKETS_CLASS.sub("x", re.sub(r"\\.", "x", pattern, flags=re.DOTALL))
+    return POSSESSIVE_GROUP.findall(plain)
+
+
+def string_constants(path: Path) -> list[str]:
+    """The strings in a file of Python; what is put into an f-string stands for a group."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            parts = node.values
+            texts = [part.value if isinstance(part, ast.Constant) else "(x)" for part in parts]
+            found.append("".join(map(str, texts)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return found
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Before 3.11.5 `re` matches such a pattern wrongly; an atomic group is right everywhere."""
+    faults = []
+    for path in tracked():
+        name = path.relative_to(ROOT).as_posix()
+        if name == Path(__file__).relative_to(ROOT).as_posix():
+            continue
+        if path.suffix == ".py":
+            texts = string_constants(path)
+        else:
+            is_data = path.suffix in (".toml", ".json", ".yaml") and "golden" not in name
+            texts = text_of(path).split("\n") if is_data else []
+        faults += [f"{name}: {text[:80]!r}" for text in texts if possessive_groups(text)]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "is_refused"),
+    [
+        *((r"(?:ab?)*+", True), (r"x(a|b)++y", True), (r"(?:[ab]c)?+", True)),
+        *((r"(?:ab){2,3}+", True), (r"(a[)]b)*+", True)),
+        *((r"[ab]*+", False), (r"(?>(?:ab?)*)", False), (r"\)*+", False), (r"[()]*+", False)),
+        *((r"\w{1,64}+(?:a)*", False), (r"(?:a*+)+", False), ("!$&'()*+,", False)),
+    ],
+)
+def test_a_possessive_group_is_told_from_a_possessive_class(pattern: str, is_refused: bool) -> None:
+    assert bool(possessive_groups(pattern)) is is_refused

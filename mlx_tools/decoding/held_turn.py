@@ -97,7 +97,7 @@ _TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
 """Up to where the reader may find itself in a message, out of an object and in one."""
 
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
-_NAME: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"')
+_NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
     r'[ \t\r\n,]*+"(name|function|tool|tool_name|action|args|input|action_input|tool_input|'

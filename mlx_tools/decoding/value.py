@@ -267,7 +267,7 @@ class Form:
         return self._matchers.get(name)
 
 
-_WITHOUT_BLANKS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[^ \t\r\n"]++')
+_WITHOUT_BLANKS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[^ \t\r\n"]++')
 _WIDE: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 

@@ -40,9 +40,9 @@ BULLET_BEGUN: Final = re.compile(r"(?:[-*+•]|[0-9]{1,3}[.)]?)\Z")
 
 _WRAPPING: Final = (
     r"[ \t\r\n]++|(?:`{3,16}(?!`)|~{3,16}(?!~))"
-    r"(?:[A-Za-z0-9_+.-]{1,32}+(?=[ \t\r]{0,16}(?:[\n{\[<]|\Z)))?+"
+    r"(?:[A-Za-z0-9_+.-]{1,32}+(?=[ \t\r]{0,16}(?:[\n{\[<]|\Z)))?"
 )
-AFTER_MESSAGES: Final = re.compile(rf"(?:{_WRAPPING}|</?tool_call>|</final_answer>)*+")
+AFTER_MESSAGES: Final = re.compile(rf"(?:{_WRAPPING}|</?tool_call>|</final_answer>)*")
 """What may follow the last message without being more than its wrapping."""
 
 AFTER_OBJECT: Final = re.compile(rf"{_WRAPPING}|</tool_call>|</final_answer>|\]")

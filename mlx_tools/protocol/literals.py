@@ -17,7 +17,7 @@ from mlx_tools.schema import branches, follow, properties, types
 STRING_MARKS: Final = ('<|"|>', "<escape>")
 """What stands before and after a string in the families that quote so."""
 
-_SPACE: Final = re.compile(r"(?:[ \t\r\n]|\\\n)*+")
+_SPACE: Final = re.compile(r"[ \t\r\n]++|\\\n")
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*+")
 _NUMBER: Final = re.compile(
     r"[+-]?(?:0[xX][0-9a-fA-F]++"
@@ -73,8 +73,8 @@ class _Literals:
         self._depth = 0
 
     def _space(self) -> None:
-        found = _SPACE.match(self._text, self._pos)
-        self._pos = found.end() if found else self._pos
+        while space := _SPACE.match(self._text, self._pos):
+            self._pos = space.end()
 
     def at_end(self) -> bool:
         self._space()

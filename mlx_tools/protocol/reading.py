@@ -158,7 +158,7 @@ _MEMBER: Final = re.compile(
     rf"[ \t\r\n]*+[\"']({_NAME})[\"']"
 )
 _FENCED: Final = re.compile(
-    r"^[ \t]*+(`{3,}+|~{3,}+)[^\n]*(?P<inside>(?:\n(?![ \t]*+\1)[^\n]*)*+)(?:\n[^\n]*)?",
+    r"^[ \t]*+(`{3,}+|~{3,}+)[^\n]*(?P<inside>(?:\n(?![ \t]*+\1)[^\n]*)*)(?:\n[^\n]*)?",
     re.MULTILINE,
 )
 _INLINE_CODE: Final = re.compile(r"(`++)(?:[^\n]*?(?<!`)\1(?!`)|[^\n]*)")

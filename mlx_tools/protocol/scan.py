@@ -497,9 +497,12 @@ _ESCAPE: Final = (
 )
 """A valid escape; both halves of a surrogate pair are one."""
 
+_MOST_ESCAPES: Final = 10_000
+"""Escapes that one match takes: `re` keeps some 100 bytes for each until the match ends."""
+
 _BODY: Final = {
-    '"': re.compile(rf"{_PLAIN}(?:{_ESCAPE}{_PLAIN})*+"),
-    "'": re.compile(rf"{_PLAIN_SINGLE}(?:{_ESCAPE}{_PLAIN_SINGLE})*+"),
+    '"': re.compile(rf"{_PLAIN}(?:{_ESCAPE}{_PLAIN}){{0,{_MOST_ESCAPES}}}"),
+    "'": re.compile(rf"{_PLAIN_SINGLE}(?:{_ESCAPE}{_PLAIN_SINGLE}){{0,{_MOST_ESCAPES}}}"),
 }
 _LONE_HIGH: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
 _OPEN_ESCAPE: Final = re.compile(
@@ -538,6 +541,8 @@ class _StringToken:
                     piece = plain[0]
                     self.pieces.append(scanstring(piece + '"', 0)[0] if "\\" in piece else piece)
                 pos = plain.end()
+                if text.startswith("\\", pos):
+                    continue  # a valid escape may follow: one match takes so many of them
             if pos >= size:
                 return pos
             char = text[pos]

@@ -58,6 +58,41 @@ def test_each_repair_has_its_name(arguments: str, expected: dict[str, Any], repa
     assert (judged.error, judged.runs) == (None, "with_approval")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("\\u12", "\\u12"),  # half an escape is no escape
+        ("a \\u00 b", "a \\u00 b"),
+        ("\\\\u12", "\\u12"),
+        ("\\ud83d\\ude00 \\u00e9", "\N{GRINNING FACE} é"),
+    ],
+)
+def test_half_an_escape_is_read_as_it_is_written(text: str, value: str) -> None:
+    (call,) = read(call_with(f'{{"a":"{text}"}}')).messages
+    assert isinstance(call, ToolCall)
+    assert call.arguments == {"a": value}
+
+
+@pytest.mark.parametrize(
+    "tail", ["\\", "\\u", "\\u0", "\\u00", "\\u00e", "\\ud83d", "\\ud83d\\ude0"]
+)
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_a_text_cut_within_an_escape_is_cut_off(tail: str, quote: str) -> None:
+    text = '{"type":"final_answer","content":"caf' + tail
+    reading = read(text.replace('"', quote), "stop")
+    assert reading.messages == ()
+    assert reading.error is not None and reading.error.code == "truncated_output"
+
+
+@pytest.mark.parametrize("count", [9_999, 10_000, 10_001, 30_000])
+def test_a_string_may_hold_any_number_of_escapes(count: int) -> None:
+    text = "x\\n" * count + "\\d" + "\\n" * count
+    (call,) = read(call_with(f'{{"a":"{text}"}}')).messages
+    assert isinstance(call, ToolCall)
+    assert call.arguments == {"a": "x\n" * count + "\\d" + "\n" * count}
+    assert call.repairs == ("invalid_escape",)
+
+
 def test_every_repair_that_occurs_is_listed() -> None:
     for text in (*BROKEN, *MESSAGES, f"x {CALL}", CALL[:-1]):
         for message in read(text, "stop", ReadingRules(mutates=lambda name, args: False)).messages:
