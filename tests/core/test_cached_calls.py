@@ -220,6 +220,29 @@ def test_what_was_read_while_something_changed_is_not_kept() -> None:
     anyio.run(overlapping, backend="asyncio")
 
 
+def test_each_tool_and_each_value_of_an_argument_has_an_answer_of_its_own() -> None:
+    """The same arguments to another tool are another call; so are 1, 1.0, True and "1"."""
+
+    def named(name: str) -> Tool:
+        async def answered(arguments: Any) -> str:
+            return f"{name} {arguments!r}"
+
+        return Tool(ToolSpec(name, effects=READ), answered)
+
+    values = (1, 1.0, True, "1", [1], {"a": 1}, {"a": 1.0}, None)
+    wanted = [(named(name), {"at": value}) for name in ("look", "watch") for value in values]
+    reads = Reads("session")
+
+    async def go() -> None:
+        for cached in (False, True):
+            for made, arguments in wanted:
+                result = await reads.call(made, arguments, ToolContext(), timeout=30.0)
+                assert result.content == f"{made.spec.name} {arguments!r}"
+                assert result.cached == cached
+
+    asyncio.run(go())
+
+
 def test_what_is_kept_has_bounds() -> None:
     reads = Reads("session")
 

@@ -99,6 +99,52 @@ def test_a_backend_may_say_the_size_and_the_settings_say_it_louder() -> None:
     assert made.run_sync("Hi").context.size == SIZE
 
 
+class AllAtOnce:
+    """A backend that sends a completion, its end and its usage in one chunk, and so is never
+    closed before the usage is known."""
+
+    def __init__(self, usage: Usage | None, *texts: str) -> None:
+        self.usage, self.texts = usage, [*texts]
+
+    async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
+        yield Chunk(self.texts.pop(0), "stop", self.usage)
+
+
+THINKS = RunSettings(context=100_000, chat_format=format_for_name("qwen3"), reasoning=1000)
+
+
+@pytest.mark.parametrize(
+    ("said", "settings"),
+    [
+        ([call("log", n=1)], RunSettings(context=100_000)),
+        (
+            ['{"type":"tool_call","nonsense":1}', 'log","arguments":{"n":1}}'],
+            RunSettings(context=100_000, strategy="auto"),
+        ),
+        (["hm</think>", call("log", n=1)], THINKS),
+    ],
+    ids=["one request", "mended", "after a thought"],
+)
+def test_the_context_in_use_is_the_prompt_once_however_many_requests_a_turn_took(
+    tmp_path: Path, said: list[str], settings: RunSettings
+) -> None:
+    """A server counts the prompt again for each request of a turn."""
+
+    def context(usage: Usage | None) -> int | None:
+        backend = AllAtOnce(usage, *said, *said[:-1][:thinks], answer())
+        store = TranscriptStore(tmp_path)
+        made = controller(backend=backend, settings=settings, store=store)
+        records = records_of(made.run_sync("What happened?"))
+        first = next(r for r in records if isinstance(r, CompletionRecord))
+        assert (first.requests, bool(first.usage.prompt_tokens)) == (len(said), usage is not None)
+        return first.context
+
+    thinks = settings is THINKS
+    counted = context(None)
+    assert counted is not None
+    assert context(Usage(300, 0, 10)) == (300 if len(said) == 1 else counted)
+
+
 # --- what is sent ---
 
 

@@ -7,12 +7,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
-from mlx_tools import Controller, Policy, builtin_tools
+from mlx_tools import Controller, Policy, TranscriptStore, builtin_tools, tool
 from mlx_tools.messages import MUTATING
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.toolbox.schedule_task import Jobs
+from mlx_tools.transcript.records import ExecutionRecord
+from tests.core.sessions import records_of
 from tests.schedule.kept_jobs import jobs_in
 
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -68,3 +71,31 @@ def test_a_dry_run_leaves_files_and_network_alone(
     assert [one.status for one in outcome.calls] == called
     assert tree(root) == before
     assert opened == []
+
+
+def test_a_session_that_goes_on_under_a_dry_run_changes_nothing(tmp_path: Path) -> None:
+    """The session began without it; what is configured when it goes on holds as well."""
+    changed: list[str] = []
+
+    @tool(effects={"write"})
+    def save(text: str) -> str:
+        """Saves a text."""
+        changed.append(text)
+        return "saved"
+
+    def controller(*script: str, dry_run: bool) -> Controller:
+        policy = Policy(allow=["*"], ask_effects=(), dry_run=dry_run)
+        return Controller(ScriptedBackend(*script), [save], policy, store=TranscriptStore(tmp_path))
+
+    async def go() -> Any:
+        first = controller(call("save", text="a"), answer(), dry_run=False)
+        async with await first.conversation() as conversation:
+            session = (await conversation.run("Save a.")).session
+        second = controller(call("save", text="b"), answer(), dry_run=True)
+        async with await second.reopen(session) as conversation:
+            return await conversation.run("Save b.")
+
+    outcome = anyio.run(go)
+    assert [one.status for one in outcome.calls] == ["dry_run"]
+    assert changed == ["a"]
+    assert sum(isinstance(record, ExecutionRecord) for record in records_of(outcome)) == 1

@@ -22,10 +22,10 @@ from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import TranscriptFile, load
-from mlx_tools.testing import answer, call
+from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Tool, ToolContext
 from mlx_tools.transcript.outcome import Answered, Outcome, Stopped
-from mlx_tools.transcript.records import StoppedRecord, UserRecord
+from mlx_tools.transcript.records import ObservationRecord, StoppedRecord, UserRecord
 from tests.core.full_disk import file_size_limit
 
 
@@ -229,6 +229,47 @@ def test_a_disk_that_is_full_when_the_backend_failed_tells_how_to_go_on(tmp_path
             assert isinstance(outcome, Stopped) and outcome.reason == "backend_error"
             assert number > 5
             return
+
+
+class FullArtifacts(ArtifactStore):
+    """Has no room for any output."""
+
+    def put(self, text: str) -> Any:
+        raise StorageError("no room for the output: free some space")
+
+
+class NoArtifacts(TranscriptStore):
+    """Has room for transcripts, and none for outputs."""
+
+    def create(self) -> SessionFiles:
+        files = super().create()
+        return replace(files, artifacts=FullArtifacts(KeptFiles(self.folder / "none")))
+
+
+def test_a_change_is_recorded_as_done_though_its_output_finds_no_room(tmp_path: Path) -> None:
+    """Else the session would ask, when it goes on, whether to change it once more."""
+    person = Person()
+
+    def saving(store: TranscriptStore, *script: str) -> Controller:
+        return Controller(
+            ScriptedBackend(*script),
+            tools_of(tmp_path),
+            Policy(allow=["*"], ask_effects=()),
+            limits=Limits(max_observation_chars=400),
+            store=store,
+            approver=person,
+        )
+
+    folder = tmp_path / "sessions"
+    with pytest.raises(StorageError, match="no room"):
+        saving(NoArtifacts(folder), call("save", text="a")).run_sync("Save it.")
+    found = begun(tmp_path)
+    assert found is not None
+    assert [r.name for r in found[1] if isinstance(r, ObservationRecord)] == ["save"]
+    again = saving(TranscriptStore(folder), answer("all done"))
+    assert isinstance(anyio.run(again.resume, found[0]), Answered)
+    assert (tmp_path / "save").read_text().count("once") == 1
+    assert person.doubted == set()
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from mlx_tools.transcript.records import (
     EditRecord,
     ExecutionRecord,
     Header,
+    ObservationRecord,
     PauseRecord,
 )
 from tests.core.sessions import add_record, answered, cut_after, records_of, resumed, rewritten
@@ -457,6 +458,28 @@ def test_a_mutating_call_that_was_cut_off_is_in_doubt_and_never_run_again_unaske
     outcome = answered(resumed(house.controller(answer()), paused.session, {"c1": again}))
     assert outcome.calls[0].error_code == (None if again else "in_doubt")
     assert house.did == ["hi"] * again
+
+
+class Failing:
+    """A person whose terminal fails when they are asked."""
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> list[ApprovalAnswer]:
+        raise RuntimeError("no terminal")
+
+
+def test_a_call_in_doubt_stays_in_doubt_if_asking_about_it_fails(house: House) -> None:
+    """To write it down as failed would say that it was not done."""
+    paused = house.paused(call("send", text="hi"))
+    resumed(house.controller(answer()), paused.session, True)
+    path = Path(paused.transcript or "")
+    started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
+    cut_after(path, started + 1)
+    house.did.clear()
+    with pytest.raises(RuntimeError, match="no terminal"):
+        resumed(house.controller(answer(), approver=Failing()), paused.session)
+    assert not any(isinstance(r, ObservationRecord) for r in load(path))
+    assert TranscriptStore(house.folder).listed(paused.session).standing.in_doubt == ("c1",)
+    assert house.did == []
 
 
 def test_a_run_cut_off_at_any_record_goes_on_to_its_answer(house: House) -> None:

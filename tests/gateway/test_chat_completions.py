@@ -253,6 +253,22 @@ def test_a_prompt_must_fit_the_context_and_an_answer_gets_what_that_leaves(servi
     assert 400 < one.backend.requests[0].max_tokens < 500
 
 
+def test_a_prompt_that_fills_the_context_exactly_has_no_room_for_an_answer(serving: Any) -> None:
+    def asked(context: int) -> tuple[Any, Any]:
+        one = serving("Hello.", context=context)
+        response = chat(one, max_tokens=50)
+        return response, one.backend.requests
+
+    error = asked(1)[0].json()["error"]
+    used = int(error["message"].split()[-1].rstrip("."))
+    for size in (used - 1, used):
+        response, requests = asked(size)
+        assert response.json()["error"]["code"] == "context_length_exceeded" and not requests
+    for size, left in ((used + 1, 1), (used + 2, 2), (used + 50, 50), (used + 51, 50)):
+        response, (request,) = asked(size)
+        assert (response.status_code, request.max_tokens) == (200, left)
+
+
 def test_a_corrected_turn_costs_its_last_prompt_and_all_that_was_written(serving: Any) -> None:
     first = Script("<tool_call>weather", usage=Usage(100, 0, 10))
     one = serving(first, Script(ROME, usage=Usage(150, 100, 20)))

@@ -13,6 +13,7 @@ import pytest
 
 from mlx_tools.backends import Chunk
 from mlx_tools.gateway.request import ApiError, ClientMessage, TurnRequest
+from mlx_tools.gateway.turn import StopTexts
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.testing import ScriptedBackend
 from tests.gateway.conftest import speaker_of
@@ -110,3 +111,26 @@ async def test_at_every_split_it_is_the_same(source: Any) -> None:
         whole = await turn(text, tools, [text])
         for at in range(1, len(text)):
             assert await turn(text, tools, [text[:at], text[at:]]) == whole, text[:at]
+
+
+def test_of_stop_texts_that_overlap_the_one_that_is_whole_first_ends_the_text() -> None:
+    """As it would be read letter by letter, however the text is split."""
+    for texts, whole, said, stop, rest in (
+        (("abcd", "bc"), "xabcd.", "xa", "bc", "d."),
+        (("bc", "abcd"), "xabcd.", "xa", "bc", "d."),
+        (("abc", "bc"), "xabc.", "x", "abc", "."),
+        (("bc", "abc"), "xabc.", "x", "abc", "."),
+        (("abcd", "xab"), "abxabcd", "ab", "xab", "cd"),
+        (("aab", "ab"), "aaab", "a", "aab", ""),
+        (("STOP", "ST"), "STOP", "", "ST", "OP"),
+        (("STOP", "TO", ""), "a STOOL", "a S", "TO", "OL"),
+        (("STOP",), "a STOOL", "a STOOL", "", ""),
+    ):
+        for size in range(1, len(whole) + 1):
+            stops = StopTexts(texts)
+            pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+            told = "".join(stops.feed(piece) for piece in pieces)
+            told += stops.feed("", ended=True)
+            assert (told, stops.found, stops.held) == (said, stop, ""), (texts, size)
+            if size == len(whole):
+                assert stops.rest == rest

@@ -109,6 +109,15 @@ CONSENT: dict[str, Any] = {"consented": ANY}
             for spec in (CHANGE, UNDECLARED, FETCH)
             for given in ({}, UNCLEAN)
         ),
+        # a dry run that only one of the policies asks for, whichever it is
+        *(
+            (policy, spec, {}, "deny", "dry_run")
+            for spec in (CHANGE, UNDECLARED, FETCH)
+            for policy in (
+                Policy(allow=["*"], ask_effects=()).narrowed_by(Policy(allow=["*"], dry_run=True)),
+                Policy(allow=["*"], dry_run=True).narrowed_by(Policy(allow=["*"], ask_effects=())),
+            )
+        ),
         # the network after a private read
         *(
             (after_read(said), FETCH, {"private_read": True}, said, said)

@@ -318,6 +318,8 @@ def test_what_looks_like_a_call_is_no_answer(text: str) -> None:
         *("The function f(x) = g(x)", "Action: take an umbrella", '{"name": "Ann", "age": 5}'),
         *("A list: [one](http://a), [two](http://b)", "[Paris] is lovely (so they say)"),
         *("call: me tomorrow", "functools is a module", "An <b>answer</b> with <i>tags</i>"),
+        # A bracket counts only if it closes at the end of its line.
+        *("get_weather(city='Paris') is how it is called.", "Try f(get_weather('Oslo') first)."),
     ],
 )
 def test_ordinary_prose_is_an_answer(text: str) -> None:
@@ -337,6 +339,9 @@ def test_the_end_of_the_turn_ends_the_answer(end: str) -> None:
     reading = reader.finish()
     assert [m.content for m in reading.messages] == ["It rains."]
     assert reading.counted.strip() == "It rains."
+    # The model ended its turn, whatever the server says of the length.
+    whole = read(f"It rains.{end} And", "length", rules)
+    assert (whole.messages, whole.truncated) == (reading.messages, False)
     shown = "In `a</s>b` and\n```\n<|im_end|>\n```\n<s>old</s> it stands."
     assert read(shown, "stop", rules).messages[0].content == shown
 
@@ -351,6 +356,23 @@ def test_of_an_array_no_more_calls_count_than_may_be_made(mark: str) -> None:
         assert len(reading.messages) == most and reading.error is None
         assert reading.counted == counted and bool(reading.dropped) == (most < 3)
         assert streamed(text, rules) == reading
+
+
+@pytest.mark.parametrize("mark", ["<tool_call>", "<TOOLCALL>"])
+def test_one_comma_or_semicolon_separates_calls_and_two_do_not(mark: str) -> None:
+    def call_to(city: str) -> str:
+        return f'{{"name": "get_weather", "arguments": {{"city": "{city}"}}}}'
+
+    for separator, cities in (
+        *((",", ["Oslo", "Rome"]), (";", ["Oslo", "Rome"]), (" ,\n", ["Oslo", "Rome"])),
+        *((",,", []), (",;", []), (";,", []), (",\n,\n", []), ("\n,\n,", ["Oslo"])),
+    ):
+        text = f"{mark}{call_to('Oslo')}{separator}{call_to('Rome')}"
+        reading = read(text, "stop", WEATHER)
+        found = [arguments["city"] for _, arguments in _read_calls(reading)]
+        assert found == cities, separator
+        assert (reading.dropped == ()) == (len(cities) == 2)
+        assert streamed(text, WEATHER) == reading
 
 
 def test_what_is_no_call_behind_a_mark_is_looked_at_once() -> None:

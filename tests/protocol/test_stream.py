@@ -89,6 +89,20 @@ def test_marks_mean_the_same_however_the_text_is_split(text: str, messages: Any)
     assert streamed(text, rules) == read(text, "stop", rules)
 
 
+@pytest.mark.parametrize("shown", ["x", " x ", TOOLCALL, f" {TOOLCALL} "])
+def test_code_of_three_ticks_or_more_is_closed_by_as_many_or_more(shown: str) -> None:
+    rules = ReadingRules(catalog={"g": {}})
+    for opening, closing, closes in (
+        *((3, 3, True), (3, 4, True), (3, 7, True), (4, 5, True), (4, 4, True)),
+        *((4, 3, False), (9, 8, False), (1, 1, True), (2, 2, True)),
+    ):
+        text = f"So {'`' * opening}{shown}{'`' * closing} and\n{TOOLCALL}"
+        reading = read(text, "stop", rules)
+        called = [message for message in reading.messages if isinstance(message, ToolCall)]
+        assert len(called) == closes, text
+        assert streamed(text, rules) == reading
+
+
 EMPTY_COMMENTS = '{"type":"tool_call", //\n"name":"f", #\n"arguments":{"x": //\n12}}'
 
 

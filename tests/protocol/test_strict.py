@@ -92,6 +92,15 @@ def test_a_long_text_with_half_a_surrogate_pair_is_refused_too() -> None:
         assert loads(f'["{"x" * size}\\ud83d\\ude00"]') == ["x" * size + "😀"]
 
 
+def test_half_a_surrogate_pair_is_refused_in_capitals_and_small_letters() -> None:
+    for half in ("ud800", "uD800", "udbff", "uDBFF", "udEad", "uDeAD", "udc00", "uDC00"):
+        for text in (f'["\\{half}"]', f'{{"a":"x\\{half} y"}}', f'{{"\\{half}":1}}'):
+            with pytest.raises(Unreadable, match="surrogate"):
+                loads(text)
+    for pair in ("\\uD83D\\uDE00", "\\ud83d\\uDE00", "\\ud83d\\ude00"):
+        assert loads(f'["{pair}"]') == ["😀"]
+
+
 def test_integers_have_as_many_digits_as_python_writes() -> None:
     assert loads("9" * 4300) == int("9" * 4300)
     for digits in (4301, 5000, 1_000_000):

@@ -21,6 +21,7 @@ from mlx_tools.tools import (
     ToolContext,
     ToolError,
     ToolResult,
+    current_context,
     execute,
     tool,
 )
@@ -230,7 +231,18 @@ def test_the_shorter_time_holds() -> None:
         await asyncio.Event().wait()
 
     for own, seconds in ((SOON, LONG), (LONG, SOON), (None, 0.0)):
-        assert failure(run(tool(name="t", timeout=own)(wait), seconds))[0] == "timeout"
+        code, message = failure(run(tool(name="t", timeout=own)(wait), seconds))
+        shorter = min(own or LONG, seconds)
+        assert (code, message) == ("timeout", f"no result within {shorter:g} s")
+
+
+def test_a_tool_is_told_the_shorter_time() -> None:
+    def left() -> float:
+        return current_context().timeout or 0.0
+
+    for own, seconds, shorter in ((20.0, LONG, 20.0), (LONG, 20.0, 20.0), (None, 20.0, 20.0)):
+        result = run(tool(name="t", timeout=own)(left), seconds)
+        assert 0 < float(result.content or 0) <= shorter
 
 
 def test_cancelling_the_caller_cancels_the_call() -> None:

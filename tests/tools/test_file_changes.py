@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -308,6 +310,35 @@ def test_only_what_can_be_read_back_is_written(
     largest = "x" * MAX_BYTES
     done(files, operation, "n.txt", largest)
     assert done(files, "read", "n.txt") == largest
+
+
+def test_a_group_that_cannot_be_kept_takes_no_rights_along(tmp_path: Path) -> None:
+    """The mode of the old file spoke of its group; the new file's group gets no more than all."""
+    code = """
+import os, sys
+from mlx_tools.store.changes import _take_over
+path, nobody = sys.argv[1], 65534
+fd = os.open(path, os.O_RDWR)
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setresgid(nobody, nobody, nobody)
+    os.setresuid(nobody, nobody, nobody)
+own = os.fstat(fd)
+for old in (0o600, 0o640, 0o660, 0o664, 0o646, 0o604, 0o670, 0o777, 0o750):
+    for group in (own.st_gid, own.st_gid + 4321):
+        before = os.stat_result((0o100000 | old, 0, 0, 1, own.st_uid, group, 0, 0, 0, 0))
+        _take_over(fd, before)
+        print(f"{os.fstat(fd).st_mode & 0o777:o}", end=" ")
+"""
+    path = tmp_path / "file"
+    path.write_text("x")
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    modes = "600 600 640 600 660 600 664 644 646 646 604 604 670 600 777 777 750 700"
+    assert done.stdout.strip() == modes
 
 
 def test_a_folder_that_cannot_be_written_to_is_told(folder: Path) -> None:
