@@ -124,8 +124,11 @@ class Questions:
         request, draft = asked, ""
         while True:
             edited = request is not asked
-            key = self._key(asked, partial(self._show_brief, request, place=place, edited=edited))
+            show_brief = partial(self._show_brief, request, place=place, edited=edited)
+            key = self._key(asked, show_brief, omits=bool(request.omitted))
             match key:
+                case "y" if request.omitted and not self._typed_out():
+                    self._say("Nothing was decided.")
                 case "y" | "s":
                     other = (request.arguments, request.digest) if edited else (None, "")
                     return ApprovalAnswer(True, APPROVED, other[0], key == "s", other[1]), request
@@ -141,24 +144,36 @@ class Questions:
                     full = partial(in_full, request, place=place, edited=edited)
                     self._page(partial(full, by_model=self._look is not None))
 
-    def _key(self, request: ApprovalRequest, show: Callable[[], None] | None) -> str:
+    def _key(
+        self, request: ApprovalRequest, show: Callable[[], None] | None, *, omits: bool
+    ) -> str:
         """The key that is pressed, of those that are offered; ``p`` at the end of the input.
 
         No standing consent is offered for what it cannot cover, and what may have done its work
-        with these arguments gets no others.
+        with these arguments gets no others. ``omits``: not all of the change is shown, so no key
+        alone approves it.
         """
         edit = "e" if self._look and not request.in_doubt else ""
-        session = "s" if self._look and _plain(request) else ""
+        session = "s" if self._look and _plain(request) and not omits else ""
         keys = f"yn{edit}{session}dp"
         while True:
-            line = _offer(keys, request.in_doubt, size_of(self._screen).columns)
+            line = _offer(keys, request.in_doubt, size_of(self._screen).columns, omits=omits)
             key = read_key(self._keyboard, self._screen, partial(self._prompt, f"{line} "), show)
             key = "p" if key is None else key.lower()
             if len(key) == 1 and key in keys:
-                self._say({"n": "no", "p": "paused"}.get(key, "yes" if key in "ys" else ""))
+                yes = "yes" if key in "ys" and not omits else ""
+                self._say({"n": "no", "p": "paused"}.get(key, yes))
                 return key
             self._say("?")
             show = None
+
+    def _typed_out(self) -> bool:
+        """Whether the user types ``yes``, letter by letter, to a change that is not shown whole."""
+        from mlx_tools.cli.line_editor import edit_line
+
+        ask = "Not all of the change was shown. Type yes to run it: "
+        line = edit_line(self._keyboard, self._screen, ask)
+        return line is not None and line.strip().lower() == "yes"
 
     def _reason(self) -> str | None:
         """Why not: a line, empty where none is given; None where the user thought better of it."""
@@ -230,9 +245,11 @@ def _covers(consent: ApprovalRequest, request: ApprovalRequest) -> bool:
     return same and _plain(request)
 
 
-def _offer(keys: str, in_doubt: bool, columns: int) -> str:
+def _offer(keys: str, in_doubt: bool, columns: int, *, omits: bool) -> str:
     """The keys on one line, spelled out, as wide as there is room."""
     words = {key: f"{key} {_KEYS[key][0]}" for key in keys}
+    if omits:
+        words |= {"y": "y yes, typed out"}
     if in_doubt:
         words |= {"y": "y run it AGAIN", "n": "n give it up"}
     wide = "  ".join(words.values())

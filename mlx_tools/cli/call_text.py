@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import dropwhile, islice
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -122,6 +122,8 @@ def spelled(text: str) -> str:
     """The text with each character that is not plainly seen as JSON's escape of it."""
     if text.isascii() and text.isprintable():
         return text
+    if not any(map(_is_special, set(text))):
+        return text
     out: list[str] = []
     on_letter, marks = False, 0
     for char in text:
@@ -136,6 +138,12 @@ def spelled(text: str) -> str:
             on_letter, marks = seen and kind[0] == "L", 0
         out.append(char if seen else json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f")
     return "".join(out)
+
+
+def _is_special(char: str) -> bool:
+    """Whether a character is never seen, or only on some letters."""
+    kind = unicodedata.category(char)
+    return char in _BLANK or kind[0] == "M" or (kind in _UNSEEN and char != " ")
 
 
 # --- a call as lines on a screen ----------------------------------------------------------------
@@ -207,7 +215,8 @@ def in_brief(
     room = max(2, size.lines - len(top) - len(known) - _BESIDE)
     shown = [*islice(wrapped(body, size.columns), room + 1)]
     if len(shown) > room:
-        more = ShownLine(f"! This is the beginning of {much}; d shows all", "yellow")
+        rest = "d shows more" if request.omitted else "d shows all"
+        more = ShownLine(f"! This is the beginning of {much}; {rest}", "yellow")
         shown[room - 1 :] = wrapped([more], size.columns)
     return [*top, *shown, *known]
 
@@ -246,17 +255,24 @@ def _body(request: ApprovalRequest, whole: bool) -> tuple[Iterator[ShownLine], s
     not all of them, and how much that is."""
     if request.preview:
         lines = request.preview.removesuffix("\n").split("\n")
-        changes = [*dropwhile(lambda line: not line.startswith("@@"), lines)]
-        more, less = (sum(line.startswith(mark) for line in changes) for mark in "+-")
-        much = f"{len(lines)} lines" + (f" (+{more} -{less})" if changes else "")
-        return diff(request.preview), much
+        counts = in_words(request.counts or _counts_of(lines))
+        return diff(request.preview), f"{len(lines)} lines" + (f" ({counts})" if counts else "")
     text = "" if whole else exact(request.arguments)
     lines = text.split("\n") if text else []
     return (ShownLine(line, foreign=True) for line in lines), f"{len(text)} characters"
 
 
+def _counts_of(lines: Sequence[str]) -> str:
+    """How many lines come and go in a diff whose tool does not say it; empty for another text."""
+    changes = [*dropwhile(lambda line: not line.startswith("@@"), lines)]
+    added, removed = (sum(line.startswith(mark) for line in changes) for mark in "+-")
+    return f"+{added} -{removed}" if changes else ""
+
+
 def _to_know(request: ApprovalRequest) -> Iterator[ShownLine]:
     """What a person must know before a yes, each on a line."""
+    if request.omitted:
+        yield ShownLine(omission(request), "yellow")
     if request.in_doubt:
         yield ShownLine("! It was started before, and may have done its work", "yellow")
     elif request.suspect or request.changed:
@@ -264,6 +280,12 @@ def _to_know(request: ApprovalRequest) -> Iterator[ShownLine]:
     text, preview = _dumped(request.arguments), request.preview.translate(_USUAL)
     if spelled(text) != text or _CONTROL.search(text) or spelled(preview) != preview:
         yield ShownLine("! It holds characters that are not seen, here written \\u…", "yellow")
+
+
+def omission(request: ApprovalRequest) -> str:
+    """The line that says what of a change no key shows, and how much the change is."""
+    counts = f" (the whole change: {in_words(request.counts)})" if request.counts else ""
+    return f"! NOT ALL OF THE CHANGE IS SHOWN: {in_words(request.omitted)}{counts}"
 
 
 def in_full(
@@ -279,8 +301,11 @@ def in_full(
     yield ShownLine("Your arguments:" if edited else "Arguments:", "bold")
     yield from (ShownLine(text, foreign=True) for text in exact(request.arguments).split("\n"))
     if request.preview:
-        yield ShownLine("What it would change:", "bold")
+        counts = f" ({in_words(request.counts)})" if request.counts else ""
+        yield ShownLine(f"What it would change{counts}:", "bold")
         yield from diff(request.preview)
+    if request.omitted:
+        yield ShownLine(omission(request), "yellow")
     yield ShownLine(f"digest {in_words(request.digest)}")
     if request.expires_at:
         yield ShownLine(f"an approval holds until {in_words(request.expires_at)}")

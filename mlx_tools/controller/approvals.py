@@ -68,13 +68,13 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
 
     ``suspect`` is true where the call was repaired, coerced, echoed or stood beside other text: no
     standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
-    unified diff), empty where it tells nothing. ``expires_at`` is until when an approval can be
-    given (ISO 8601, UTC). ``in_doubt``: the call was started before, and nobody knows how it ended.
-    ``state`` identifies what the call would act on, such as the present content of a file; the
-    approval binds to it. ``effects`` are those that it has with these arguments. ``changed``:
-    somebody approved it, and it is no longer what was approved. ``edited``, where there is one,
-    gives the request as it would be with other arguments, whose digest an answer can carry; it
-    raises `UsageError` where the call cannot have them.
+    unified diff), empty where it tells nothing; ``counts`` and ``omitted`` are those of `Preview`.
+    ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: the call
+    was started before, and nobody knows how it ended. ``state`` identifies what the call would act
+    on, such as the present content of a file; the approval binds to it. ``effects`` are those that
+    it has with these arguments. ``changed``: somebody approved it, and it is no longer what was
+    approved. ``edited``, where there is one, gives the request as it would be with other arguments,
+    whose digest an answer can carry; it raises `UsageError` where the call cannot have them.
     """
 
     call: str
@@ -84,6 +84,8 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     suspect: bool
     digest: str
     preview: str = ""
+    counts: str = ""
+    omitted: str = ""
     expires_at: str = ""
     in_doubt: bool = False
     state: str = ""
@@ -577,6 +579,8 @@ def approval_request(
         suspect=call.runs == "with_approval" or in_doubt,
         digest=seal(secret, "call", shown),
         preview=preview.text,
+        counts=preview.counts,
+        omitted=preview.omitted,
         expires_at=expires_at,
         in_doubt=in_doubt,
         state=preview.state,

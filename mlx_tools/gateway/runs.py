@@ -180,12 +180,15 @@ class Runs:
         """The run as clients see it, the calls that wait with what they would change."""
         value = await self.view(row)
         if value["status"] == "paused":
-            found: dict[str, str] = {}
+            requests: dict[str, ApprovalRequest] = {}
             with suppress(ApiError):  # it goes on, or its model is not served
-                found = {one.call: one.preview for one, fresh in await self.waiting(row) if fresh}
-            for one in value["pending"]:
-                if preview := found.get(one["call_id"]):
-                    one["preview"] = preview
+                requests = {one.call: one for one, fresh in await self.waiting(row) if fresh}
+            for call in value["pending"]:
+                request = requests.get(call["call_id"])
+                if request is not None and request.preview:
+                    told = {"preview": request.preview, "preview_counts": request.counts}
+                    told["preview_omitted"] = request.omitted
+                    call |= {name: text for name, text in told.items() if text}
         return value
 
     async def stands(self, row: RunRow) -> tuple[str, Sequence[Record]]:

@@ -42,6 +42,22 @@ FORM: Final[dict[str, Any]] = {
 }
 
 
+_TYPED: Final[dict[str, Any]] = {
+    "type": "string",
+    "title": "Not all of the change is shown",
+    "description": "Type yes to approve it all the same.",
+    "maxLength": 3,
+}
+
+
+def form_of(request: ApprovalRequest) -> dict[str, Any]:
+    """The fields of the form that asks about a call: of a change that is not shown whole, one more
+    in which yes must be typed out."""
+    if not request.omitted:
+        return FORM
+    return FORM | {"properties": FORM["properties"] | {"typed": _TYPED}}
+
+
 class Wording(Struct, frozen=True):
     """How things are put before a person, escaped: a call that waits for an approval, whole, and
     any text, on one line."""
@@ -85,7 +101,9 @@ class ClientApprover:
             if answers[place].approved is not None:
                 continue
             if self.given is not None and key_of(request) == self.given[0]:
-                answers[place] = answer_of(self.given[1], request.digest)
+                answers[place] = answer_of(
+                    self.given[1], request.digest, typed=bool(request.omitted)
+                )
             elif self.way == "afterwards":
                 self.asked[request.digest] = request
             elif self.way == "now":
@@ -97,7 +115,7 @@ class ClientApprover:
     def form(self, request: ApprovalRequest) -> ElicitRequest:
         """The form that asks about a call."""
         message = self.wording.call(request)
-        params = ElicitRequestFormParams(message=message, requested_schema=FORM)
+        params = ElicitRequestFormParams(message=message, requested_schema=form_of(request))
         return ElicitRequest(params=params)
 
     async def _ask(self, request: ApprovalRequest) -> ApprovalAnswer:
@@ -105,11 +123,11 @@ class ClientApprover:
         with anyio.move_on_after(PATIENCE):
             try:
                 found = await session.elicit_form(
-                    self.wording.call(request), FORM, related_request_id=number
+                    self.wording.call(request), form_of(request), related_request_id=number
                 )
             except (MCPError, ValueError):  # it refuses, or what it says is no answer
                 return _NOBODY
-            return answer_of(found, request.digest)
+            return answer_of(found, request.digest, typed=bool(request.omitted))
         return _NOBODY
 
 
@@ -119,14 +137,16 @@ def key_of(request: ApprovalRequest) -> str:
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
-def answer_of(found: Any, digest: str) -> ApprovalAnswer:
+def answer_of(found: Any, digest: str, *, typed: bool = False) -> ApprovalAnswer:
     """What a person has said in a form about the call of this digest. What is neither a clear yes
-    nor a clear no decides nothing."""
+    nor a clear no decides nothing; ``typed``: a clear yes is typed out, too."""
     if not isinstance(found, ElicitResult) or found.action == "cancel":
         return _NOBODY
     said: Mapping[str, Any] = found.content or {}
     approved = False if found.action == "decline" else said.get("approve")
     if not isinstance(approved, bool):
+        return _NOBODY
+    if approved and typed and str(said.get("typed")).strip().lower() != "yes":
         return _NOBODY
     given = said.get("reason")
     reason = "".join(c if c.isprintable() else " " for c in given) if isinstance(given, str) else ""

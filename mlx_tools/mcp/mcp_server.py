@@ -13,7 +13,7 @@ import os
 import secrets
 import shlex
 import stat
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -157,7 +157,7 @@ class McpServer:
         more: dict[str, Any] = {"approver": approver, "see": tell.see, "left": _left(context)}
         if params.request_state is not None:
             begun = json.loads(params.request_state)
-            answers = _answers(begun["digests"], params)
+            answers = _answers(begun["digests"], begun["typed"], params)
             outcome = await delegation.resume(begun["session"], answers=answers, **more)
         elif params.name == RESUME:
             outcome = await delegation.resume(arguments["session"], **more)
@@ -234,11 +234,15 @@ def _left(context: Context) -> anyio.Event:
 
 
 def _answers(
-    digests: Mapping[str, str], params: CallToolRequestParams
+    digests: Mapping[str, str], typed: Collection[str], params: CallToolRequestParams
 ) -> dict[str, ApprovalAnswer] | None:
-    """What was said of the calls with these digests, None where nobody decided about any."""
+    """What was said of the calls with these digests, None where nobody decided about any.
+    ``typed``: the calls to which yes must be typed out."""
     said = params.input_responses or {}
-    answers = {call: answer_of(said.get(call), digest) for call, digest in digests.items()}
+    answers = {
+        call: answer_of(said.get(call), digest, typed=call in typed)
+        for call, digest in digests.items()
+    }
     return {call: one for call, one in answers.items() if one.approved is not None} or None
 
 
@@ -250,8 +254,10 @@ def _asking(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult |
     forms = {call: approver.form(one) for call, one in asked.items() if one is not None}
     if not forms:
         return None
-    digests = {call: one.digest for call, one in asked.items() if one is not None}
-    state = json.dumps({"session": outcome.session, "digests": digests})
+    requests = {call: one for call, one in asked.items() if one is not None}
+    digests = {call: one.digest for call, one in requests.items()}
+    typed = [call for call, one in requests.items() if one.omitted]
+    state = json.dumps({"session": outcome.session, "digests": digests, "typed": typed})
     return InputRequiredResult(input_requests=dict(forms), request_state=state)
 
 

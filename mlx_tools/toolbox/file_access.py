@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
-from mlx_tools.messages import Effects, ToolSpec
+from mlx_tools.messages import Effects, ToolSpec, replace
 from mlx_tools.store import (
     ABSENT,
     MAX_KEPT_BYTES,
@@ -31,13 +31,13 @@ from mlx_tools.store import (
     put,
     state_of,
 )
+from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
 from mlx_tools.toolbox.text_files import (
     MAX_BYTES,
     decoded,
     encoded,
     kind_of,
     one_line,
-    unified_diff,
     up_to,
 )
 from mlx_tools.tools import (
@@ -53,6 +53,8 @@ from mlx_tools.tools import (
 MAX_ENTRIES: Final = 1_000
 MAX_SCANNED: Final = 100_000
 """Entries of one folder that are looked at, so that a folder of millions takes bounded time."""
+MAX_SHOWN_BYTES: Final = 5_000_000
+"""Most bytes of a file that a preview compares: as many as a diff shows."""
 
 _READ: Final[Effects] = frozenset(("read",))
 _WRITE: Final[Effects] = frozenset(("write",))
@@ -232,15 +234,15 @@ class Changes:
             root, parts = self._find(operation, path)
             shown, paths = self._shown(root, path), {"path": _led(root, parts)}
             if operation == "create":
-                return Preview(_diff(None, after, shown), ABSENT, paths)
+                return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
             with place_of(root, parts, self._writable) as place:
                 _check_writable(operation, place)
                 fd = open_present(place)
                 if fd is not None:
-                    return Preview(*_changed(fd, after, shown), paths)
+                    return preview_of_diff(*_changed(fd, after, shown), paths)
                 if operation == "delete":
                     raise Absent(f"there is no {place.name}")
-        return Preview(_diff(None, after, shown), ABSENT, paths)
+        return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
 
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
@@ -345,42 +347,59 @@ def _check_names(parts: Sequence[str]) -> None:
             raise Refused("the path holds a character that ends a line or cannot be seen")
 
 
-def _changed(fd: int, after: str | None, path: str) -> tuple[str, str]:
-    """What becomes of a file that gets the text ``after``, or is deleted, for a person; and the
-    file's state. Both are of the same bytes, whoever writes meanwhile. Closes the file."""
+def _changed(fd: int, after: str | None, path: str) -> tuple[TextDiff, str]:
+    """Compare a file with the text ``after``, None to delete it; return the file's state, too.
+
+    Both are of the same bytes, whoever writes meanwhile. Closes the file.
+    """
     try:
-        content = up_to(fd, MAX_BYTES + 1)
-        whole = len(content) <= MAX_BYTES
+        content = up_to(fd, MAX_SHOWN_BYTES + 1)
+        whole = len(content) <= MAX_SHOWN_BYTES
         size = len(content) if whole else os.fstat(fd).st_size
         state = state_of(content if whole else fd)
     finally:
         os.close(fd)
     before: str | None = None
-    told = "which are no text" if whole else "too many to be shown"
     if whole:
         with contextlib.suppress(ToolError):
             before = decoded(content, "")
     for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
     undone = for_good if size > MAX_KEPT_BYTES else ""
-    if after is None:
-        text = f"{path} is deleted{undone}: {size} bytes"
-        if before is None:
-            return f"{text}, {told}", state
-        return f"{text}\n{_diff(before, None, path)}" if before else text, state
     if before is None:
-        head = f"{path}: {size} bytes, {told}, are replaced by{undone}:"
-        return f"{head}\n{_diff(None, after, path)}", state
-    recoded = before.encode() != content
-    changed = "\n(the file changes to UTF-8 without a mark)" if recoded else ""
-    return _diff(before, after, path) + changed, state
+        return _unread(size, after, path, undone, whole=whole), state
+    if after is None:
+        deleted, diff = f"{path} is deleted{undone}: {size} bytes", _diff(before, None, path)
+        return replace(diff, text=f"{deleted}\n{diff.text}" if before else deleted), state
+    diff = _diff(before, after, path)
+    if before.encode() != content:
+        diff = replace(diff, text=f"{diff.text}\n(the file changes to UTF-8 without a mark)")
+    return diff, state
 
 
-def _diff(before: str | None, after: str | None, path: str) -> str:
+def _unread(size: int, after: str | None, path: str, undone: str, *, whole: bool) -> TextDiff:
+    """What becomes of a file whose present content is no text, or is too large to be shown."""
+    told = "which are no text" if whole else "too many to be shown"
+    omitted = "" if whole else f"the present content of {path}, {size} bytes, is not shown"
+    if after is None:
+        text = f"{path} is deleted{undone}: {size} bytes, {told}"
+        return TextDiff(text, f"-{size} bytes", omitted)
+    diff = _diff(None, after, path)
+    text = f"{path}: {size} bytes, {told}, are replaced by{undone}:\n{diff.text}"
+    added = diff.counts.partition(" ")[0] or "+0"
+    return TextDiff(text, f"{added} lines, -{size} bytes", omitted)
+
+
+def _diff(before: str | None, after: str | None, path: str) -> TextDiff:
     """The difference of two texts of a file, of which one may be none."""
     if before is None and not after:
-        return f"--- /dev/null\n+++ {path}\n(the new file is empty)"
+        return TextDiff(f"--- /dev/null\n+++ {path}\n(the new file is empty)")
     old, new = ("/dev/null" if text is None else path for text in (before, after))
     return unified_diff(before or "", after or "", old, new)
+
+
+def preview_of_diff(diff: TextDiff, state: str, paths: Mapping[str, str]) -> Preview:
+    """The preview of a change to a file in the given state."""
+    return Preview(diff.text, state, paths, counts=diff.counts, omitted=diff.omitted)
 
 
 # --- ``create_file`` ----------------------------------------------------------------------------

@@ -37,7 +37,8 @@ from mlx_tools.store import (
     status_of,
 )
 from mlx_tools.toolbox.file_access import tool_errors
-from mlx_tools.toolbox.text_files import decoded, encoded, one_line, unified_diff
+from mlx_tools.toolbox.text_diff import unified_diff
+from mlx_tools.toolbox.text_files import decoded, encoded, one_line
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
 
 ENDING: Final = ".md"
@@ -329,7 +330,8 @@ def notes_create(notes: Notes) -> Tool:
         name = notes.free_name(arguments["title"])
         body = body_of(arguments["title"], arguments["content"])
         encoded(body)
-        return Preview(unified_diff("", body, "/dev/null", name), f"{_NEW}{name}")
+        diff = unified_diff("", body, "/dev/null", name)
+        return Preview(diff.text, f"{_NEW}{name}", counts=diff.counts, omitted=diff.omitted)
 
     return Tool(words.spec(_WRITES), run, preview=preview)
 

@@ -1,16 +1,11 @@
-"""Bytes of a file as the text that a model reads, a text as the bytes of a file, and the difference
-of two texts for a person who has to decide about it."""
+"""Bytes of a file as the text that a model reads, and a text as the bytes of a file."""
 
 from __future__ import annotations
 
 import codecs
-import difflib
-import itertools
 import mimetypes
 import os
-import re
 import unicodedata
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mlx_tools.tools import ToolError
@@ -100,74 +95,10 @@ def encoded(content: object) -> bytes:
 def one_line(text: str, *, marks: bool = False) -> str:
     """The text with every character escaped that would end a line or steer a terminal; with
     ``marks`` also those that nobody sees, or that turn the direction of what is seen."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable():  # then it has no character of these categories
         return text
     unseen = _BREAKS | {"Cf"} if marks else _BREAKS
     return "".join(
         c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in unseen else c
         for c in text
     )
-
-
-# --- differences --------------------------------------------------------------------------------
-
-MAX_LINES: Final = 400
-MAX_CHARS: Final = 40_000
-MAX_LINE_CHARS: Final = 2_000
-_CONTEXT: Final = 3
-_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
-_MAX_COMPARED: Final = 2_000
-"""Lines that differ at all, of either text, that are still matched with each other; beyond it they
-are shown as removed and added as a whole, since matching takes more than linear time."""
-
-
-def unified_diff(before: str, after: str, old: str, new: str) -> str:
-    """The difference of two texts, with the names ``old`` and ``new``, as a unified diff.
-
-    Lines end at ``\\n`` alone; every other character that nobody would see is escaped. At most
-    `MAX_LINES` and `MAX_CHARS` are shown, and the last line says how many lines are left out.
-    """
-    shown = [f"--- {one_line(old, marks=True)}", f"+++ {one_line(new, marks=True)}"]
-    if before == after:
-        return "\n".join((*shown, "(no difference)"))
-    size = left_out = 0
-    for line in _hunks(_LINE.findall(before), _LINE.findall(after)):
-        if len(line) > MAX_LINE_CHARS:
-            line = f"{line[:MAX_LINE_CHARS]} … ({len(line) - MAX_LINE_CHARS} more characters)"
-        size += len(line) + 1
-        if left_out or len(shown) >= MAX_LINES or size > MAX_CHARS:
-            left_out += 1
-        else:
-            shown.append(line)
-    if left_out:
-        shown.append(f"({left_out} more lines are not shown)")
-    return "\n".join(shown)
-
-
-def _hunks(before: list[str], after: list[str]) -> Iterator[str]:
-    """The hunks of a diff. What both texts begin and end with is not compared again."""
-    least = min(len(before), len(after))
-    start = next((i for i in range(least) if before[i] != after[i]), least)
-    most = least - start
-    end = next((i for i in range(most) if before[-1 - i] != after[-1 - i]), most)
-    if max(len(before), len(after)) - start - end > _MAX_COMPARED:
-        gone, come = before[start : len(before) - end], after[start : len(after) - end]
-        yield f"@@ -{start + bool(gone)},{len(gone)} +{start + bool(come)},{len(come)} @@"
-        yield from _escaped([*("-" + line for line in gone), *("+" + line for line in come)])
-        return
-    first, kept = max(start - _CONTEXT, 0), max(end - _CONTEXT, 0)
-    old, new = before[first : len(before) - kept], after[first : len(after) - kept]
-    diff = itertools.islice(difflib.unified_diff(old, new, n=_CONTEXT), 2, None)
-    for line in diff:
-        if line.startswith("@@"):
-            yield re.sub(r"(?<=[-+])\d+", lambda at: str(int(at[0]) + first), line.rstrip("\n"))
-        else:
-            yield from _escaped([line])
-
-
-def _escaped(lines: Iterable[str]) -> Iterator[str]:
-    """Lines of a diff, escaped, without their ends or with a word that they have none."""
-    for line in lines:
-        yield "\t".join(one_line(p, marks=True) for p in line.removesuffix("\n").split("\t"))
-        if not line.endswith("\n"):
-            yield "\\ No newline at end of file"

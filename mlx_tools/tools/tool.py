@@ -45,13 +45,18 @@ class Preview(Struct, frozen=True):
     ``text`` is for a person: a unified diff of what is written. ``state`` identifies what the call
     would act on as it is now, such as a hash of the file's content: an approval holds only as long
     as it stays the same. ``paths`` says of arguments that are paths where in the file system they
-    lead. ``fails``: the call could only fail, or nobody can tell.
+    lead. ``fails``: the call could only fail, or nobody can tell. ``counts`` is how much the whole
+    change is, such as ``+2 -17`` lines, empty if unknown. ``omitted`` says in words what of the
+    change the text leaves out, and is empty if it shows all: a call with an omission is never
+    approved by a single key.
     """
 
     text: str
     state: str
     paths: Mapping[str, str] = field(default_factory=dict)
     fails: bool = False
+    counts: str = ""
+    omitted: str = ""
 
 
 def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:

@@ -23,6 +23,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools import builtin_tools
 from mlx_tools.cli.approve import Look, Questions
 from mlx_tools.cli.call_text import exact, in_brief, in_full, on_one_line, wrapped
 from mlx_tools.cli.inputs import editor_of, read_key
@@ -30,6 +31,7 @@ from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import replace
+from mlx_tools.tools import preview_of
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
 
@@ -617,6 +619,40 @@ def test_all_of_a_call_stands_behind_d(desk: Any) -> None:
     assert DIGEST not in brief
     for part in ("it always needs approval", f"digest {DIGEST}", "2030-01-01", "nobody knows how"):
         assert part in full
+
+
+def test_the_question_counts_the_whole_change_and_d_shows_all_of_it(
+    desk: Any, tmp_path: Path
+) -> None:
+    kept = [f"kept {n}" for n in range(195)]
+    (tmp_path / "long.txt").write_text("\n".join([*kept, *(f"lost {n}" for n in range(2_000)), ""]))
+    files = builtin_tools([f"{tmp_path}:rw"]).get("file_access")
+    added = [f"new {n}" for n in range(300)]
+    arguments = {
+        "operation": "write",
+        "path": "long.txt",
+        "content": "\n".join([*added, *kept, ""]),
+    }
+    seen = preview_of(files, arguments)
+    one, pages = desk(100, 1_000), [("q ends", " ")] * 2
+    asked = request(arguments, name="file_access", preview=seen.text, counts=seen.counts)
+    one.asks(asked, typed=[(ASKED, "d"), *pages, (ASKED, "p")])
+    brief, full = COLOUR.sub("", one.text).split("The model asks to call")
+    assert "lines (+300 -2000); d shows all" in brief
+    assert all(f"| -lost {n}\r\n" in full for n in range(2_000))
+    assert all(f"| +new {n}\r\n" in full for n in range(300))
+
+
+def test_a_change_that_is_not_shown_whole_wants_more_than_a_key(desk: Any) -> None:
+    one = desk()
+    asked = request(preview="@@ @@\n+x", counts="+1 -90000", omitted="80000 lines are not shown")
+    typed = [(ASKED, "s"), (ASKED, "y"), ("Type yes", "y\r"), (ASKED, "y"), ("Type yes", "yes\r")]
+    assert one.asks(asked, typed=typed) == [YES]
+    before = one.text.split("y yes, typed out  n no  e edit  d details")[0]
+    assert "NOT ALL OF THE CHANGE IS SHOWN: 80000 lines are not shown" in before
+    assert "the whole change: +1 -90000" in before
+    (nobody,) = desk().asks(asked, typed=[(ASKED, "y"), ("Type yes", "\r"), (ASKED, "p")])
+    assert nobody.approved is None
 
 
 def test_a_diff_is_coloured_and_escaped(desk: Any) -> None:

@@ -20,6 +20,8 @@ from mlx_tools.gateway.page.routes import COOKIE, HOLDS, Person
 from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call
+from mlx_tools.toolbox.text_diff import unified_diff
+from mlx_tools.tools import Preview, Tool
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
 from tests.forked import forks
 from tests.gateway.conftest import KEY, ask, rested
@@ -155,8 +157,50 @@ async def decide(one: Any, path: str, **fields: str) -> None:
 def _hidden(text: str) -> dict[str, str]:
     """The hidden fields of the first form that decides."""
     form = JustHTML(text, sanitize=False).query('form[action$="/decide"]')[0]
-    fields = {one.attrs["name"]: one.attrs["value"] for one in form.query("input")}
+    fields = {one.attrs["name"]: one.attrs.get("value", "") for one in form.query("input")}
     return fields | {one.attrs["name"]: one.to_text() for one in form.query("textarea")}
+
+
+def previewing(one: Any, preview: Preview) -> None:
+    """Have the tool that keeps a text tell this of each call."""
+    area, keep = one.tools.made()
+    told = Tool(keep.spec, keep.call, preview=lambda arguments: preview)
+    one.tools.made = lambda: [area, told]
+
+
+async def test_a_page_shows_all_lines_of_a_change_and_counts_them(begin: Any) -> None:
+    one = begin(KEEP)
+    gone = "".join(f"line {n}\n" for n in range(3_000))
+    diff = unified_diff(gone, "new\n", "a.txt", "a.txt")
+    previewing(one, Preview(diff.text, "", counts=diff.counts))
+    made = await ask(one)
+    assert made["pending"][0]["preview_counts"] == "+1 -3000"
+    await opened(one)
+    text = (await one.client.get(SESSION.format(id=made["id"]))).text
+    assert "The whole change: +1 -3000" in text
+    assert all(f"<del>-line {n}</del>" in text for n in range(3_000))
+    assert "typed" not in text
+
+
+async def test_a_page_wants_yes_typed_out_for_a_change_that_it_does_not_show_whole(
+    begin: Any,
+) -> None:
+    one = begin(KEEP, answer("done"))
+    previewing(one, Preview("@@ @@\n-a", "", omitted="80000 lines are not shown"))
+    made = await ask(one)
+    assert made["pending"][0]["preview_omitted"] == "80000 lines are not shown"
+    await opened(one)
+    path = SESSION.format(id=made["id"])
+    text = (await one.client.get(path)).text
+    assert "Not all of the change is shown: 80000 lines are not shown." in text
+    assert "Approve for the session" not in text
+    fields = {"decision": "approve", **_hidden(text)}
+    assert "Type yes" in (await post(one, f"{path}/decide", **fields | {"typed": "no"})).text
+    assert one.tools.written == []
+    await post(one, f"{path}/decide", **fields | {"typed": "yes"})
+    one.client.headers.update(KEY)
+    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert one.tools.written == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,12 @@ from mcp.types import CallToolResult, ElicitResult, InputRequiredResult
 
 from mlx_tools.app import Door, RunOptions, config, session_store
 from mlx_tools.cli.call_text import in_message, in_words
+from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import UsageError
 from mlx_tools.mcp import Delegation, McpServer, Wording, http_application
 from mlx_tools.mcp.delegation import DelegatedRun
-from mlx_tools.mcp.elicitation import answer_of
+from mlx_tools.mcp.elicitation import answer_of, form_of
+from mlx_tools.messages import replace
 from mlx_tools.testing import Completion, ScriptedApprover, ScriptedServer, answer, call
 from mlx_tools.tools import tool
 from mlx_tools.transcript import StoppedRecord
@@ -315,6 +317,21 @@ def test_who_is_asked_is_for_the_users_own_settings_to_say(
 )
 def test_what_is_no_clear_answer_decides_nothing(said: Any) -> None:
     assert answer_of(said, "d").approved is None
+
+
+def test_a_change_that_is_not_shown_whole_is_approved_by_a_yes_that_is_typed_out() -> None:
+    def said(**content: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"approve": True, **content})
+
+    assert answer_of(said(), "d").approved
+    assert answer_of(said(typed="yes"), "d", typed=True).approved
+    for no in (said(), said(typed=""), said(typed="y"), said(typed=True)):
+        assert answer_of(no, "d", typed=True).approved is None
+    request = ApprovalRequest(
+        call="c1", name="t", arguments={}, reason="", suspect=False, digest=""
+    )
+    assert "typed" not in form_of(request)["properties"]
+    assert "typed" in form_of(replace(request, omitted="80000 lines"))["properties"]
 
 
 def test_only_runs_that_a_client_began_are_gone_on_with(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
-from mlx_tools.toolbox.text_files import MAX_CHARS, MAX_LINES, unified_diff
+from mlx_tools.toolbox.text_diff import MAX_SHOWN_CHARS, NOT_COMPARED, unified_diff
 from mlx_tools.tools import Preview, Registry, ToolError
 from tests.tools.file_calls import done, preview, refusal, tree, written
 
@@ -51,7 +51,8 @@ def test_a_write_is_told_as_a_diff(files: Registry, folder: Path) -> None:
     assert "empty" in shown(files, "write", "new.txt", "").text
     told = shown(files, "create", "x/y.txt", "a\nb\n")
     diff = "--- /dev/null\n+++ x/y.txt\n@@ -0,0 +1,2 @@\n+a\n+b"
-    assert told == Preview(diff, "absent", {"path": f"{folder.resolve()}/x/y.txt"})
+    paths = {"path": f"{folder.resolve()}/x/y.txt"}
+    assert told == Preview(diff, "absent", paths, counts="+2 -0")
     assert not (folder / "x").exists()
 
 
@@ -62,7 +63,9 @@ def test_a_deletion_is_told_with_what_is_lost(files: Registry, folder: Path) -> 
     )
     assert told.state == state(b"one\ntwo\nthree\n")
     (folder / "long.txt").write_text("line\n" * 500)
-    assert shown(files, "delete", "long.txt").text.endswith("-line\n(103 more lines are not shown)")
+    told = shown(files, "delete", "long.txt")
+    assert told.text.endswith("@@ -1,500 +0,0 @@\n" + "\n".join(["-line"] * 500))
+    assert told.counts == "+0 -500"
     (folder / "empty").touch()
     assert shown(files, "delete", "empty").text == "empty is deleted: 0 bytes"
 
@@ -73,13 +76,31 @@ def test_a_present_content_that_is_no_text_is_told_in_words(files: Registry, fol
     assert told.text.startswith("binary: 20 bytes, which are no text, are replaced by:\n---")
     assert told.text.endswith("+x") and told.state == state(b"\0\xff" * 10)
     assert "no text" in shown(files, "delete", "binary").text
-    huge = b"x" * 1_500_000
-    (folder / "huge").write_bytes(huge)
-    told = shown(files, "write", "huge", "x\n")
-    assert "1500000 bytes, too many to be shown" in told.text and told.state == state(huge)
-    assert "1500000" in shown(files, "delete", "huge").text
+    assert told.counts == "+1 lines, -20 bytes" and not told.omitted
     (folder / "utf16").write_text("é\n", encoding="utf-16")
     assert "changes to UTF-8" in shown(files, "write", "utf16", "é\n").text
+
+
+def test_all_of_a_large_present_content_is_told(files: Registry, folder: Path) -> None:
+    (folder / "large").write_text("".join(f"line {number}\n" for number in range(200_000)))
+    told = shown(files, "write", "large", "line 0\nx\n")
+    assert told.counts == "+1 -199999" and not told.omitted
+    assert "-line 1\n" in told.text and told.text.endswith("\n-line 199999\n+x")
+    told = shown(files, "delete", "large")
+    assert told.counts == "+0 -200000" and told.text.endswith("-line 199999")
+
+
+def test_a_present_content_that_is_too_large_is_told_to_be_left_out(
+    files: Registry, folder: Path
+) -> None:
+    huge = b"xy\n" * 2_000_000
+    (folder / "huge").write_bytes(huge)
+    told = shown(files, "write", "huge", "x\n")
+    assert "6000000 bytes, too many to be shown" in told.text and told.state == state(huge)
+    assert told.counts == "+1 lines, -6000000 bytes"
+    assert told.omitted == "the present content of huge, 6000000 bytes, is not shown"
+    told = shown(files, "delete", "huge")
+    assert "6000000" in told.text and told.counts == "-6000000 bytes" and told.omitted
 
 
 def test_with_several_roots_it_is_told_where(folder: Path) -> None:
@@ -121,11 +142,18 @@ TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "\n", "d", "e\n"]), max_s
 
 @given(before=TEXTS, after=TEXTS)
 def test_the_diff_is_one_that_leads_from_the_one_to_the_other(before: str, after: str) -> None:
-    text = unified_diff(before, after, "x", "y")
+    diff = unified_diff(before, after, "x", "y")
     if before == after:
-        assert "no difference" in text
+        assert "no difference" in diff.text and not diff.counts
         return
-    assert applied(before, text) == after
+    assert applied(before, diff.text) == after
+    assert diff.counts == counted(diff.text) and not diff.omitted
+
+
+def counted(diff: str) -> str:
+    lines = diff.split("\n")[2:]
+    added, removed = (sum(line.startswith(mark) for line in lines) for mark in "+-")
+    return f"+{added} -{removed}"
 
 
 def applied(before: str, diff: str) -> str:
@@ -153,23 +181,50 @@ def applied(before: str, diff: str) -> str:
     return "".join(result + lines[place:])
 
 
-def test_a_diff_is_bounded_however_long_or_hard_to_compare_the_texts_are() -> None:
-    before = "".join(f"{number}\n" for number in range(50_000))
-    after = "".join(f"{number}\n" for number in range(50_000, 100_000))
-    text = unified_diff(before, after, "x", "y")
-    assert len(text.split("\n")) == MAX_LINES + 1
-    assert text.endswith(f"({3 + 100_000 - MAX_LINES} more lines are not shown)")
-    wide = unified_diff("", "x" * 900_000 + "\n" + ("y" * 1_900 + "\n") * 400, "x", "y")
-    assert len(wide) < MAX_CHARS + 200
-    assert "(898001 more characters)" in wide and "more lines are not shown" in wide
-    before = "".join(f"{number % 40}\n" for number in range(100_000))
-    after = "".join(f"{number * 7 % 40}\n" for number in range(100_000))
-    assert "more lines" in unified_diff(before, after, "x", "y")
+def test_a_diff_shows_all_lines_however_many_and_however_hard_to_compare_they_are() -> None:
+    for before, after in (
+        (range(50_000), range(50_000, 100_000)),
+        ([n % 40 for n in range(50_000)], [n * 7 % 40 for n in range(50_000)]),
+        ([7] * 50_000, [7, 8] * 30_000),
+        (range(50_000), [*range(25_000), 1, 2, *range(25_000, 50_000)]),
+        (range(50_000), range(49_999, -1, -1)),
+    ):
+        old, new = ("".join(f"{number}\n" for number in lines) for lines in (before, after))
+        diff = unified_diff(old, new, "x", "y")
+        assert applied(old, diff.text) == new
+        assert diff.counts == counted(diff.text) and not diff.omitted
+    long = "x" * 900_000
+    assert unified_diff("", f"{long}\n", "x", "y").text.endswith(f"\n+{long}")
+
+
+def test_a_few_changes_far_apart_are_shown_as_few_lines() -> None:
+    lines = [f"    value_{number % 3000} = {number % 7}" for number in range(20_000)]
+    changed = [line.replace("value_5 ", "amount ") for line in lines]
+    changed[10_000:10_000] = ["    # new", "    }"]
+    diff = unified_diff("\n".join(lines), "\n".join(changed), "x", "y")
+    assert diff.counts == "+9 -7"
+    assert NOT_COMPARED not in diff.text
+
+
+def test_lines_that_are_not_compared_are_said_to_be() -> None:
+    before = "".join(f"{number % 40}\n" for number in range(5_000))
+    after = "".join(f"{number * 7 % 40}\n" for number in range(5_000))
+    assert f"@@ ({NOT_COMPARED})" in unified_diff(before, after, "x", "y").text
+
+
+def test_a_diff_of_more_than_is_shown_counts_all_of_it_and_says_what_is_left_out() -> None:
+    line = "y" * 999 + "\n"
+    before = line * (MAX_SHOWN_CHARS // 1000 + 10)
+    diff = unified_diff(before, "one\ntwo\n", "x", "y")
+    assert diff.counts == f"+2 -{MAX_SHOWN_CHARS // 1000 + 10}"
+    assert diff.omitted == "10026 characters in 13 lines are not shown"
+    assert diff.text.endswith("are not shown)")
+    assert len(diff.text) < MAX_SHOWN_CHARS + 6_000  # a mark a line is not counted
 
 
 def test_what_nobody_would_see_is_escaped() -> None:
-    text = unified_diff("a\r\n\ta\n", "a\n\x1b[31mb\u202e\u2028c\u200b\n", "a\nb", "a")
-    assert text == (
+    diff = unified_diff("a\r\n\ta\n", "a\n\x1b[31mb\u202e\u2028c\u200b\n", "a\nb", "a")
+    assert diff.text == (
         "--- a\\nb\n+++ a\n@@ -1,2 +1,2 @@\n-a\\r\n-\ta\n+a\n+\\x1b[31mb\\u202e\\u2028c\\u200b"
     )
 

@@ -284,6 +284,8 @@ class Page:
         if decision == "deny":
             answer = ApprovalAnswer(False, reason or "the user said no")
         elif decision in ("approve", "session") and digest:
+            if fields.get("typed", "yes").strip().lower() != "yes":
+                return await self._session(request, problem="Type yes to approve what is not shown")
             arguments = None if given is None else json_object(given, "The arguments are")
             said = "approved at the page"
             answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)

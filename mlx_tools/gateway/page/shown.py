@@ -75,13 +75,16 @@ def _holds(store: SessionStore, session: str, text: str) -> bool:
 
 class WaitingCall(Struct, frozen=True, kw_only=True):
     """A call that a person decides about. ``fresh``: it would still do what it was asked about
-    with, or with the arguments of this person, ``edited``. ``draft`` are those in a form."""
+    with, or with the arguments of this person, ``edited``. ``draft`` are those in a form.
+    ``counts`` and ``omitted`` are those of `Preview`."""
 
     call: str
     name: str
     arguments: str
     digest: str
     preview: str = ""
+    counts: str = ""
+    omitted: str = ""
     reason: str = ""
     suspect: bool = False
     in_doubt: bool = False
@@ -199,6 +202,8 @@ def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> Wait
         arguments=text,
         digest=one.digest,
         preview=one.preview,
+        counts=one.counts,
+        omitted=one.omitted,
         reason=one.reason,
         suspect=one.suspect,
         in_doubt=one.in_doubt,
