@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.lazy import names_of
+from mlx_tools.lazy import VERSION, names_of
 
 if TYPE_CHECKING:
     from mlx_tools.backends import (
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mlx_tools.tools import Registry, Tool, tool
     from mlx_tools.transcript import Answered, Outcome, Paused, Source, Sources, Stopped
 
-__version__: Final = "0.1.0"
+__version__: Final = VERSION
 
 __all__ = [
     "AlwaysApprove",
@@ -82,4 +82,32 @@ __all__ = [
     "tool",
 ]
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "backends": (
+            "Chunk",
+            "CompletionRequest",
+            "CompletionsBackend",
+            "LocalBackend",
+            "ServerBackend",
+        ),
+        "controller": (
+            "AlwaysApprove",
+            "ApprovalAnswer",
+            "ApprovalRequest",
+            "Approver",
+            "Controller",
+            "Conversation",
+            "RunSettings",
+        ),
+        "errors": ("BackendError", "MlxToolsError", "UsageError"),
+        "messages": ("ToolSpec",),
+        "policy": ("Limits", "Policy"),
+        "prompt": ("ChatFormat",),
+        "store": ("TranscriptStore",),
+        "toolbox": ("builtin_tools",),
+        "tools": ("Registry", "Tool", "tool"),
+        "transcript": ("Answered", "Outcome", "Paused", "Source", "Sources", "Stopped"),
+    },
+)

@@ -1,50 +1,48 @@
 """A package's names, each imported when it is first used, so that the package itself costs nothing
-to import.
+to import; the version.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
+
+VERSION: Final = "0.1.0"
+"""The version of mlx-tools. It stands here, where every module may import it."""
 
 UNSUPPORTED: Final = (
     "Windows is not supported (in WSL it works: https://learn.microsoft.com/windows/wsl)"
 )
 
 
-def names_of(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of a package (PEP 562).
+def names_of(
+    namespace: dict[str, Any], modules: Mapping[str, Sequence[str]]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return ``__getattr__`` and ``__dir__`` for a package (PEP 562).
 
-    Its names are those that its ``__init__.py`` imports from its own modules ``if TYPE_CHECKING``:
-    the list that a type checker reads is the only one. It is read when a name is first asked for.
-    The first of the two raises `AttributeError` for any other name, and on Windows `ImportError`:
-    what it would import fails there at a module that Windows lacks.
+    A type checker reads the same names from the imports under ``if TYPE_CHECKING``;
+    ``tests/test_lazy_names.py`` holds the table to them.
+
+    Args:
+        namespace: ``globals()`` of the package. A name is put there once it is imported.
+        modules: The names of each module. A module is named from the package on.
+
+    Returns:
+        The first function raises `AttributeError` for any other name. On Windows it raises
+        `ImportError`: the import would fail there at a module that Windows lacks.
     """
-
-    found: dict[str, str] = {}
-
-    def homes() -> dict[str, str]:
-        if not found:
-            import ast  # here, since every start imports this module
-            from pathlib import Path
-
-            source = Path(sys.modules[package].__file__ or "").read_text(encoding="utf-8")
-            blocks = [one for one in ast.parse(source).body if isinstance(one, ast.If)]
-            lines = [line for block in blocks for line in block.body]
-            for line in (line for line in lines if isinstance(line, ast.ImportFrom)):
-                if (home := line.module or "").startswith(f"{package}."):
-                    found.update((alias.name, home) for alias in line.names)
-        return found
+    package = namespace["__name__"]
+    module_of = {name: module for module, names in modules.items() for name in names}
 
     def getter(name: str) -> Any:
-        if name not in homes():
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         if sys.platform == "win32":
             raise ImportError(UNSUPPORTED)
-        value = getattr(import_module(homes()[name]), name)
-        setattr(sys.modules[package], name, value)
+        value = getattr(import_module(f"{package}.{module_of[name]}"), name)
+        namespace[name] = value
         return value
 
-    return getter, lambda: sorted({*homes(), *getattr(sys.modules[package], "__all__", ())})
+    return getter, lambda: sorted({*module_of, *namespace.get("__all__", ())})

@@ -19,7 +19,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
@@ -32,6 +32,7 @@ Kind = Literal["config", "data", "state", "cache"]
 
 APP: Final = "mlx-tools"
 OWNER_ONLY: Final = 0o700
+_DATA: Final = ("prompts", "config")
 
 
 def _folder(kind: Kind, environ: Mapping[str, str] = os.environ) -> Path:
@@ -133,20 +134,61 @@ def private_dir(path: Path) -> Path:
     return path
 
 
-_PACKAGE: Final = Path(__file__).resolve().parent
-_PLACES: Final = (_PACKAGE / "_data", _PACKAGE.parent)
-
-
 def read_data(name: str) -> str:
     """The text of a file such as ``prompts/persona.txt``. Raises `ConfigError` where there is none.
 
     ``name`` is relative, and begins with ``prompts/`` or ``config/``.
     """
-    for place in _PLACES:
+    package = _package_folder()
+    for place in (package / "_data", package.parent):
         path = place / name
         if path.is_file():
             return read_text(path)
     raise ConfigError(f"{name} is missing", hint="install mlx-tools again")
+
+
+def package_file(name: str) -> Path:
+    """The path of a file of this package, such as ``golden/report.css`` or a script to run.
+
+    A script that is there only compiled is named with ``.pyc``, which Python runs as well.
+    """
+    path = _package_folder() / name
+    return path.with_suffix(".pyc") if path.suffix == ".py" and not path.is_file() else path
+
+
+@functools.cache
+def _package_folder() -> Path:
+    """The folder of this package. Files in a zip archive are unpacked first, and removed at exit:
+    other programs cannot open them there."""
+    if os.path.isfile(__file__):  # noqa: PTH113 - every start asks
+        return Path(__file__).resolve().parent
+    import atexit
+    import tempfile
+    import zipfile
+
+    loader: Any = getattr(__spec__, "loader", None)
+    if not hasattr(loader, "archive"):
+        raise ConfigError(
+            "the files of mlx-tools cannot be found", hint="run it from a folder or a zip archive"
+        )
+    folder, owner = tempfile.mkdtemp(prefix=f"{APP}-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not at the end of a fork
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    package = PurePosixPath(loader.prefix)
+    wanted = tuple(f"{place}/" for place in (package, *map(package.with_name, _DATA)))
+    try:
+        with zipfile.ZipFile(loader.archive) as archive:
+            archive.extractall(folder, [n for n in archive.namelist() if n.startswith(wanted)])
+    except (OSError, zipfile.BadZipFile) as error:
+        raise ConfigError(
+            f"the files of mlx-tools in {loader.archive} cannot be unpacked: {error}",
+            hint="is the archive still there, and is there room in the folder that TMPDIR names?",
+        ) from error
+    return Path(folder, package)
 
 
 def read_text(path: Path) -> str:

@@ -3,7 +3,8 @@
 This file is also the program that stands between (`SUPERVISED`, `RELAYED`): its standard input is a
 pipe that the parent holds open. When the parent closes it, ends, or is killed by a signal that
 cannot be caught, the pipe ends, and what was started is killed. So it works on Linux and on macOS,
-and there is no second process that could be left over. It imports nothing of mlx_tools.
+and there is no second process that could be left over. As that program it
+imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -21,11 +22,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-SUPERVISED: Final = (sys.executable, "-P", __file__, "supervise")
+
+def _own_file() -> str:
+    """The path of this file, which Python is to run."""
+    if os.path.isfile(__file__):  # noqa: PTH113 - every start asks
+        return __file__
+    from mlx_tools.paths import package_file  # not where this file is the program
+
+    return str(package_file("process.py"))
+
+
+_FILE: Final = _own_file()
+
+SUPERVISED: Final = (sys.executable, "-P", _FILE, "supervise")
 """Before a module's name, or a script's path: Python runs it, and it ends with this process. Its
 standard input must be a pipe that is held open here."""
 
-RELAYED: Final = (sys.executable, "-I", __file__, "relay")
+RELAYED: Final = (sys.executable, "-I", _FILE, "relay")
 """Before the most bytes of a line, the most of standard error, and a command that is spoken to in
 lines: it runs until its standard input ends, or writes a longer line."""
 
@@ -156,7 +169,7 @@ def _supervise(program: str, *arguments: str) -> None:
     import runpy  # only here
 
     sys.argv = [program, *arguments]
-    if program.endswith(".py"):
+    if program.endswith((".py", ".pyc")):
         runpy.run_path(program, run_name="__main__")
     else:
         runpy.run_module(program, run_name="__main__", alter_sys=True)

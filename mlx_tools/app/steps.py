@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct
 
 from mlx_tools.messages import ErrorInfo, replace
+from mlx_tools.paths import package_file
 from mlx_tools.transcript import (
     AnswerRecord,
     ApprovalRecord,
@@ -395,9 +396,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 # --- pages of HTML --------------------------------------------------------------------------------
 
 
-_FOLDER: Final = Path(__file__).resolve().parent
-
-LOOK: Final = _FOLDER / "look.css"
+LOOK: Final = package_file("app/look.css")
 """The style that such pages share."""
 
 
@@ -415,7 +414,7 @@ def templates(folder: Path) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([folder, _FOLDER]),
+        loader=FileSystemLoader([folder, LOOK.parent]),
         autoescape=True,
         finalize=_final,
         undefined=StrictUndefined,

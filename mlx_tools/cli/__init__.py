@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from mlx_tools.lazy import UNSUPPORTED
+from mlx_tools.lazy import UNSUPPORTED, VERSION
 
 COMMANDS: Mapping[str, str] = {
     "ask": "Ask one question; the model may call tools.",
@@ -94,10 +94,8 @@ def help_text(columns: int | None = None) -> str:
 
 
 def version() -> str:
-    """The installed version."""
-    from importlib.metadata import version as installed
-
-    return installed("mlx-tools")
+    """The version that runs."""
+    return VERSION
 
 
 def _print(text: str, code: int = 0) -> int:

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 TABLE: Final = os.path.join(os.path.dirname(__file__), "completions.json")  # noqa: PTH118, PTH120
 """Commands by their path (``sessions show``), each with its commands, options and arguments. An
@@ -147,8 +147,8 @@ def complete(shell: str, environ: Mapping[str, str]) -> tuple[str, int]:
     """The text that answers one of `SHELLS`, and the exit code."""
     import json
 
-    with open(TABLE, encoding="utf-8") as file:  # noqa: PTH123 - pathlib takes time
-        table = json.load(file)
+    # not `open`: the package may stand in a zip archive
+    table = json.loads(cast("Any", __spec__).loader.get_data(TABLE))
     if shell == "complete_bash":
         words, at = _split(environ["COMP_WORDS"]), int(environ["COMP_CWORD"])
         found = items(words[1:at], words[at] if at < len(words) else "", table)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -113,6 +114,8 @@ def program() -> list[str]:
     script = Path(sys.argv[0])
     if script.name == "mlx-tools":
         return [str(script.absolute())]
+    if zipfile.is_zipfile(script):  # started by `python mlx-tools.pyz`
+        return [sys.executable, str(script.absolute())]
     return [sys.executable, "-P", "-m", "mlx_tools"]
 
 

@@ -29,4 +29,26 @@ if TYPE_CHECKING:
     from mlx_tools.controller.session import Complete, Session, Write
     from mlx_tools.controller.turn import Turn, decision_on, refusal_by
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "approvals": (
+            "AlwaysApprove",
+            "ApprovalAnswer",
+            "ApprovalRequest",
+            "Approvals",
+            "Approver",
+            "NobodyThere",
+            "check_begun_here",
+            "check_header",
+        ),
+        "completer": ("Completer", "Written", "misfits", "natively", "request_for"),
+        "controller": ("Controller", "RunSettings", "check_output_schema"),
+        "direct": ("DirectCall", "call_tool"),
+        "driver": ("Conversation",),
+        "earlier": ("Earlier", "earlier_in", "turn_of"),
+        "outputs": ("Outputs", "cleaner"),
+        "session": ("Complete", "Session", "Write"),
+        "turn": ("Turn", "decision_on", "refusal_by"),
+    },
+)

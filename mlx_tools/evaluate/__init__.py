@@ -30,4 +30,30 @@ if TYPE_CHECKING:
     from mlx_tools.evaluate.results import Result, Results, described, summarise, table
     from mlx_tools.evaluate.tasks import FILE, load_tasks, run_tasks
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "bfcl_data": (
+            "CATEGORIES",
+            "PACKAGE",
+            "VERSION",
+            "Half",
+            "have_wheel",
+            "load_items",
+            "run_bfcl",
+            "sample",
+            "wheel_path",
+        ),
+        "probe": (
+            "STRATEGIES",
+            "Cell",
+            "Measured",
+            "load_questions",
+            "make_verdict",
+            "measure",
+            "styles_for",
+        ),
+        "results": ("Result", "Results", "described", "summarise", "table"),
+        "tasks": ("FILE", "load_tasks", "run_tasks"),
+    },
+)

@@ -28,6 +28,7 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, Ru
 from mlx_tools.errors import BackendError, ConfigError, UsageError
 from mlx_tools.evaluate.results import Key, Result, Results, run_all
 from mlx_tools.messages import replace
+from mlx_tools.paths import package_file
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.protocol import canonical
 from mlx_tools.store import Root, RootName, TranscriptStore
@@ -46,7 +47,7 @@ from mlx_tools.toolbox import (
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import Answered, Finished, FormatBroken, Outcome, Stopped
 
-FILE: Final = Path(__file__).with_name("tasks.toml")
+FILE: Final = package_file("evaluate/tasks.toml")
 
 TOOLS: Final = (
     "calculator",

@@ -11,4 +11,11 @@ if TYPE_CHECKING:
     from mlx_tools.gateway.run_worker import work
     from mlx_tools.gateway.server import page_link, serve
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "run_rows": ("RUNS", "RunRows"),
+        "run_worker": ("work",),
+        "server": ("page_link", "serve"),
+    },
+)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any, Final
 
 from pydantic.json_schema import models_json_schema
@@ -13,6 +12,7 @@ from mlx_tools.gateway.body import Body
 from mlx_tools.gateway.chat_completions import ChatBody, CompletionBody
 from mlx_tools.gateway.responses import ResponsesBody
 from mlx_tools.gateway.run_body import ApprovalBody, ContinueBody, ResultBody, RunBody
+from mlx_tools.lazy import VERSION
 
 _AT: Final = "#/components/schemas/"
 
@@ -64,7 +64,7 @@ def openapi_document() -> dict[str, Any]:
         paths.setdefault(path, {})[method] = _operation(method, path, about, taken, seen)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "mlx-tools", "version": version("mlx-tools")},
+        "info": {"title": "mlx-tools", "version": VERSION},
         "paths": paths,
         "components": {
             "schemas": schemas,

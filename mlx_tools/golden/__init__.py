@@ -19,4 +19,15 @@ if TYPE_CHECKING:
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "checking": ("Column", "GoldenCheck", "Sample", "check_live", "replay_file"),
+        "difference": ("ROOMS", "Difference", "Room", "difference_lines"),
+        "expect": ("expectations", "outcomes_of"),
+        "file": ("Golden", "find_golden", "read_golden", "to_text", "write_golden"),
+        "record": ("CannotSettle", "make_golden", "settled"),
+        "replaying": ("Replay", "replay"),
+        "report": ("write_report",),
+    },
+)

@@ -20,6 +20,7 @@ from mlx_tools.app import LOOK, Html, steps_of, templates
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
 from mlx_tools.golden.difference import ROOMS, Room
+from mlx_tools.paths import package_file
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -36,7 +37,7 @@ MEANING: Final[dict[Room, str]] = {
 }
 """The rooms, for who has not met them."""
 
-_FOLDER: Final = Path(__file__).resolve().parent
+_FOLDER: Final = package_file("golden")
 
 State = Literal["error", "failed", "passed"]
 """The result of a check. ``error`` is a failure too: a run did not come to its end."""

@@ -12,4 +12,11 @@ if TYPE_CHECKING:
     from mlx_tools.mcp.elicitation import Wording
     from mlx_tools.mcp.mcp_server import McpServer, http_application, serve_http, serve_stdio
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "delegation": ("Delegation",),
+        "elicitation": ("Wording",),
+        "mcp_server": ("McpServer", "http_application", "serve_http", "serve_stdio"),
+    },
+)

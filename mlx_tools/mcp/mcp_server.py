@@ -16,7 +16,6 @@ import stat
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any, BinaryIO, Final, TextIO
 
 import anyio
@@ -44,6 +43,7 @@ from starlette.middleware.cors import CORSMiddleware
 from mlx_tools.app import LOCAL_NAMES, WAITING, Door, Guard, Refusal, call_recorded, listen
 from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
+from mlx_tools.lazy import VERSION
 from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
 from mlx_tools.mcp.elicitation import PATIENCE, ClientApprover, Wording, answer_of, key_of, way_of
 from mlx_tools.messages import ToolSpec
@@ -106,7 +106,7 @@ class McpServer:
         """It, as the SDK serves it."""
         made: Server[Any] = Server(
             "mlx-tools",
-            version=version("mlx-tools"),
+            version=VERSION,
             instructions=self._words["instructions"],
             on_list_tools=self._list,
             on_call_tool=self._call,

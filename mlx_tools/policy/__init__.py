@@ -52,4 +52,10 @@ if TYPE_CHECKING:
     from mlx_tools.policy.redact import Redactor, find_secrets
     from mlx_tools.policy.secret_kinds import SecretSpan
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "redact": ("Redactor", "find_secrets"),
+        "secret_kinds": ("SecretSpan",),
+    },
+)

@@ -65,7 +65,23 @@ if TYPE_CHECKING:
         passes,
     )
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "copying": ("Copied", "copy_store"),
+        "postgres": ("check_address",),
+        "session_rows": ("PostgresStore",),
+        "tables": (
+            "DAMAGED",
+            "FileFormat",
+            "Presence",
+            "SqliteFile",
+            "Statements",
+            "Tables",
+            "passes",
+        ),
+    },
+)
 
 
 @functools.cache

@@ -51,4 +51,41 @@ if TYPE_CHECKING:
     )
     from mlx_tools.toolbox.web_fetch import Fetcher
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "builtin": ("builtin_tools", "tools"),
+        "clock": ("local_zone", "zone_of"),
+        "file_access": ("create_file", "file_access_spec"),
+        "kb.documents": ("BINARY",),
+        "kb.knowledge_base": (
+            "DEFAULT_CORPUS",
+            "DEFAULT_LIMIT",
+            "MAX_LIMIT",
+            "Added",
+            "Corpus",
+            "KnowledgeBase",
+        ),
+        "kb.search": ("Hit",),
+        "knowledge": ("Knowledge",),
+        "notes": ("Notes", "notes_create", "notes_search"),
+        "restore": ("Undo", "UndoStep", "outermost", "undoable"),
+        "schedule.job_store": (
+            "OPEN",
+            "SCHEDULE",
+            "Job",
+            "JobRun",
+            "JobStore",
+            "Listed",
+            "RunEnd",
+            "Seen",
+            "utc_now",
+        ),
+        "schedule.runner": ("Ended", "Runner", "settle"),
+        "schedule.when": ("parse_when",),
+        "schedule_task": ("Jobs",),
+        "text_files": ("kind_of",),
+        "urls": ("Target", "UrlRefused", "is_public", "read_local", "read_url"),
+        "web_fetch": ("Fetcher",),
+    },
+)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.machinery
 import importlib.util
 import json
 import os
@@ -41,10 +42,7 @@ def main(module: str, function: str, package: str, folder: str) -> None:
     anything. The package that it needs is imported while files may still be written: compiled, it
     comes quicker."""
     top = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120
-    init = f"{top}/__init__.py"
-    spec = importlib.util.spec_from_file_location(
-        "mlx_tools", init, submodule_search_locations=[top]
-    )
+    spec = importlib.machinery.PathFinder.find_spec("mlx_tools", [os.path.dirname(top)])  # noqa: PTH120
     assert spec is not None and spec.loader is not None
     sys.modules["mlx_tools"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules["mlx_tools"])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from msgspec import Struct
 
+from mlx_tools.lazy import VERSION
 from mlx_tools.process import clean, visible
 from mlx_tools.toolbox.urls import (
     Address,
@@ -166,7 +167,12 @@ class Fetcher(Struct, frozen=True, kw_only=True):
         import httpx
 
         addresses = await self.admit(target)
-        sent = {"Host": target.authority, "User-Agent": _agent(), **headers, "Connection": "close"}
+        sent = {
+            "Host": target.authority,
+            "User-Agent": f"mlx-tools/{VERSION}",
+            **headers,
+            "Connection": "close",
+        }
         times = {"connect": CONNECT_SECONDS, "read": self.idle, "write": self.idle, "pool": 1.0}
         async with contextlib.AsyncExitStack() as stack:
             for address in addresses:
@@ -228,16 +234,6 @@ def _usual_context() -> ssl.SSLContext:
     import httpx
 
     return httpx.create_ssl_context()
-
-
-@functools.cache
-def _agent() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"mlx-tools/{version('mlx-tools')}"
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "mlx-tools"
 
 
 # --- bodies -------------------------------------------------------------------------------------

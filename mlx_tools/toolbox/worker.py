@@ -20,6 +20,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from mlx_tools.paths import package_file
 from mlx_tools.process import Pipes, kill_group
 from mlx_tools.toolbox import isolated
 from mlx_tools.tools import ToolError, submit
@@ -82,7 +83,7 @@ def _started(
             asked.seek(0)
             return subprocess.Popen(  # noqa: S603 - a list, no shell
                 [
-                    *(sys.executable, "-I", "-X", "utf8", str(Path(isolated.__file__))),
+                    *(sys.executable, "-I", "-X", "utf8", str(package_file("toolbox/isolated.py"))),
                     *(f"mlx_tools.toolbox.{module}", function, package),
                     str(Path(found.origin).parent.parent),
                 ],

@@ -56,4 +56,18 @@ if TYPE_CHECKING:
     )
     from mlx_tools.tools.openapi.request import PLACE_FORM, bound_operation, parse_secret
 
-__getattr__, __dir__ = names_of(__name__)
+__getattr__, __dir__ = names_of(
+    globals(),
+    {
+        "mcp.client": ("McpClients", "ServerOffer", "log_file", "look", "mcp_read", "prompt_text"),
+        "mcp.places": ("known_files", "masked", "place_of", "servers_in"),
+        "mcp.sign_in": ("tokens_file",),
+        "openapi.document": (
+            "OpenApiDocument",
+            "OperationRefused",
+            "read_document",
+            "with_effects",
+        ),
+        "openapi.request": ("PLACE_FORM", "bound_operation", "parse_secret"),
+    },
+)

@@ -195,6 +195,10 @@ class Registry:
             raise UsageError(f"there is no tool {name[:100]!r}", hint=hint)
         return tool
 
+    def __iter__(self) -> Iterator[Callee]:
+        """The enabled tools, in the order in which they came: ``[*builtin_tools(), mine]``."""
+        return iter([self._tools[name] for name in self.specs()])
+
     def specs(self) -> dict[str, ToolSpec]:
         """The specs of the enabled tools by name, in the order in which they came."""
         return {name: spec for name, spec in self.all_specs().items() if self._reason(spec) is None}

@@ -31,13 +31,13 @@ from mlx_tools.backends.models.download import (
     unexpected,
 )
 from mlx_tools.errors import MissingDependency, ModelError
-from mlx_tools.paths import OWNER_ONLY, cache_dir, private_dir, to_install
+from mlx_tools.paths import OWNER_ONLY, cache_dir, package_file, private_dir, to_install
 from mlx_tools.process import SUPERVISED, clean
 
 Precision = Literal["float32", "4bit"]
 
 MANIFEST: Final = "manifest.json"
-_CONVERT: Final = str(Path(__file__).with_name("convert.py"))
+_CONVERT: Final = str(package_file("backends/models/convert.py"))
 _UNFINISHED: Final = ".unfinished-"
 
 

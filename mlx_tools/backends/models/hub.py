@@ -17,7 +17,7 @@ from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
 from mlx_tools.backends.transport import json_object
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
-from mlx_tools.paths import private_dir, to_install
+from mlx_tools.paths import package_file, private_dir, to_install
 from mlx_tools.process import SUPERVISED, clean
 
 REPOSITORY: Final = re.compile(
@@ -28,7 +28,7 @@ REPOSITORY: Final = re.compile(
 _FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 """What mlx-lm reads of a repository. Code that may stand in it is left out."""
 
-_SCRIPT: Final = str(Path(__file__).with_name("hub_fetch.py"))
+_SCRIPT: Final = str(package_file("backends/models/hub_fetch.py"))
 
 
 class ListedModel(Struct, frozen=True):

@@ -43,12 +43,13 @@ from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import ENDED, Runs
 from mlx_tools.gateway.served_models import ServedModels
+from mlx_tools.paths import package_file
 from mlx_tools.policy import same
 
 PATH: Final = "/page/"
 """All but the first page stands below this path."""
 
-_FOLDER: Final = Path(__file__).resolve().parent
+_FOLDER: Final = package_file("gateway/page")
 _FILES: Final = {
     "look.css": LOOK,
     **{name: _FOLDER / name for name in ("page.css", "page.js", "icon.svg")},

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
-from mlx_tools.paths import private_dir, write_whole
+from mlx_tools.paths import package_file, private_dir, write_whole
 from mlx_tools.process import Pipes, end
 from mlx_tools.store import PathPatterns, Refused, Root, RootName, Unfit
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
@@ -35,7 +35,7 @@ from mlx_tools.tools.folder.definition import (
 )
 from mlx_tools.tools.tool import Preview, Tool
 
-CHILD: Final = Path(__file__).with_name("child_process.py")
+CHILD: Final = package_file("tools/folder/child_process.py")
 CHANGED: Final = "its folder has changed since it was added"
 KEPT_BYTES: Final = 8192
 """Of what a tool prints: so much of its end is kept."""

@@ -15,7 +15,6 @@ import json
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -23,6 +22,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct, field
 
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError
+from mlx_tools.lazy import VERSION
 from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, state_dir
 from mlx_tools.process import RELAYED, clean
@@ -266,7 +266,7 @@ class _McpServer:
             transport = _logged(parameters, log_file(self.source.name))
         return Client(
             transport,
-            client_info=Implementation(name="mlx-tools", version=version("mlx-tools")),
+            client_info=Implementation(name="mlx-tools", version=VERSION),
             list_roots_callback=self._roots,
             sampling_callback=self._sample,
             elicitation_callback=self._elicit,
