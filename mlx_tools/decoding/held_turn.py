@@ -81,6 +81,10 @@ MAX_MENDS: Final = 8
 MAX_QUOTES: Final = 200
 """So many quotes of an answer are escaped for the model."""
 
+LONGEST_HEAD: Final = 200
+"""Characters within which a call in the model's own form has named its tool: with a type and an id
+of 40 characters before it, it does so within 120."""
+
 LONGEST_TOKEN: Final = 32
 """A piece of more characters holds more than one token."""
 
@@ -98,6 +102,7 @@ _TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
 
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
+_NAME_BEGUN: Final = re.compile(r"[\w$]")
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
     r'[ \t\r\n,]*+"(name|function|tool|tool_name|action|args|input|action_input|tool_input|'
@@ -117,6 +122,28 @@ class Score(Struct, frozen=True):
     """Ask how likely each next token is after the prompt and ``text``."""
 
     text: str
+
+
+class _OwnTurn:
+    """A turn that does not go on as the host began it, until it is known whether it is a message in
+    the model's own form: read with the host's beginning, and without it."""
+
+    def __init__(self, kind: MendKind, boundary: int, rules: ReadingRules) -> None:
+        """``kind`` and ``boundary`` are what is mended where it is none."""
+        self.kind, self.boundary = kind, boundary
+        self.readers = (Reader(rules), Reader(replace(rules, prefix="", in_thought=False)))
+        self._fed = 0
+
+    def feed(self, text: str) -> None:
+        """Read on in ``text``, all that the model has written of the turn."""
+        for reader in self.readers:
+            reader.feed(text[self._fed :])
+        self._fed = len(text)
+
+    @property
+    def is_decided(self) -> bool:
+        """True if more text changes neither reading."""
+        return all(reader.done or reader.prose is not None for reader in self.readers)
 
 
 Alternatives = Sequence[tuple[str, float]]
@@ -175,6 +202,7 @@ class HeldTurn:
         self._first_ended: FinishReason | None = None
         self._ended: FinishReason | None = None  # how the last draw ended
         self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
+        self._own: _OwnTurn | None = None  # what may be a message in the model's own form
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
         self._free = not self._holds  # nothing is held (any more)
@@ -276,6 +304,10 @@ class HeldTurn:
         if self.due is not draw:
             return deltas
         self._finished.add(self._whole)
+        if (own := self._own) is not None:
+            if reason == "stop" and not cut_out:
+                return deltas + self._end_own(own)
+            self._own = None
         if (cut_out and reason == "stop") or reason == "tool_calls":
             if self._has_message():
                 return deltas + self.close("tool_calls")  # some of it is gone: it is not clean
@@ -328,10 +360,10 @@ class HeldTurn:
             rest = token[len(owed) :] if token.startswith(owed) else ""
             fitting = rest[: held.fitting(rest)] if rest else ""
             if fitting and fitting == rest:
-                return self._put(fitting + self._forced(fitting), alternatives)
+                return self._put(fitting + self._forced_after(fitting), alternatives)
             fronts.append(fitting)
         for front in filter(None, fronts):
-            return self._put(front + self._forced(front), alternatives)
+            return self._put(front, alternatives)
         if owed and any(token and owed.startswith(token) for token, _ in alternatives):
             return self.ask_behind()
         return self._put("", alternatives)
@@ -350,6 +382,8 @@ class HeldTurn:
     # --- holding --------------------------------------------------------------------------------
 
     def _go_on(self) -> list[Delta]:
+        if self._own is not None:
+            return self._read_own(self._own)
         deltas: list[Delta] = []
         while not self.closing:
             held = self._object
@@ -478,6 +512,54 @@ class HeldTurn:
         if self._guided and self._read_alone(rest).call_begin is not None:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
+        if self._begins_own(kind, boundary):
+            self._own = _OwnTurn(kind, boundary, self._rules)
+            return self._read_own(self._own)
+        return self._mend_misfit(kind, boundary)
+
+    def _begins_own(self, kind: MendKind, boundary: int) -> bool:
+        """Return whether the model may have begun its turn in a form of its own."""
+        if not self._prefix or boundary > self._prefix or self._messages:
+            return False
+        return kind != "name" or _NAME_BEGUN.match(self.text) is None
+
+    def _read_own(self, own: _OwnTurn) -> list[Delta]:
+        """Read on in what may be the model's own form; mend it once it cannot be."""
+        own.feed(self.text)
+        head = self.text[:LONGEST_HEAD]
+        if len(self.text) >= LONGEST_HEAD and not any(name in head for name in self._tools):
+            return self._give_own_up(own)
+        for index, reader in enumerate(own.readers):
+            if reader.done and self._is_valid(reader.finish()):
+                return self._take_own(index)
+        return self._give_own_up(own) if own.is_decided else []
+
+    def _end_own(self, own: _OwnTurn) -> list[Delta]:
+        """The text has ended: take it in the model's own form, or mend it."""
+        for index, reader in enumerate(own.readers):
+            if self._is_valid(reader.finish()):
+                return self._take_own(index) + self.close("stop")
+        return self._give_own_up(own)
+
+    def _take_own(self, index: int) -> list[Delta]:
+        """Let the turn be what the model wrote; ``index`` 0: with what the host began."""
+        self._own = None
+        if index:
+            return self._take_whole(self.text.lstrip())
+        self._object, self._free = None, True
+        return self._go_on()
+
+    def _give_own_up(self, own: _OwnTurn) -> list[Delta]:
+        self._own = None
+        return self._mend_misfit(own.kind, own.boundary)
+
+    def _is_valid(self, reading: Reading) -> bool:
+        """Return whether the reading is messages, and its calls are valid."""
+        if reading.error is not None or reading.bare_text or not reading.messages:
+            return False
+        return not any(call.error for call in judge(reading, self._tools))
+
+    def _mend_misfit(self, kind: MendKind, boundary: int) -> list[Delta]:
         if kind == "envelope" and self._dialect is not None:
             other = _OTHER_KEY.match(self._whole, boundary)
             if other is not None and other[1] != self._dialect.name_key:
@@ -528,12 +610,11 @@ class HeldTurn:
         boundary = max(boundary, self._prefix)
         if not self._may_mend(kind, boundary):
             return self._give_up()
-        forced, held = self._forced(), self._object
+        forced = self._forced()
         # What must stand has to be more than the beginning of a value that the model has to choose:
         # left to itself, it would go on with the one that did not fit.
-        if held is not None and kind in ("name", "value"):
-            begun = held.retried(self._whole[self._begin : boundary] + forced)
-            forced = "" if begun.is_open else forced
+        if kind in ("name", "value") and self._is_open(forced):
+            forced = ""
         if forced:
             return self._put(forced)
         return self._ask(Score(self._whole[: self._edge(boundary)]))
@@ -571,6 +652,17 @@ class HeldTurn:
 
     def _call_opening(self) -> str:
         return forcing_prefix(self._rules.style, "required", self._rules.call)
+
+    def _is_open(self, after: str) -> bool:
+        """Return whether ``after``, at the place that is mended, leaves a key or value open."""
+        assert self._open is not None
+        text = self._whole[self._begin : self._open[1]] + after
+        return self._object is not None and self._object.retried(text).is_open
+
+    def _forced_after(self, token: str) -> str:
+        """Return what must follow the model's ``token``; nothing in a value that the token only
+        begins, for the model may have begun another: ``o`` of ``off``, ``1`` of ``15``."""
+        return "" if self._is_open(token) else self._forced(token)
 
     def _forced(self, after: str = "") -> str:
         """Return what must stand at the place that is mended, after ``after``."""

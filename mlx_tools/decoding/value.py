@@ -184,6 +184,9 @@ _FREE: Final = '§~ 0a"'
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
+_OF_NUMBERS: Final = frozenset("0123456789.eE+-")
+
+
 class Misfit(Struct, frozen=True):
     """A part that does not fit, and up to where the text before it stands."""
 
@@ -425,12 +428,17 @@ class HeldObject:
         return self._matcher.forced(ways[0]) if len(ways) == 1 else ""
 
     def fitting(self, text: str) -> int:
-        """Return how many characters of ``text`` may come next, white space at the end aside."""
+        """Return how many characters of ``text`` may come next: all, or as many as decide nothing.
+
+        Its front alone counts only if the model then still chooses what follows: within free text,
+        or after all digits of a number.
+        """
         for size in range(len(text), 0, -1):
             trial = self.retried(self.text)
             trial.feed(text[:size])
-            if trial.misfit is None and trial._open_fits() and trial._key_fits():
-                return size if size == len(text) or trial._may_go_on() else 0
+            fits = trial.misfit is None and trial._open_fits() and trial._key_fits()
+            if fits and (size == len(text) or trial._decides_nothing(text[size])):
+                return size
         return 0
 
     def _key_fits(self) -> bool:
@@ -440,12 +448,15 @@ class HeldObject:
         misfit = self.retried(f"{self.text}:").misfit
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
-    def _may_go_on(self) -> bool:
-        """Return whether what is open may go on: no value is cut for a token to fit."""
+    def _decides_nothing(self, refused: str) -> bool:
+        """Return whether the value that is open may still become any; ``refused`` does not fit."""
         token = self._walk.open_token()
-        if token is None or token.is_key:
-            return True
-        return token.is_string and not self.forced().startswith('"')
+        if token is None or token.is_key or self._is_name():
+            return False
+        if token.is_string:
+            begun = self._separator() + _canonical(token.text)[:-1]
+            return self._matcher.fits(begun + _FREE)
+        return _NUMBER.fullmatch(token.text) is not None and refused not in _OF_NUMBERS
 
     # --- parts --------------------------------------------------------------------------------
 

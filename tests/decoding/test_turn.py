@@ -183,9 +183,9 @@ MENDED: dict[str, tuple[list[Any], dict[str, Any], dict[str, Any]]] = {
         *([CALL + '{"days":2}}', 'Oslo"}}'], {}),
         {"text": CALL + '{"days":2,"city":"Oslo"}}', "mends": [("bracket", ',"city":"')]},
     ),
-    "of the likeliest token the front is taken": (
-        *([CALL + '{"city":"Oslo"]', [("9", -0.1), ("}]", -0.2)], "}"], {}),
-        {"text": CALL + '{"city":"Oslo"}}'},
+    "of a token that fits whole all is taken": (
+        *([CALL + '{"city":"Oslo"]', [("9", -0.1), ("}]", -0.2), ("}}", -3)]], {}),
+        {"text": CALL + '{"city":"Oslo"}}', "mends": [("bracket", "}}")]},
     ),
     "what stands around the arguments is mended cleanly": (
         *(['{"type":"tool_call","tool":"weather"}', 'weather","arguments":{"city":"Oslo"}}'], {}),
@@ -244,6 +244,148 @@ def test_no_value_is_cut_for_a_token_to_fit() -> None:
         if isinstance(made.due, Score):
             made.scored([(token, -0.1) for token in likely])
         assert isinstance(made.due, Draw) and made.due.text == begun + stands
+
+
+GATE = {
+    "type": "object",
+    "properties": {
+        "state": {"enum": ["open", "closed"]},
+        "note": {"type": "string"},
+        "days": {"type": "integer"},
+        "strict": {"type": "boolean"},
+    },
+    "required": ["state"],
+    "additionalProperties": False,
+}
+GATE_BEGUN = '{"type":"tool_call","name":"gate","arguments":'
+
+
+def after_scores(said: str, *likely: str, strategy: Strategy = "auto") -> HeldTurn:
+    """A turn with a tool of several types, up to the draw after likelihoods were asked for."""
+    spec = ToolSpec("gate", "", GATE)
+    prefix = opening("jsonl") if strategy == "guided" else ""
+    made = HeldTurn(ReadingRules(prefix=prefix, catalog={"gate": GATE}), {"gate": spec}, strategy)
+    first = made.due
+    for char in said:
+        made.feed(char)
+        if made.due is not first:
+            break
+    if made.due is first:
+        made.end("stop")
+    if isinstance(made.due, Score):
+        made.scored([(token, -0.1 - place) for place, token in enumerate(likely)])
+    return made
+
+
+@pytest.mark.parametrize(
+    ("said", "likely"),
+    [
+        *(('{"state":"off"', ('"off',)), ('{"state":"off"', ('"of', '"off"'))),
+        *(('{"state":7,', ("other",)), ('{"state":"open","strict":"no"', ("train", "tru1"))),
+        ('{"state":"open","starts":1', (',"starts', ',"stri_')),  # which begin as a key does
+        ('{"state":"open"]', ("}]", "}x")),
+    ],
+)
+def test_a_front_that_would_choose_for_the_model_counts_for_nothing(
+    said: str, likely: tuple[str, ...]
+) -> None:
+    made = after_scores(GATE_BEGUN + said, *likely)
+    assert [mend.put for mend in made.mends] == [""]
+    assert isinstance(made.due, Draw) and made.due.attempt > 0  # drawn again, warmer
+
+
+@pytest.mark.parametrize(
+    ("said", "likely", "put"),
+    [
+        *(
+            ('{"state":"open","note":[', ('"so"]',), '"so'),
+            ('{"state":"off"', ('"closed',), '"closed'),
+        ),
+        *(
+            ('{"state":"open","days":"x"', ("1",), "1"),
+            ('{"state":"open","days":"x"', ("12]",), "12"),
+        ),
+        ('{"state":"open","days":"x"', ("1x", "20"), "20"),
+    ],
+)
+def test_what_a_token_begins_is_the_models_to_end(
+    said: str, likely: tuple[str, ...], put: str
+) -> None:
+    made = after_scores(GATE_BEGUN + said, *likely)
+    assert [mend.put for mend in made.mends] == [put]
+    assert isinstance(made.due, Draw) and made.due.text.endswith(put)
+
+
+@pytest.mark.parametrize("token", ["function", "fun", "tool_use", "fact"])
+def test_a_front_does_not_choose_between_call_and_answer(token: str) -> None:
+    made = after_scores(f'{token}","x":1}} and so on', token, strategy="guided")
+    assert [mend.put for mend in made.mends][:1] == [""]
+    assert "final_answer" not in made.text
+
+
+OWN_FORMS = {
+    "OpenAI's": (
+        'function","function":{"name":"weather","arguments":{"city":"Oslo"}}}',
+        ("envelope_alias",),
+    ),
+    "OpenAI's with an id and arguments as text": (
+        'function", "id": "c1", "function": {"name": "weather", '
+        '"arguments": "{\\"city\\": \\"Oslo\\"}"}}',
+        ("envelope_alias", "arguments_string"),
+    ),
+    "OpenAI's without the function": (
+        'function","name":"weather","parameters":{"city":"Oslo"}}',
+        ("envelope_alias",),
+    ),
+    "an object of its own": (
+        '{"name": "weather", "arguments": {"city": "Oslo"}}',
+        ("envelope_alias",),
+    ),
+    "a list of its own": (
+        '\n[{"name": "weather", "arguments": {"city": "Oslo"}}]',
+        ("envelope_alias",),
+    ),
+    "Hermes's": (
+        '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo"}}\n</tool_call>',
+        ("dialect",),
+    ),
+    "Python's": ('[weather(city="Oslo")]', ("dialect",)),
+}
+
+
+@pytest.mark.parametrize("size", [0, 1, 7])
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json"])
+@pytest.mark.parametrize(("said", "repairs"), OWN_FORMS.values(), ids=OWN_FORMS)
+def test_what_the_host_began_and_the_model_ignores_is_read_as_its_own_turn(
+    said: str, repairs: tuple[str, ...], style: Style, size: int
+) -> None:
+    said += "\n```" if style == "markdown-json" and said.startswith("function") else ""
+    made = turn(said, strategy="guided", style=style, size=size)  # which would fail if asked again
+    assert calls(made) == [("weather", {"city": "Oslo"}, repairs)]
+    assert not made.mends and not made.unfilled
+
+
+@pytest.mark.parametrize("choice", ["required", "weather"])
+@pytest.mark.parametrize("name", ["an object of its own", "Hermes's", "Python's"])
+def test_a_forced_call_that_the_model_writes_in_its_own_form_is_read(
+    name: str, choice: str
+) -> None:
+    said, repairs = OWN_FORMS[name]
+    made = turn(said, choice=choice, size=3)
+    assert calls(made) == [("weather", {"city": "Oslo"}, repairs)]
+    assert not made.mends
+
+
+def test_two_calls_in_the_models_own_form_are_one_turn() -> None:
+    one = '{"type":"function","function":{"name":"weather","arguments":{"city":"%s"}}}'
+    said = (one % "Oslo" + "\n" + one % "Rome").removeprefix(opening("jsonl"))
+    made = turn(said, strategy="guided", size=5, most=8)
+    assert [call[1] for call in calls(made)] == [{"city": "Oslo"}, {"city": "Rome"}]
+
+
+def test_a_text_that_names_no_tool_is_mended_without_waiting_for_its_end() -> None:
+    made = after_scores('string","description":"' + "and so on " * 1000, strategy="guided")
+    assert made.mends[0].drawn and len("".join(made.mends[0].drawn)) < 400
 
 
 def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
