@@ -18,7 +18,18 @@ if TYPE_CHECKING:
         written_tokens,
     )
     from mlx_tools.app.config import Configuration, as_toml, with_value
-    from mlx_tools.app.guard import LOCAL_NAMES, WAITING, Door, Guard, Refusal, is_loopback, listen
+    from mlx_tools.app.guard import (
+        LOCAL_NAMES,
+        WAITING,
+        Door,
+        Guard,
+        Refusal,
+        admit,
+        is_loopback,
+        is_own_origin,
+        listen,
+    )
+    from mlx_tools.app.http_server import OpenConnections, ServerConfig
     from mlx_tools.app.kept_session import (
         NO_MODEL,
         KeptSession,
@@ -76,7 +87,18 @@ __getattr__, __dir__ = names_of(
             "written_tokens",
         ),
         "config": ("Configuration", "as_toml", "with_value"),
-        "guard": ("LOCAL_NAMES", "WAITING", "Door", "Guard", "Refusal", "is_loopback", "listen"),
+        "guard": (
+            "LOCAL_NAMES",
+            "WAITING",
+            "Door",
+            "Guard",
+            "Refusal",
+            "admit",
+            "is_loopback",
+            "is_own_origin",
+            "listen",
+        ),
+        "http_server": ("OpenConnections", "ServerConfig"),
         "kept_session": ("NO_MODEL", "KeptSession", "as_options", "call_recorded", "header_of"),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("Group", "SettingRow", "signing_key"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import re
 import socket
 from collections.abc import Callable, Collection, Mapping, MutableMapping
 from typing import Any, Final, NamedTuple
@@ -26,6 +27,10 @@ WAITING: Final = 64
 """Requests that wait their turn while as many as may be are served; any more are refused."""
 OPEN_PATHS: Final = frozenset(("/health",))
 """Paths that need no key: they say nothing but that somebody serves."""
+ADMIT: Final = "mlx_tools.admit"
+"""Where a scope's ``state`` has the function that tells a connection that it bears the key."""
+MAX_BODIES: Final = 128 << 20
+"""Bytes of the bodies of all requests that are being answered: four of the largest."""
 
 
 class Refusal(NamedTuple):
@@ -34,6 +39,15 @@ class Refusal(NamedTuple):
     status: int
     code: str
     message: str
+
+
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:@/?#\[\]]+?)\.?)(?::[0-9]{0,5})?"
+)
+"""A ``Host`` header (RFC 9110): an IPv6 address or a name, and a port. Nothing comes between."""
+_FULL: Final = Refusal(
+    503, "overloaded", "the bodies of other requests fill the memory set aside: try again later"
+)
 
 
 class Door(Struct, frozen=True, kw_only=True):
@@ -56,19 +70,18 @@ class Door(Struct, frozen=True, kw_only=True):
         if name not in LOCAL_NAMES and name not in self.hosts:
             return Refusal(403, "host_not_allowed", f"the host {name!r} is not served here")
         origin = headers.get("origin")
-        if origin is not None and origin not in self.origins and not self._own(origin, headers):
+        is_own = origin is None or is_own_origin(origin, headers["host"])
+        if not is_own and origin not in self.origins:
             return Refusal(403, "origin_not_allowed", f"pages of {origin!r} may not ask here")
         path = scope["path"]
-        if path in OPEN_PATHS or scope.get("method") == "OPTIONS" or self._has_key(headers):
+        if path in OPEN_PATHS or scope.get("method") == "OPTIONS" or self.has_key(headers):
             return None
         if self.page and (path == "/" or path.startswith(self.page)):
             return None
         return Refusal(401, "invalid_api_key", "the key is missing or wrong")
 
-    def _own(self, origin: str, headers: Mapping[str, str]) -> bool:
-        return origin.partition("://")[2] == headers.get("host")
-
-    def _has_key(self, headers: Mapping[str, str]) -> bool:
+    def has_key(self, headers: Mapping[str, str]) -> bool:
+        """Return whether a request with these headers bears the key."""
         given = headers.get("x-api-key") or headers.get("authorization", "").partition(" ")[2]
         return not self.key or hmac.compare_digest(given.strip().encode(), self.key.encode())
 
@@ -83,9 +96,15 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 
 def host_name(host: str) -> str:
-    """The name in a ``Host`` header, without its port."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.rstrip(".").lower()
+    """The name in a ``Host`` header, without its port; empty if the header is malformed."""
+    match = _HOST.fullmatch(host)
+    return (match["address"] or match["name"]).lower() if match else ""
+
+
+def is_own_origin(origin: str, host: str) -> bool:
+    """Return whether the page of this origin was served by this very host, which is not empty."""
+    scheme, _, place = origin.partition("://")
+    return scheme in ("http", "https") and place == host != ""
 
 
 def is_loopback(host: str) -> bool:
@@ -115,18 +134,73 @@ def listen(host: str, port: int) -> socket.socket:
     return one
 
 
-class Guard:
-    """An ASGI application behind a `Door`."""
+def admit(scope: Scope) -> None:
+    """Tell the connection of this request that it bears a key."""
+    (scope.get("state") or {}).get(ADMIT, lambda: None)()
 
-    def __init__(self, app: Any, door: Door, error_body: Callable[[Refusal], Any]) -> None:
+
+class Guard:
+    """An ASGI application behind a `Door`, with a bound on the bodies of all requests together.
+
+    A body counts until its request is answered: so long it is held, in one form or another.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        door: Door,
+        error_body: Callable[[Refusal], Any],
+        max_bodies: int = MAX_BODIES,
+    ) -> None:
         self._app, self._door, self._error_body = app, door, error_body
+        self._free_bytes = max_bodies
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
-        speaks = scope["type"] in ("http", "websocket")
-        refused = self._door.refusal(scope) if speaks else None
-        if refused is None:
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        refused = self._door.refusal(scope)
+        if refused is not None:
+            await self._refuse(scope, send, refused)
+            return
+        if self._door.has_key(headers_of(scope)):
+            admit(scope)
+        if scope["type"] == "websocket":
+            await self._app(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Any, send: Any) -> None:
+        body_bytes, is_full, begun = 0, False, False
+
+        async def received() -> Any:
+            nonlocal body_bytes, is_full
+            message = await receive()
+            size = len(message.get("body", b""))
+            if is_full or size > self._free_bytes:
+                is_full = True
+                return {"type": "http.disconnect"}
+            body_bytes += size
+            self._free_bytes -= size
+            return message
+
+        async def sent(message: Any) -> None:
+            nonlocal begun
+            if begun or not is_full:
+                begun = True
+                await send(message)
+
+        try:
+            await self._app(scope, received, sent)
+        except Exception:
+            if not is_full or begun:
+                raise
+        finally:
+            self._free_bytes += body_bytes
+        if is_full and not begun:
+            await self._refuse(scope, send, _FULL)
+
+    async def _refuse(self, scope: Scope, send: Any, refused: Refusal) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008, "reason": refused.code})
             return
@@ -134,5 +208,7 @@ class Guard:
         headers = [(b"content-type", b"application/json")]
         if refused.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
+        elif refused.status == 503:
+            headers.append((b"retry-after", b"1"))
         await send({"type": "http.response.start", "status": refused.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})

@@ -22,6 +22,12 @@ MAX_BODY: Final = 32 << 20
 BODY_SECONDS: Final = 60.0
 """How long a body may take to come."""
 
+MAX_UNKNOWN_BODY: Final = 1000
+"""Bytes of the body of a request whose sender is not known yet: a form with a key has 50."""
+
+UNKNOWN_BODY_SECONDS: Final = 10.0
+"""How long such a body may take to come."""
+
 KEEP_ALIVE_SECONDS: Final = 15.0
 """After so long a silence a stream says that it lives."""
 
@@ -102,19 +108,26 @@ class EventStream(Response):
             await sender.more("", last=True)
 
 
-async def body_of(request: Request, kind: str) -> bytes:
-    """A request's body, which must be of this media type. Raises `ApiError`."""
+async def body_of(
+    request: Request, kind: str, most: int = MAX_BODY, seconds: float = BODY_SECONDS
+) -> bytes:
+    """A request's body, which must be of this media type, of at most so many bytes, and there
+    within so many seconds. Raises `ApiError`."""
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given != kind:
         raise ApiError(415, "unsupported_media_type", f"the body must be {kind}")
+    too_large = ApiError(413, "payload_too_large", f"the body is over {most} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > most:
+        raise too_large
     body = bytearray()
-    with anyio.move_on_after(BODY_SECONDS) as late:
+    with anyio.move_on_after(seconds) as late:
         async for part in request.stream():
             body += part
-            if len(body) > MAX_BODY:
-                raise ApiError(413, "payload_too_large", f"the body is over {MAX_BODY} bytes")
+            if len(body) > most:
+                raise too_large
     if late.cancelled_caught:
-        raise ApiError(408, "timeout", f"the body did not come within {BODY_SECONDS:g} s")
+        raise ApiError(408, "timeout", f"the body did not come within {seconds:g} s")
     return bytes(body)
 
 

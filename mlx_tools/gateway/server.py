@@ -31,6 +31,7 @@ from mlx_tools.app import (
     Guard,
     Refusal,
     RunOptions,
+    ServerConfig,
     listen,
     session_store,
 )
@@ -342,10 +343,6 @@ async def _failed(request: Request, error: Exception) -> Response:
 GRACE_SECONDS: Final = 30
 """How long requests may take to end once the gateway is told to."""
 
-IDLE_SECONDS: Final = 75
-"""How long an idle connection stays open: longer than clients keep theirs, who would else now and
-then write into one that is just being closed."""
-
 
 async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     """Serve as the settings say; clients must bear ``key`` where it is not empty. ``keep`` keeps
@@ -374,14 +371,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
         temperature=options.configuration.settings.model.temperature,
     )
     door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key, page=PATH)
-    config = uvicorn.Config(
-        application(gateway, door),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=IDLE_SECONDS,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
+    config = ServerConfig(application(gateway, door), GRACE_SECONDS)
     with listen(own.host, own.port) as listening:
         await models.open()
         host, port = listening.getsockname()[:2]

@@ -40,7 +40,16 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from mlx_tools.app import LOCAL_NAMES, WAITING, Door, Guard, Refusal, call_recorded, listen
+from mlx_tools.app import (
+    LOCAL_NAMES,
+    WAITING,
+    Door,
+    Guard,
+    Refusal,
+    ServerConfig,
+    call_recorded,
+    listen,
+)
 from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.lazy import VERSION
@@ -421,13 +430,7 @@ async def serve_http(
 ) -> None:
     """Serve whoever the door lets in, until stopped. Raises `UsageError` where the port cannot be
     had."""
-    config = uvicorn.Config(
-        http_application(served, door),
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
+    config = ServerConfig(http_application(served, door), GRACE_SECONDS)
     try:
         with listen(host, port) as listening:
             own, port = listening.getsockname()[:2]

@@ -46,10 +46,46 @@ def test_a_name_that_is_not_ours_is_not_served(serving: Any, base: str, status: 
 
 
 @pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("[::1]", 200),
+        ("[::1]:8321", 200),
+        ("localhost:", 200),
+        ("localhost.:80", 200),
+        ("mac.local:80", 200),
+        ("[::1]evil.com", 403),
+        ("[::1].evil.com:80", 403),
+        ("[::1", 403),
+        ("::1", 403),
+        ("[127.0.0.1].evil.com", 403),
+        ("[localhost]", 403),
+        ("localhost..", 403),
+        ("localhost:80@evil.com", 403),
+        ("localhost:evil.com", 403),
+        ("localhost:80:evil.com", 403),
+        ("localhost/evil.com", 403),
+        ("localhost evil.com", 403),
+        ("localhost, evil.com", 403),
+        ("", 403),
+    ],
+)
+def test_a_host_header_is_a_name_and_a_port_and_nothing_else(
+    serving: Any, host: str, status: int
+) -> None:
+    one = serving(door=Door(hosts=("mac.local",)))
+    assert ask(one, headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize(
     ("origin", "status"),
     [
         ("http://evil.example", 403),
         ("null", 403),
+        ("file://127.0.0.1", 403),
+        ("x://127.0.0.1", 403),
+        ("http://127.0.0.1@evil.example", 403),
+        ("http://127.0.0.1/", 403),
+        ("://127.0.0.1", 403),
         ("http://127.0.0.1:4000", 403),
         ("http://127.0.0.1", 200),
         ("http://pages.example", 200),

@@ -456,3 +456,21 @@ async def test_a_gateway_that_only_tries_things_out_changes_nothing_for_such_a_s
     shown = await one.client.get(path)
     await post(one, f"{path}/decide", decision="approve", **_hidden(shown.text))
     assert (tmp_path / "files" / "a.txt").read_text() == "old\n"
+
+
+async def test_a_form_with_a_key_is_small_and_no_more_of_it_is_read(begin: Any) -> None:
+    one, read = begin(), list[int]()
+
+    async def endless() -> Any:
+        while True:
+            read.append(100)
+            yield b"k" * 100
+
+    headers = {"origin": HOME, "content-type": "application/x-www-form-urlencoded"}
+    got = await one.client.post("/page/key", content=endless(), headers=headers)
+    assert (got.status_code, sum(read)) == (413, 1100)
+    announced = headers | {"content-length": "1001"}
+    got = await one.client.post("/page/key", content=b"key=a", headers=announced)
+    assert got.status_code == 413
+    await opened(one)
+    assert (await post(one, "/page/ask", question="?" * 2000)).status_code != 413

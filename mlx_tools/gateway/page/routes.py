@@ -23,11 +23,18 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from mlx_tools.app import LOOK, Html, spelled, steps_of, templates
+from mlx_tools.app import LOOK, Html, admit, is_own_origin, spelled, steps_of, templates
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.body import json_object
-from mlx_tools.gateway.exchange import EventStream, body_of
+from mlx_tools.gateway.exchange import (
+    BODY_SECONDS,
+    MAX_BODY,
+    MAX_UNKNOWN_BODY,
+    UNKNOWN_BODY_SECONDS,
+    EventStream,
+    body_of,
+)
 from mlx_tools.gateway.page.shown import (
     WaitingCall,
     diff_lines,
@@ -147,7 +154,7 @@ class Page:
         self, page: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         async def asked(request: Request) -> Response:
-            if not self._person.is_at(request):
+            if not self._is_person(request):
                 return _html("key.html.j2", 401, wrong=False)
             try:
                 return await page(request)
@@ -167,9 +174,17 @@ class Page:
 
         return self._for_person(taken)
 
+    def _is_person(self, request: Request) -> bool:
+        """Return whether the person asks; their connection is counted as one that has a key."""
+        is_person = self._person.is_at(request)
+        if is_person:
+            admit(request.scope)
+        return is_person
+
     async def _admit(self, request: Request) -> Response:
+        bounds = MAX_UNKNOWN_BODY, UNKNOWN_BODY_SECONDS
         try:
-            given = (await _fields(request)).get("key", "").strip()
+            given = (await _fields(request, *bounds)).get("key", "").strip()
         except ApiError as error:
             return _html("problem.html.j2", error.status, problem=error.message)
         if not same(given, self._person.key):
@@ -239,7 +254,7 @@ class Page:
     async def _live(self, request: Request) -> Response:
         """The steps of a run as they happen, each as HTML, and what forms at the moment as a text;
         the last event says that the run rests."""
-        if not self._person.is_at(request):
+        if not self._is_person(request):
             return Response(status_code=401)
         after = request.headers.get("last-event-id") or request.query_params.get("after")
         steps = self._steps(await self._row(request), _number(after) or 0)
@@ -352,12 +367,13 @@ def _piece(event: Mapping[str, Any]) -> dict[str, str] | None:
     return None if label is None else {"label": label, "text": spelled(event["text"])}
 
 
-async def _fields(request: Request) -> Fields:
-    """The fields of a form that a page of this very address has posted. Raises `ApiError`."""
+async def _fields(request: Request, most: int = MAX_BODY, seconds: float = BODY_SECONDS) -> Fields:
+    """The fields of a form that a page of this very address has posted, of at most so many bytes
+    and within so many seconds. Raises `ApiError`."""
     origin = request.headers.get("origin", "")
-    if origin.partition("://")[2] != request.headers.get("host"):
+    if not is_own_origin(origin, request.headers.get("host", "")):
         raise ApiError(403, "origin_not_allowed", "forms are taken from this page alone")
-    body = await body_of(request, "application/x-www-form-urlencoded")
+    body = await body_of(request, "application/x-www-form-urlencoded", most, seconds)
     try:
         pairs = parse_qsl(body.decode(), True, max_num_fields=_FIELDS)
     except ValueError as error:

@@ -1,0 +1,209 @@
+"""An HTTP server whose connections are bounded, for the gateway and the MCP server.
+
+Idle and half-sent connections cost a peer nothing. Each holds a file of this process, and once the
+system gives no more of them nobody is answered. So a connection must bear the key soon after it was
+opened, and of those that have not there are only so many: in all, and from each address. The oldest
+makes room for a new one: a client that sends its request at once is served during such an attack.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import resource
+from copy import deepcopy
+from typing import Any, Final, cast
+
+import uvicorn
+from uvicorn.config import LOGGING_CONFIG
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from mlx_tools.app.guard import ADMIT, is_loopback
+
+HEAD_SECONDS: Final = 15.0
+"""Seconds for a request's head, and for a connection that does not bear the key. Apache allows 20,
+nginx 60; a head is one packet or two."""
+
+IDLE_SECONDS: Final = 75
+"""Seconds for which an idle connection stays open: longer than clients keep theirs, who would else
+now and then write into one that is just being closed."""
+
+_BACKLOG: Final = 128
+"""Connections that the system holds for us, and that are accepted in one go: fewer than the files
+that `OpenConnections` leaves free, and the most that macOS holds."""
+
+_FILES: Final = (1024, 16_384)
+"""The least and the most open files that the bounds are made of: the usual limit of Linux, to which
+the 256 of macOS are raised; and what a larger limit is cut to."""
+
+
+class BoundedConnection(H11Protocol):
+    """A connection with a deadline for its heads, counted among the `OpenConnections`.
+
+    Its ``config`` is a `ServerConfig`. ``address`` is what is counted as one peer: an IPv4 address
+    or the 64 bits that a provider gives an IPv6 customer; ``is_local`` if that is this machine.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state | {ADMIT: self.admit}, _loop)
+        self.open_connections = cast(ServerConfig, config).open_connections
+        self.address, self.is_local = "", False
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no request of the connection is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def admit(self) -> None:
+        """Count the connection as one that bears the key; the request's head is complete."""
+        self.open_connections.admit(self)
+        self._set_deadline(None)
+
+    def drop(self) -> None:
+        """Close the connection at once, without sending what is left to be sent."""
+        self.open_connections.remove(self)
+        self._set_deadline(None)
+        self.transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = _peer_of(self.client[0] if self.client else "")
+        self.is_local = is_loopback(self.address)
+        self._set_deadline(HEAD_SECONDS)
+        self.open_connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if not self.open_connections.is_admitted(self):
+            return
+        if not self.is_idle:
+            self._set_deadline(None)
+        elif self._deadline is None:
+            self._set_deadline(HEAD_SECONDS)
+
+    def handle_websocket_upgrade(self, event: Any) -> None:
+        super().handle_websocket_upgrade(event)
+        self._leave()  # the whole head is there; whoever has no key is refused at once
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._leave()
+
+    def _leave(self) -> None:
+        self.open_connections.remove(self)
+        self._set_deadline(None)
+
+    def _set_deadline(self, seconds: float | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = None if seconds is None else self.loop.call_later(seconds, self.drop)
+
+
+class OpenConnections:
+    """The open connections of a server, at most so many for ``files`` open files.
+
+    Of those that have not borne the key there are at most a quarter of ``files`` from this machine
+    and another quarter from elsewhere, half of that from one address; of all, five eighths.
+    """
+
+    def __init__(self, files: int) -> None:
+        self.most_without_key, self.most_of_address = files // 4, files // 8
+        self.most = files * 5 // 8
+        # Both in the order in which they came.
+        self._without_key: dict[BoundedConnection, None] = {}
+        self._admitted: dict[BoundedConnection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._without_key) + len(self._admitted)
+
+    def is_admitted(self, connection: BoundedConnection) -> bool:
+        """Return whether the connection has borne the key."""
+        return connection in self._admitted
+
+    def add(self, connection: BoundedConnection) -> None:
+        """Count a new connection; the oldest of those that are too many is dropped."""
+        self._without_key[connection] = None
+        group = [one for one in self._without_key if one.is_local == connection.is_local]
+        if len(group) > self.most_without_key:
+            group.pop(0).drop()
+        same = [one for one in group if one.address == connection.address]
+        if len(same) > self.most_of_address and not connection.is_local:
+            same[0].drop()
+        if len(self) > self.most:
+            idle = (one for one in self._admitted if one.is_idle)
+            next(idle, connection).drop()
+
+    def admit(self, connection: BoundedConnection) -> None:
+        """Count a connection that is open as one that bears the key."""
+        if connection in self._without_key:
+            del self._without_key[connection]
+            self._admitted[connection] = None
+
+    def remove(self, connection: BoundedConnection) -> None:
+        """Count a connection no more."""
+        self._without_key.pop(connection, None)
+        self._admitted.pop(connection, None)
+
+
+class ServerConfig(uvicorn.Config):
+    """The settings of uvicorn for a server of ours, whose requests may take ``grace_seconds`` to
+    end once it is told to. ``files`` is how many files this process may open."""
+
+    def __init__(self, app: Any, grace_seconds: int, files: int | None = None) -> None:
+        logs = deepcopy(LOGGING_CONFIG)
+        logs["filters"] = {"peers": {"()": PeerErrors}}
+        logs["loggers"]["uvicorn.error"]["filters"] = ["peers"]
+        super().__init__(
+            app,
+            http=BoundedConnection,
+            log_config=logs,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=IDLE_SECONDS,
+            timeout_graceful_shutdown=grace_seconds,
+            backlog=_BACKLOG,
+        )
+        self.open_connections = OpenConnections(raise_file_limit() if files is None else files)
+
+
+class PeerErrors(logging.Filter):
+    """Keeps what a peer sent out of the log: a text frame that is no UTF-8 ends its WebSocket, and
+    its traceback tells nobody anything."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged."""
+        error = record.exc_info[1] if record.exc_info else None
+        return not isinstance(error, UnicodeDecodeError)
+
+
+def raise_file_limit() -> int:
+    """Return how many files this process may open; a very low limit is raised first."""
+    least, most = _FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    endless = resource.RLIM_INFINITY
+    if soft != endless and soft < least:
+        soft = least if hard == endless else min(hard, least)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return most if soft == endless else min(soft, most)
+
+
+def _peer_of(host: str) -> str:
+    """The address that is counted as one peer."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address) or address.is_loopback:
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
