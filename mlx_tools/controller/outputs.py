@@ -120,7 +120,8 @@ class Outputs:
     ) -> Ended:
         if error is not None:
             message = self._edited(call) + self.clean(error.message)
-            record = replace(record, error=ErrorInfo(error.code, message[:MAX_ERROR_CHARS]))
+            most = max(len(error.message), MAX_ERROR_CHARS)  # the tool chose how long it may be
+            record = replace(record, error=ErrorInfo(error.code, message[:most]))
         if is_reader(self._session.specs.get(call.name)):
             return record, None
         self._keeps_all = True

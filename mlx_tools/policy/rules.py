@@ -364,7 +364,10 @@ _PRESETS: Final = (
     ),
     Preset(
         "workspace",
-        ("calculator", "clock", "file_access", "create_file", "format_xml", "read_artifact"),
+        (
+            *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
+            "read_artifact",
+        ),
         _FILES,
     ),
     Preset("notes", ("clock", "notes_create", "notes_search", "read_artifact"), _FILES),

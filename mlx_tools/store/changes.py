@@ -19,6 +19,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.store.artifacts import Change, UndoStore
+from mlx_tools.store.exchange import exchange, is_being_written
 from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
 from mlx_tools.store.transcript import write_all
 
@@ -31,6 +32,9 @@ MAX_KEPT_BYTES: Final = 10_000_000
 MAX_COMPARED_BYTES: Final = 1_000_000_000
 """A larger file is not replaced or deleted on approval: to tell that it is still the one that was
 approved takes reading all of it."""
+
+_MOST_SWAPS: Final = 8
+"""How often a file is put back that others replace at the same moment: two are rare already."""
 
 ABSENT: Final = "absent"
 _UNCHANGED: Final = "nothing was changed"
@@ -211,6 +215,7 @@ def put(
     *,
     new: bool = False,
     expected: str | None,
+    since: str = "it was approved",
     given_up: Callable[[], bool] = lambda: False,
     undo: UndoStore | None = None,
     mode: int = 0,
@@ -218,12 +223,13 @@ def put(
     """Make the file, replace its content at once, or delete it: ``content`` None. Returns whether
     there was one before.
 
-    With ``new`` there must be none. ``expected`` is the state (`state_of`) that was approved, None
-    where nothing was; ``given_up`` is asked last of all. ``undo`` keeps the old content before
-    anything is changed, ``mode`` are the permissions of a new file, 0 for the usual ones. Raises
-    Refused, Unfit or Absent, and then the old content is there, and nothing else.
+    With ``new`` there must be none. ``expected`` is the state (`state_of`) that the file must be
+    in, None for any, ``since`` when it was in it; ``given_up`` is asked last of all. ``undo`` keeps
+    the old content before anything is changed, ``mode`` are the permissions of a new file, 0 for
+    the usual ones. Raises Refused, Unfit or Absent, and then the old content is there, and nothing
+    else.
     """
-    before, old = _look(place, expected, whole=undo is not None)
+    before, old = _look(place, expected, since, whole=undo is not None)
     if new and before is not None:
         raise Taken(f"there is a file {place.name} already")
     if content is None and before is None:
@@ -231,7 +237,7 @@ def put(
     with _kept(place, before, old, state_of(content), undo) as held, _system_errors(place):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
-            now, _ = _look(place, expected or held)
+            now, _ = _look(place, expected or held, since)
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
@@ -239,13 +245,11 @@ def put(
             if given_up():
                 raise Unfit(f"the call came to its end before; {_UNCHANGED}")
             if temporary is None:
-                os.unlink(place.name, dir_fd=place.folder)
+                _remove(place, _identity(before), expected or held)
             elif now is None:
                 name_new(place, temporary[0])
             else:
-                os.rename(
-                    temporary[0], place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder
-                )
+                _replace(place, temporary, state_of(content), _identity(before), expected or held)
         finally:
             if temporary is not None:
                 with contextlib.suppress(OSError):  # where it was renamed there is none
@@ -306,13 +310,13 @@ def _kept(
 
 
 def _look(
-    place: Place, expected: str | None, *, whole: bool = False
+    place: Place, expected: str | None, since: str, *, whole: bool = False
 ) -> tuple[os.stat_result | None, bytes | None]:
     """The file as it is now, None where there is none, if it is in the state that is expected; and
     with ``whole`` its content, None where that is too much to be kept."""
     with _opened(place) as fd:
         if expected is not None and state_of(fd) != expected:
-            raise Refused(f"{place.name} has changed since it was approved; {_UNCHANGED}")
+            raise Refused(f"{place.name} has changed since {since}; {_UNCHANGED}")
         if fd is None:
             return None, b""
         content = None
@@ -334,12 +338,16 @@ def _opened(place: Place) -> Iterator[int | None]:
             os.close(fd)
 
 
+def _temporary_name() -> str:
+    return f".mlx-tools-{secrets.token_hex(16)}.tmp"
+
+
 def _temporary(
     place: Place, before: os.stat_result | None, content: bytes, mode: int
 ) -> tuple[str, Identity]:
     """Writes the content to a new file beside the target, for good, under a name nobody can guess.
     Returns that name; where it raises, there is no such file."""
-    name = f".mlx-tools-{secrets.token_hex(16)}.tmp"
+    name = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     usual = before is None and not mode
     fd = os.open(name, flags, 0o666 if usual else 0o600, dir_fd=place.folder)
@@ -375,6 +383,73 @@ def _take_over(fd: int, before: os.stat_result) -> None:
         with contextlib.suppress(PermissionError):
             os.fchown(fd, before.st_uid, -1)
     os.fchmod(fd, mode)
+
+
+def _replace(
+    place: Place,
+    temporary: tuple[str, Identity],
+    after: str,
+    before: Identity | None,
+    expected: str | None,
+) -> None:
+    """Give the target the content of the temporary file, which has the state ``after``.
+
+    Another writer may come between the last look and the change. So both names are swapped in one
+    step, and what the target held at that moment is looked at under the temporary name: if it is
+    not what was ``expected``, both are swapped back. Raises Refused then.
+    """
+    folder, name = place.folder, temporary[0]
+    if not exchange(folder, name, place.name):  # a plain rename: the last look must do
+        os.rename(name, place.name, src_dir_fd=folder, dst_dir_fd=folder)
+        return
+    if _holds(place, name, before, expected):
+        return
+    inside: Identity | None = temporary[1]  # what the target holds
+    for _ in range(_MOST_SWAPS):
+        outside = _identity(status_of(folder, name))
+        exchange(folder, name, place.name)
+        taken_out = _identity(status_of(folder, name))
+        if taken_out == inside and (inside != temporary[1] or _holds(place, name, inside, after)):
+            break
+        if taken_out == inside:  # somebody wrote into the new file: that is the last word
+            exchange(folder, name, place.name)
+            break
+        inside = outside  # somebody replaced the target once more: that is put back
+    raise Refused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
+
+
+def _remove(place: Place, before: Identity | None, expected: str | None) -> None:
+    """Delete the target, if it is what was ``expected`` at that moment.
+
+    It is renamed first, so that what is deleted is what was looked at; anything else gets its name
+    back. Raises Refused then.
+    """
+    folder, aside = place.folder, _temporary_name()
+    os.rename(place.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+    if _holds(place, aside, before, expected):
+        os.unlink(aside, dir_fd=folder)
+        return
+    with contextlib.suppress(FileExistsError):  # its writer has made another one already
+        name_new(place, aside)
+    with contextlib.suppress(FileNotFoundError):  # it was renamed, where there are no links
+        os.unlink(aside, dir_fd=folder)
+    raise Refused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
+
+
+def _holds(place: Place, name: str, identity: Identity | None, state: str | None) -> bool:
+    """True if the name leads to this file, in this state (None: any), and nobody is writing it."""
+    try:
+        fd = place.root.open_last(place.folder, name)
+    except (Refused, Unfit, Absent):
+        return False
+    try:
+        if identity_of(os.fstat(fd)) != identity or is_being_written(fd):
+            return False
+        return state is None or state_of(fd) == state
+    except (Unfit, OSError):
+        return False
+    finally:
+        os.close(fd)
 
 
 def name_new(place: Place, temporary: str, link: Callable[..., None] = os.link) -> None:

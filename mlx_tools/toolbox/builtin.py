@@ -66,6 +66,7 @@ def tools(
     """The built-in tools, for ``registry``: what this package's entry point names."""
     from mlx_tools.toolbox.calculator import calculator
     from mlx_tools.toolbox.clock import clock
+    from mlx_tools.toolbox.edit_file import edit_file
     from mlx_tools.toolbox.file_access import create_file, file_access
     from mlx_tools.toolbox.format_xml import format_xml
     from mlx_tools.toolbox.knowledge import Knowledge
@@ -93,6 +94,8 @@ def tools(
     fetcher = Fetcher(local=frozenset(map(read_local, options.get("local_hosts", ()))))
     no_walk = None if supported() else "this system cannot open files safely (openat)"
     no_files = no_walk or (None if opened else "no folder was named that it may see (--root DIR)")
+    writable = any(root.writable for root in opened)
+    no_edits = no_files or (None if writable else "no folder was named with :rw (--root DIR:rw)")
     no_notes = no_walk or (NO_FOLDER if folder is None else None)
     no_jobs = "no place for jobs was named" if jobs is None else None
     return [
@@ -100,6 +103,7 @@ def tools(
         clock(),
         _off(file_access(opened), no_files),
         _off(create_file(opened), no_files),
+        _off(edit_file(opened), no_edits),
         format_xml(),
         tool_search(registry),
         read_artifact(),

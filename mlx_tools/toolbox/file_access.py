@@ -191,7 +191,7 @@ _DIRECTIONS: Final = frozenset(
     "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 )
 
-Operation = Literal["write", "create", "delete"]
+Operation = Literal["write", "create", "edit", "delete"]
 Candidate = tuple[Root, tuple[str, ...]]
 
 
@@ -244,6 +244,20 @@ class Changes:
                     raise Absent(f"there is no {place.name}")
         return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
 
+    @contextlib.contextmanager
+    def present(self, path: str) -> Iterator[tuple[Place, str]]:
+        """The place of a file that is there and may be changed, and its path for a reader."""
+        with tool_errors():
+            root, parts = self._find("edit", path)
+            with place_of(root, parts, self._writable) as place:
+                _check_writable("edit", place)
+                yield place, self._shown(root, path)
+
+    def preview_of(self, place: Place, shown: str, before: str, after: str, state: str) -> Preview:
+        """The preview of a change of a text."""
+        paths = {"path": _led(place.root, place.names)}
+        return preview_of_diff(_diff(before, after, shown), state, paths)
+
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
         whole = str(root.path / path) if len(self._roots) > 1 else path
@@ -268,7 +282,7 @@ class Changes:
         """The root and the names of the file that a path means: in the first root that has it;
         else, for making it, in a root that has its folder already before one that does not, in one
         that is writable before one that is not."""
-        candidates = self._candidates(path, making=operation != "delete")
+        candidates = self._candidates(path, making=operation in ("write", "create"))
         vacant: list[tuple[bool, bool, int]] = []  # whether the folder is missing, is only read
         fault: Exception | None = None
         for number, (root, parts) in enumerate(candidates):
@@ -288,7 +302,7 @@ class Changes:
                 )
             if taken:
                 return root, parts
-        if vacant and operation != "delete":
+        if vacant and operation in ("write", "create"):
             return candidates[min(vacant)[2]]
         if operation == "write" and isinstance(fault, Absent):
             raise Absent(f"{fault}; write makes no folders, create_file does")

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING
 
 from mlx_tools.lazy import names_of
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, MakeTool, SourceKind
-from mlx_tools.tools.context import OnProgress, Progress, ToolContext, ToolError, current_context
-from mlx_tools.tools.executor import (
+from mlx_tools.tools.context import (
     MAX_ERROR_CHARS,
+    MAX_LONG_ERROR_CHARS,
+    OnProgress,
+    Progress,
+    ToolContext,
+    ToolError,
+    current_context,
+)
+from mlx_tools.tools.executor import (
     MAX_OUTPUT_CHARS,
     SCOPES,
     CacheScope,

@@ -21,6 +21,9 @@ from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
 
 MAX_PROGRESS_CHARS: Final = 200
+MAX_ERROR_CHARS: Final = 500
+MAX_LONG_ERROR_CHARS: Final = 4_000
+"""Of an error that shows a piece of a file: what a model is shown of an observation in any case."""
 
 _NO_MODEL: Final = "there is no model to ask here"
 _GIVEN_UP: Final = "nobody waits for this call any more"
@@ -39,16 +42,26 @@ OnProgress = Callable[[Progress], None]
 class ToolError(Exception):
     """Raise it in a tool to say in plain words what went wrong; the model reads the message.
 
-    Any other exception does too, with its type before its text. ``code`` is the error's code;
-    ``passing`` says that the same call might succeed a moment later.
+    Any other exception does too, with its type before its text.
+
+    Args:
+        code: the error's code.
+        passing: the same call might succeed a moment later.
+        max_chars: the message is cut to so many characters, at most 4,000.
     """
 
     def __init__(
-        self, message: str, *, code: ErrorCode = "tool_error", passing: bool = False
+        self,
+        message: str,
+        *,
+        code: ErrorCode = "tool_error",
+        passing: bool = False,
+        max_chars: int = MAX_ERROR_CHARS,
     ) -> None:
         super().__init__(message)
         self.code = code
         self.passing = passing
+        self.max_chars = min(max_chars, MAX_LONG_ERROR_CHARS)
 
 
 class Artifacts(Protocol):

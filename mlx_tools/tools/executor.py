@@ -26,13 +26,18 @@ from msgspec import Struct
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, json_bytes, replace
-from mlx_tools.tools.context import CONTEXT, Reports, ToolContext, ToolError
+from mlx_tools.tools.context import (
+    CONTEXT,
+    MAX_ERROR_CHARS,
+    Reports,
+    ToolContext,
+    ToolError,
+)
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, member_of
 from mlx_tools.transcript import Sources, lay_out, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
-MAX_ERROR_CHARS: Final = 500
 
 _MOST_WORDS: Final = 100_000
 """Characters of an error's words that are looked at."""
@@ -259,7 +264,7 @@ def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode
         text = ""
     match error:
         case ToolError():
-            return error.code, _cut(text or "the tool failed")
+            return error.code, _cut(text or "the tool failed", error.max_chars)
         case InvalidArguments():
             return "invalid_arguments", _cut(text)
         case ResultError() | TooManyThreads():
@@ -270,9 +275,9 @@ def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode
     return "tool_error", _cut(f"{kind}: {text}" if text else kind)
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, most: int = MAX_ERROR_CHARS) -> str:
     text = whole_characters(text)
-    return text if len(text) <= MAX_ERROR_CHARS else text[: MAX_ERROR_CHARS - 1] + "…"
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 # --- threads for functions that block ------------------------------------------------------------

@@ -17,8 +17,8 @@ LISTED = [
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access", "create_file", "format_xml", "tool_search"),
-        *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
+        *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
+        *("tool_search", "read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
         *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
         *("translate", "describe_image", "transcribe_audio"),
     ]

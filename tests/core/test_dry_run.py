@@ -23,6 +23,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "write", "path": "new.txt", "content": "new"}),
     ("file_access", {"operation": "delete", "path": "there.txt"}),
     ("create_file", {"path": "folder/new.txt", "content": "new"}),
+    ("edit_file", {"path": "there.txt", "old": "there", "new": "here"}),
     ("run_command", {"program": "cat", "arguments": ["there.txt"]}),
     ("notes_create", {"title": "New", "content": "new"}),
     ("schedule_task", {"task": "Count.", "when": "@daily"}),

@@ -32,7 +32,8 @@ def specs(**effects: Any) -> dict[str, ToolSpec]:
     names = ("calculator", "clock", "file_access", "format_xml", "read_artifact")
     names += ("query_knowledge_base", "list_corpora")
     notes = {"notes_create": WRITE, "notes_search": READ}
-    given = {**dict.fromkeys(names, READ), "create_file": WRITE, **notes, **effects}
+    given = {**dict.fromkeys(names, READ), "create_file": WRITE, "edit_file": READ | WRITE}
+    given |= {**notes, **effects}
     return {name: ToolSpec(name, effects=what) for name, what in given.items()}
 
 
@@ -70,7 +71,8 @@ def test_a_mutating_tool_in_a_read_only_preset_is_found_at_start() -> None:
 def test_the_workspace_preset_grants_files_and_nothing_that_executes_or_sends() -> None:
     preset = PRESETS["workspace"]
     assert set(preset.tools) == {
-        *("calculator", "clock", "file_access", "create_file", "format_xml", "read_artifact")
+        *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
+        "read_artifact",
     }
     assert preset.effects == READ | WRITE
     with pytest.raises(ToolDefinitionError, match="workspace: create_file has the effects execute"):

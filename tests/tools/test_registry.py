@@ -39,7 +39,8 @@ def rename(old: str, new: str) -> None:
 
 
 EVERY = [
-    *("calculator", "clock", "file_access", "create_file", "format_xml", "tool_search"),
+    *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
+    "tool_search",
     *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
     *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
     *("translate", "describe_image", "transcribe_audio"),
@@ -52,6 +53,7 @@ KNOWLEDGE = {"query_knowledge_base", "list_corpora"}
 
 EFFECTS = {
     **{name: {"write"} for name in ("create_file", "schedule_task", "notes_create")},
+    "edit_file": {"read", "write"},
     "run_command": {"read", "write", "execute"},
     **{name: {"read", "network"} for name in ("fetch_url", "web_search")},
 }
@@ -135,10 +137,11 @@ def test_the_built_in_tools_without_a_folder() -> None:
 
 def test_the_built_in_tools_with_a_folder(tmp_path: Path) -> None:
     store = jobs_in(tmp_path / "schedule.sqlite")
-    registry = builtin_tools([str(tmp_path)], notes=tmp_path / "notes", jobs=Jobs(store=store))
+    registry = builtin_tools([f"{tmp_path}:rw"], notes=tmp_path / "notes", jobs=Jobs(store=store))
     late = {"run_command", *EXTRA, *KNOWLEDGE}  # where there is no sandbox, or not the extra
     assert set(EVERY) - late <= set(registry.specs())
     assert set(registry.disabled) <= late
+    assert ":rw" in builtin_tools([str(tmp_path)]).disabled["edit_file"]
 
 
 @pytest.mark.parametrize("root", ["", ":rw", "/nowhere/at/all", "\0", __file__])

@@ -1,0 +1,73 @@
+"""Swaps two names of one folder at once, and looks for writers of an open file."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+_LINUX_EXCHANGE: Final = 2  # RENAME_EXCHANGE of linux/fs.h
+_MACOS_SWAP: Final = 2  # RENAME_SWAP of sys/stdio.h
+_NOT_POSSIBLE: Final = frozenset(
+    (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM)
+)
+"""Answers of file systems and sandboxes that cannot swap names."""
+
+
+@functools.cache
+def _system_call() -> Callable[..., int] | None:
+    """The C library's function, None where it has none."""
+    name = "renameatx_np" if sys.platform == "darwin" else "renameat2"
+    try:
+        function: Any = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except (AttributeError, OSError):
+        return None
+    text, number = ctypes.c_char_p, ctypes.c_int
+    function.argtypes = (number, text, number, text, ctypes.c_uint)
+    function.restype = number
+    swap: Callable[..., int] = function
+    return swap
+
+
+def exchange(folder: int, name: str, other: str) -> bool:
+    """Swap two names of an open folder in one step: each then leads to what the other led to.
+
+    Returns False, and changes nothing, where the system or the file system cannot. Raises OSError
+    where one of the names is gone.
+    """
+    swap = _system_call()
+    if swap is None:
+        return False
+    flag = _MACOS_SWAP if sys.platform == "darwin" else _LINUX_EXCHANGE
+    if swap(folder, os.fsencode(name), folder, os.fsencode(other), flag) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NOT_POSSIBLE:
+        return False
+    raise OSError(number, os.strerror(number), name)
+
+
+def is_being_written(fd: int) -> bool:
+    """True if some process has the file open for writing; False if not, or if nobody can tell.
+
+    Linux grants a read lease only on a file that nobody has open for writing (fcntl(2)). It is
+    given back at once.
+    """
+    if sys.platform != "linux":
+        return False
+    with contextlib.suppress(OSError):
+        # Breaking a lease sends SIGIO, which would end this process; SIGURG is ignored by default.
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
