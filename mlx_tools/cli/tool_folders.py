@@ -46,7 +46,6 @@ from mlx_tools.tools import (
 )
 
 ALLOW: Final = "to allow it in a run: --tools {name}"
-_SHOWN_FILES: Final = 20
 _NO_SANDBOX: Final = (
     "It runs as you, with your rights, in no sandbox: what it says of effects is believed."
 )
@@ -184,7 +183,9 @@ def _switch(name: str, on: bool) -> None:
 def _free(found: ToolFolder, taken: Mapping[str, ToolSpec]) -> ToolFolder:
     """The tool, which an older layout may have given the name of one that is built in now: then
     under another, and that one's way to the same is told."""
-    name, paths = found.spec.name, ":".join(found.whitelist)
+    restrictions = found.restrictions
+    patterns = restrictions.whitelist if restrictions.parameters.paths else ()
+    name, paths = found.spec.name, ":".join(patterns)
     if not found.older or name not in taken or taken[name].plugin != BUILTIN:
         return found
     free = f"{name}_folder"
@@ -248,19 +249,23 @@ def _declared(found: ToolFolder) -> Iterator[ShownLine]:
     yield ShownLine(f"effects: {effects}{' (all there are)' if everything else ''}")
     yield ShownLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
     yield ShownLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
-    if found.whitelist:
-        patterns = ", ".join(map(in_words, found.whitelist))
-        yield ShownLine(f"paths that it may be given: {patterns} (in {', '.join(found.paths)})")
+    restrictions = found.restrictions
+    if restrictions.mode == "ro":
+        yield ShownLine("mode ro: calls whose operation does not read or list are refused")
+    if restrictions.whitelist:
+        known = restrictions.parameters
+        kinds = [kind for kind in ("paths", "commands") if getattr(known, kind)]
+        patterns = ", ".join(map(in_words, restrictions.whitelist))
+        names = ", ".join(map(in_words, sorted(known.paths | known.commands)))
+        yield ShownLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
     if found.missing:
         yield ShownLine(
             f"it imports what is not installed: {', '.join(map(in_words, found.missing))}"
         )
     yield ShownLine(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
     yield ShownLine(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
-    for name, file in sorted(found.contents.items())[:_SHOWN_FILES]:
+    for name, file in sorted(found.contents.items()):
         yield ShownLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
-    if len(found.contents) > _SHOWN_FILES:
-        yield ShownLine(f"and {len(found.contents) - _SHOWN_FILES} more")
     yield ShownLine(_NO_SANDBOX)
 
 

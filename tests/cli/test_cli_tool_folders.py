@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.errors import EXIT_PAUSED
 from tests.cli.conftest import Open, Result, Run
 from tests.forked import forks
 from tests.tools.tool_folders import make_folder
@@ -237,6 +238,8 @@ def test_a_folder_of_the_older_layout_is_added_and_called(run: Run, home: Path) 
     Path("docs/a.md").write_text("read me")
     Path("b.md").write_text("not me")
     call = ("tools", "call", "read_docs", "--tools", "read_docs")
+    assert run(*call, '{"path": "docs/a.md"}').code == EXIT_PAUSED  # it may do more than read
+    call += ("--approve", "always")
     assert run(*call, '{"path": "docs/a.md"}').json == {"text": "read me"}
     refused = run(*call, '{"path": "b.md"}')
     assert refused.code == 1 and "not in the tool's whitelist" in refused.err
@@ -245,6 +248,7 @@ def test_a_folder_of_the_older_layout_is_added_and_called(run: Run, home: Path) 
         assert taken.code == 0 and "--root DIR:ro:docs/**/*.md" in taken.err
         assert "file_access is built in: yours is called file_access_folder" in taken.err
     call = ("tools", "call", "file_access_folder", "--tools", "file_access_folder")
+    call += ("--approve", "always")
     assert run(*call, '{"path": "docs/a.md"}').json == {"text": "read me"}
     assert run(*call, '{"path": "b.md"}').code == 1
 

@@ -246,6 +246,15 @@ DEEP = "def execute(a):\n x = []\n for _ in range(100_000): x = [x]\n return {'x
         ("def execute(a): return {'success': False, 'error': {'n': 1}}", '{"error": {"n": 1}}'),
         ("def execute(a): return {'success': False, 'message': 'why'}", "why"),
         ("def execute(a): return {'success': False, 'error': '', 'message': 'why'}", "why"),
+        (
+            "def execute(a): return {'success': False, 'error': 'no row 3', "
+            "'error_type': 'NotFound', 'details': {'rows': [1, 2]}}",
+            'NotFound: no row 3 (details: {"rows": [1, 2]})',
+        ),
+        (
+            "def execute(a): return {'success': False, 'error': 'x' * 900, 'details': 'locked'}",
+            "… (details: locked)",
+        ),
         ("import os\ndef execute(a): os.closerange(3, 99); return {}", "without a result"),
     ],
 )

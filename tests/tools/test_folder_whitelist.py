@@ -64,9 +64,9 @@ def called(folder: Path, arguments: dict[str, Any], *roots: str) -> ToolResult:
 def test_the_older_layout_says_the_same(tmp_path: Path) -> None:
     said = {"mode": "ro", "whitelist": ["docs/**/*.md"], "requires_approval": True}
     found = read_folder(older(tmp_path, "file_access", **said))
-    assert (found.spec.name, found.spec.effects) == ("file_access", {"read"})
-    assert found.spec.needs_approval and found.whitelist == ("docs/**/*.md",)
-    assert read_folder(older(tmp_path / "rw", mode="rw")).spec.effects == {"read", "write"}
+    assert (found.spec.name, found.restrictions.mode) == ("file_access", "ro")
+    assert found.spec.needs_approval and found.restrictions.whitelist == ("docs/**/*.md",)
+    assert read_folder(older(tmp_path / "rw", mode="rw")).restrictions.mode == "rw"
     assert read_folder(older(tmp_path / "bare")).spec.effects == ALL_EFFECTS
 
 
@@ -79,7 +79,7 @@ def test_the_older_layout_says_the_same(tmp_path: Path) -> None:
         ({"metadata": {"mode": "wr"}}, "mode: "),
         ({"metadata": {"mode": ["ro"]}}, "mode: "),
         ({"metadata": {"mod": "ro"}}, "metadata.mod: unknown key"),
-        ({"metadata": {"mode": "ro"}, "effects": ["read"]}, "mode: it says effects once more"),
+        ({"metadata": {"mode": "ro"}, "mode": "ro"}, "mode: it says mode once more"),
         ({"metadata": {"whitelist": []}}, "whitelist: "),
         ({"metadata": {"whitelist": "**/*.md"}}, "whitelist: "),
         ({"metadata": {"whitelist": ["/etc/*"]}}, "whitelist: "),
@@ -99,12 +99,11 @@ def test_what_is_wrong_with_one_is_said_with_the_key(
 
 def test_a_whitelist_that_holds_for_no_argument_is_refused(tmp_path: Path) -> None:
     queried = {"type": "object", "properties": {"query": {"type": "string"}}}
-    with pytest.raises(ToolDefinitionError, match="none of the parameters is a path"):
+    with pytest.raises(ToolDefinitionError, match="none of the parameters is a path or a command"):
         read_folder(make_folder(tmp_path, parameters=queried, whitelist=["*"]))
     queried["properties"]["query"]["format"] = "path"  # type: ignore[index]
-    assert read_folder(make_folder(tmp_path / "b", parameters=queried, whitelist=["*"])).paths == (
-        "query",
-    )
+    found = read_folder(make_folder(tmp_path / "b", parameters=queried, whitelist=["*"]))
+    assert found.restrictions.parameters.paths == {"query"}
 
 
 def refused(result: ToolResult) -> str:

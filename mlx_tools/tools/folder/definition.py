@@ -28,7 +28,12 @@ from msgspec import Meta, Struct, ValidationError, convert
 from mlx_tools.errors import ToolDefinitionError, did_you_mean
 from mlx_tools.messages import Effect, ToolSpec, replace
 from mlx_tools.schema import check_parameters
-from mlx_tools.store import check_patterns
+from mlx_tools.tools.folder.restrictions import (
+    RestrictedEffects,
+    Restrictions,
+    check_whitelist,
+    known_parameters,
+)
 
 CONFIG: Final = "config.json"
 DEFINITION: Final = "tool_definition.json"
@@ -47,10 +52,10 @@ class ToolFolder(Struct, frozen=True):
     """A tool's folder, read whole.
 
     ``enabled`` is what its configuration says, ``environment`` which variables it may see,
-    ``max_output_bytes`` how much it may print and return. Where there is a ``whitelist``, patterns
-    of paths, the arguments ``paths`` are held to it. ``missing`` are packages that it imports
-    and that are not installed. ``contents`` are its files by name, ``digest`` is the SHA-256 of
-    them all. ``older`` is a configuration of the older layout.
+    ``max_output_bytes`` how much it may print and return. ``restrictions`` are checked before each
+    call. ``missing`` are packages that it imports and that are not installed. ``contents`` are its
+    files by name, ``digest`` is the SHA-256 of them all. ``older`` is a configuration of the older
+    layout.
     """
 
     path: Path
@@ -58,8 +63,7 @@ class ToolFolder(Struct, frozen=True):
     enabled: bool
     environment: tuple[str, ...]
     max_output_bytes: int
-    whitelist: tuple[str, ...]
-    paths: tuple[str, ...]
+    restrictions: Restrictions
     missing: tuple[str, ...]
     contents: Mapping[str, File]
     digest: str
@@ -78,29 +82,36 @@ def read_folder(path: Path) -> ToolFolder:
     def data(name: str, otherwise: bytes = b"") -> bytes:  # one may have gone meanwhile
         return contents[name].data if name in contents else otherwise
 
-    name, description, parameters = _definition(data(DEFINITION), path / DEFINITION)
+    name, description, parameters, restricting = _definition(data(DEFINITION), path / DEFINITION)
     given = _json(data(CONFIG, b"{}"), path / CONFIG)
     config = _configuration(given, path / CONFIG, name)
+    for key, value in _configuration(restricting, path / DEFINITION, name).items():
+        if config.setdefault(key, value) != value:
+            raise ToolDefinitionError(f"{path / DEFINITION}: {key}: {CONFIG} says another")
     tree = _check_code(data(EXECUTE), path / EXECUTE)
-    whitelist = tuple(config.get("whitelist", ()))
-    named = parameters.get("properties", {}).items()
-    paths = tuple(argument for argument, schema in named if _is_path(argument, schema))
-    if whitelist and not paths:
-        raise ToolDefinitionError(
-            f"{path / CONFIG}: whitelist: none of the parameters is a path that it could hold for",
-            hint='call one path, or give it "format": "path"',
-        )
+    restrictions = Restrictions(
+        known_parameters(parameters), config.get("mode", ""), tuple(config.get("whitelist", ()))
+    )
+    if restrictions.whitelist:
+        try:
+            check_whitelist(restrictions.whitelist, restrictions.parameters)
+        except ValueError as error:
+            raise ToolDefinitionError(
+                f"{path / CONFIG}: whitelist: {error}",
+                hint='call a parameter path or command, or give it "format": "path"',
+            ) from None
     own = {key: config[key] for key in _SPEC_KEYS if key in config}
     if "effects" in own:
         own["effects"] = frozenset(own["effects"])
+    if restrictions.mode:
+        own["effects"] = RestrictedEffects(restrictions, own.get("effects"))
     return ToolFolder(
         path=path,
         spec=ToolSpec(name, description, parameters, plugin=FOLDER, **own),
         enabled=config.get("enabled", True),
         environment=tuple(config.get("environment", ())),
         max_output_bytes=config.get("max_output_bytes", DEFAULT_OUTPUT),
-        whitelist=whitelist,
-        paths=paths,
+        restrictions=restrictions,
         missing=_missing_packages(tree, contents),
         contents=contents,
         digest=digest_of(contents),
@@ -285,7 +296,7 @@ _KEYS: Final[Mapping[str, tuple[Any, str]]] = {
     "mode": (Literal["ro", "rw"], "ro or rw"),
     "whitelist": (
         Annotated[list[str], Meta(min_length=1)],
-        "a list of patterns of paths, at least one, such as docs/**/*.md",
+        "a list of patterns of paths, such as docs/**/*.md, or of commands, at least one",
     ),
 }
 """The keys of a configuration: the type of their values, and in words what is one."""
@@ -294,7 +305,6 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "requires_approval": ("needs_approval", lambda value: value),
     "timeout_seconds": ("timeout", lambda value: value),
     "timeout_ms": ("timeout", lambda value: value / 1000),
-    "mode": ("effects", lambda value: ["read"] if value == "ro" else ["read", "write"]),
 }
 """Other names of a key, as such files have them elsewhere, and what a value is under its own."""
 
@@ -303,6 +313,8 @@ _AROUND: Final = ("type", "function")
 _SCHEMAS: Final = ("input_schema", "inputSchema")
 """Other names for ``parameters``: Anthropic's and MCP's."""
 _FUNCTION: Final = ("name", "description", "parameters", "strict", "type")
+_RESTRICTING: Final = ("mode", "whitelist", "needs_approval", "requires_approval")
+"""Keys of a configuration that a definition may have, too."""
 
 
 def _configuration(given: Mapping[str, Any], path: Path, name: str) -> dict[str, Any]:
@@ -322,9 +334,7 @@ def _configuration(given: Mapping[str, Any], path: Path, name: str) -> dict[str,
         kind, allowed = _KEYS[key]
         try:
             convert(value, kind)
-            if key == "whitelist":
-                check_patterns(value)
-        except (ValidationError, ValueError):
+        except ValidationError:
             text = json.dumps(value, ensure_ascii=False)
             text = text if len(text) <= 60 else f"{text[:59]}…"
             raise ToolDefinitionError(
@@ -341,9 +351,9 @@ def _configuration(given: Mapping[str, Any], path: Path, name: str) -> dict[str,
     return config
 
 
-def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any]]:
-    """Name, description and parameters of ``tool_definition.json``: a function as OpenAI writes it,
-    with or without ``{"type": "function", "function": …}`` around it. Raises
+def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """Name, description, parameters and restrictions of ``tool_definition.json``: a function as
+    OpenAI writes it, with or without ``{"type": "function", "function": …}`` around it. Raises
     ToolDefinitionError."""
     value, place = _json(data, path), ""
     function = value.get("function", value)
@@ -354,8 +364,12 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any]]:
         )
     if function is not value:
         place = "function."
-        _check_keys(value, _AROUND, path, "")
-    _check_keys(function, _FUNCTION, path, place)
+        _check_keys(value, _AROUND, path, "", also=_RESTRICTING)
+    _check_keys(function, _FUNCTION, path, place, also=_RESTRICTING)
+    restricting: dict[str, Any] = {}
+    for key, said in (*value.items(), *function.items()):
+        if key in _RESTRICTING and restricting.setdefault(key, said) != said:
+            raise ToolDefinitionError(f"{path}: {key}: it says {key} twice")
     name, description = function.get("name"), function.get("description")
     if not isinstance(name, str) or not name.strip():
         raise ToolDefinitionError(f"{path}: {place}name: expected a text")
@@ -370,7 +384,7 @@ def _definition(data: bytes, path: Path) -> tuple[str, str, dict[str, Any]]:
         check_parameters(parameters)
     except ToolDefinitionError as error:
         raise ToolDefinitionError(f"{path}: {error.message}", hint=error.hint) from None
-    return name, description or "", parameters
+    return name, description or "", parameters, restricting
 
 
 def _json(data: bytes, path: Path) -> dict[str, Any]:
@@ -395,11 +409,17 @@ def _json(data: bytes, path: Path) -> dict[str, Any]:
     return value
 
 
-def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, place: str) -> None:
+def _check_keys(
+    value: Mapping[str, Any],
+    known: tuple[str, ...],
+    path: Path,
+    place: str,
+    also: tuple[str, ...] = (),
+) -> None:
     unknown = sorted(
         key
         for key in value
-        if not (key in known or key in TELLING or key.startswith(("_", "$", "x-")))
+        if not (key in known or key in also or key in TELLING or key.startswith(("_", "$", "x-")))
     )
     if unknown:
         hint = did_you_mean(unknown[0], known, f"known are {', '.join(known)}")
@@ -410,31 +430,6 @@ def _check_keys(value: Mapping[str, Any], known: tuple[str, ...], path: Path, pl
         elif unknown[0] in _KEYS:
             hint = f"it belongs in {CONFIG}"
         raise ToolDefinitionError(f"{path}: {place}{unknown[0][:80]}: unknown key", hint=hint)
-
-
-# --- arguments that are paths ---------------------------------------------------------------------
-
-_PATHS: Final = frozenset(
-    {
-        *("path", "paths", "file", "files", "filename", "filenames", "folder", "folders"),
-        *("dir", "directory", "directories"),
-    }
-)
-"""The last words of the names of parameters that are paths; the format ``path`` says so of any."""
-
-
-def names_path(name: str) -> bool:
-    """True for the name of a parameter that is a path, or a list of them: ``path``,
-    ``source_path``, ``outputDir``."""
-    words = re.sub(r"([a-z])([A-Z])", r"\1_\2", name).lower()
-    return re.split(r"[^a-z]+", words)[-1] in _PATHS
-
-
-def _is_path(name: str, schema: Any) -> bool:
-    """True for a parameter that is a path by its name, or by its schema's format."""
-    parts = (schema, schema.get("items")) if isinstance(schema, dict) else ()
-    by_format = any(isinstance(part, dict) and part.get("format") == "path" for part in parts)
-    return by_format or names_path(name)
 
 
 # --- execute.py, as it looks to somebody who does not run it --------------------------------------

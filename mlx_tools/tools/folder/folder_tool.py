@@ -22,13 +22,11 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.paths import package_file, private_dir, write_whole
 from mlx_tools.process import Pipes, end
-from mlx_tools.store import PathPatterns, Refused, Root, RootName, Unfit
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.folder.definition import (
     EXECUTE,
     ToolFolder,
     digest_of,
-    names_path,
     read_files,
     read_folder,
     write_files,
@@ -42,6 +40,9 @@ KEPT_BYTES: Final = 8192
 
 _PRINTED_CHARS: Final = 300
 """Of that, so much stands in an error."""
+
+_ERROR_CHARS: Final = 250
+"""Of a tool's own words for its error, where it gives details: half of what a model is shown."""
 
 _SECONDS: Final = 60.0
 """Seconds that a call may take that has no time of its own."""
@@ -94,12 +95,12 @@ def folder_tool(
         context = current_context()
         seconds = _SECONDS if context.timeout is None else context.timeout
         now = _as_it_is(found, making=log is not None)
+        held = _held_to(now, roots, arguments)
         if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
         talk = _Talk(now, context, seconds, until)
         try:
-            held = _held_to(now, roots, arguments)
             with _copied(now) as execute:
                 return _call(now, execute, held, talk, traced=log is not None)
         except OSError as error:
@@ -113,8 +114,10 @@ def folder_tool(
                     said = Redactor().text(talk.said()).text
                     write_whole(log, said.encode("utf-8", "replace"))
 
-    def preview(_: Mapping[str, Any]) -> Preview:
-        return Preview("", (found if log is None else _as_it_is(found, making=True)).digest)
+    def preview(arguments: Mapping[str, Any]) -> Preview:
+        now = found if log is None else _as_it_is(found, making=True)
+        _held_to(now, roots, arguments)
+        return Preview("", now.digest)
 
     return Tool(found.spec, run, preview=preview, unusable=lambda: unusable)
 
@@ -122,42 +125,11 @@ def folder_tool(
 def _held_to(
     found: ToolFolder, roots: Sequence[str], arguments: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The arguments with each path as it is on disk, from the top on; unchanged where there is no
-    whitelist. Raises ToolError for a path that is not in it."""
-    if not found.whitelist:
-        return arguments
-    names = [RootName.parse(one) for one in roots] or [RootName(".", writable=True)]
-    opened, patterns = [Root(name) for name in names], PathPatterns(found.whitelist)
-    writing = "write" in found.spec.possible_effects
-
-    def held(value: Any, is_path: bool) -> Any:
-        match value:
-            case str() if is_path:
-                return _resolved(value, opened, patterns, writing=writing)
-            case list():
-                return [held(item, is_path) for item in value]
-            case dict():
-                return {key: held(item, names_path(key)) for key, item in value.items()}
-        return value
-
-    return {
-        name: held(value, name in found.paths or names_path(name))
-        for name, value in arguments.items()
-    }
-
-
-def _resolved(path: str, roots: Sequence[Root], patterns: PathPatterns, *, writing: bool) -> str:
-    try:
-        for root in roots:
-            parts = root.parts(path, writing=writing)
-            if parts is None or not patterns.fit(parts):
-                continue
-            if writing and not root.writable:
-                raise Refused("the folder was named without :rw (--root DIR:rw)")
-            return str(root.resolved(parts))
-    except (Refused, Unfit) as error:
-        raise ToolError(f"{path[:200]}: {error}", code="not_allowed") from None
-    raise ToolError(f"{path[:200]} is not in the tool's whitelist", code="not_allowed")
+    """The arguments that the tool gets, held to its restrictions. Raises ToolError for a call that
+    they do not permit."""
+    found.restrictions.check(arguments)
+    writing = found.restrictions.mode != "ro" and "write" in found.spec.effects_of(arguments)
+    return found.restrictions.held(arguments, roots, writing=writing)
 
 
 def _as_it_is(found: ToolFolder, *, making: bool) -> ToolFolder:
@@ -356,12 +328,22 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _said(value: Mapping[str, Any]) -> str:
-    """Return what a tool says went wrong that says so itself."""
-    error = value.get("error") or value.get("message")
-    if isinstance(error, str) and error.strip():
-        return error
-    rest = {key: item for key, item in value.items() if key != "success"}
-    return json.dumps(rest, ensure_ascii=False) if rest else "the tool says that it failed"
+    """Return the words of a tool that says itself that it failed: `error`, or `message`, behind
+    its `error_type` and before its `details`; without an error all that it returned."""
+    error, kind, details = (value.get(key) for key in ("error", "error_type", "details"))
+    error = error or value.get("message")
+    if not isinstance(error, str) or not error.strip():
+        rest = {key: item for key, item in value.items() if key != "success"}
+        return json.dumps(rest, ensure_ascii=False) if rest else "the tool says that it failed"
+    text = error.strip()
+    if isinstance(kind, str) and kind.strip() and not text.startswith(kind.strip()):
+        text = f"{kind.strip()}: {text}"
+    if details in (None, "", [], {}):
+        return text
+    if len(text) > _ERROR_CHARS:  # so that a long text leaves room for the details
+        text = f"{text[:_ERROR_CHARS]}…"
+    shown = details if isinstance(details, str) else json.dumps(details, ensure_ascii=False)
+    return f"{text} (details: {shown})"
 
 
 def _how_ended(status: int | None) -> str:
