@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, Literal, cast, get_args
 
@@ -135,8 +135,10 @@ async def hides_its_model(backend: CompletionsBackend) -> bool:
     return status == 200 and not body and headers.get("server", "").startswith("BaseHTTP/")
 
 
-async def probe_chat_format(backend: CompletionsBackend) -> ChatFormat | None:
-    """The named format that the server's own chat endpoint writes; None if none is.
+async def probe_chat_format(
+    backend: CompletionsBackend, names: Iterable[str] = tuple(NAMED_FORMATS)
+) -> ChatFormat | None:
+    """The named format that the server's own chat endpoint writes; None if none of ``names`` is.
 
     A short conversation is sent to that endpoint, then, as plain text, in each named format. The
     one that comes to the same tokens is the model's; the server's count of cached tokens says so,
@@ -146,7 +148,8 @@ async def probe_chat_format(backend: CompletionsBackend) -> ChatFormat | None:
         expected = await _chat_tokens(backend, system)
         if expected is None:
             continue
-        for name, chat_format in NAMED_FORMATS.items():
+        for name in names:
+            chat_format = NAMED_FORMATS[name]
             if name != "plain" and await _is_same(backend, chat_format, system, expected):
                 return chat_format
     return None

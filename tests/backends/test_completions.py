@@ -218,7 +218,7 @@ def test_redirects_are_not_followed() -> None:
     with serving(says("Hi")) as other:
         head = f"Location: {other.url}/v1/completions\r\n"
         with serving(answers(307, b"", "text/plain", head)) as server:
-            with pytest.raises(Exception, match="307") as caught:
+            with pytest.raises(BackendRefused, match="307") as caught:
                 ask(CompletionsBackend(server.url))
             assert other.url in str(caught.value)
         assert other.requests == []

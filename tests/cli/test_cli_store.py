@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import StorageError, UsageError
 from mlx_tools.gateway import RUNS, RunRows
 from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_queue import RunQueue
@@ -239,7 +239,7 @@ def test_two_copies_into_one_place_are_one_after_the_other(
     first = TranscriptStore(home / "a" / "sessions")
     filled(first)
     for target in (PostgresStore(database()), TranscriptStore(home / "b" / "sessions")):
-        with target.taking_in(), pytest.raises(Exception, match="another copy into"):
+        with target.taking_in(), pytest.raises(StorageError, match="another copy into"):
             copy_store(first, target, FORMS)
 
 
@@ -254,7 +254,7 @@ def test_a_database_that_others_wrote_to_leads_out_of_no_folder(
         store = PostgresStore(database())
         with store._database.connection() as db:
             db.execute(rows)
-        with pytest.raises(Exception, match="which no session does"):
+        with pytest.raises(StorageError, match="which no session does"):
             copy_store(store, TranscriptStore(home / "b" / "sessions"), FORMS)
     assert [path.name for path in (home / "b").rglob("*")] == ["sessions"]
 
@@ -313,7 +313,7 @@ def test_a_full_disk_ends_a_copy_in_one_line_and_it_goes_on(home: Path) -> None:
             return super().take_in(session, some())
 
     target = Full(home / "b" / "sessions")
-    with pytest.raises(Exception, match="No space left") as full:
+    with pytest.raises(StorageError, match="No space left") as full:
         copy_store(first, target, FORMS)
     assert not isinstance(full.value, UsageError | OSError)
     assert [*(home / "b").rglob(".taken-in-*")] == []

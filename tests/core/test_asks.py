@@ -161,7 +161,7 @@ def test_an_approval_is_void_once_the_file_has_changed(root: Path) -> None:
     second = controller(write).run_sync("Go.")
     assert isinstance(first, Paused) and isinstance(second, Paused)
     (root / "a.txt").write_text("changed by somebody")
-    with pytest.raises(Exception, match="has changed since it was shown"):
+    with pytest.raises(UsageError, match="has changed since it was shown"):
         resumed(controller(answer()), first.session, True)
     assert (root / "a.txt").read_text() == "changed by somebody"
     (root / "a.txt").write_text("as it was")

@@ -168,23 +168,45 @@ def test_a_right_model_is_left_alone(
     assert found.misfit is None and found.complete
 
 
+OTHERS: tuple[Any, ...] = ("", "x" * 40, 10**13, -(10**13), 0.5, True, None, [], [[]], {}, {"a": 1})
+
+
+def otherwise(value: Any, chance: random.Random) -> Any:
+    """The value with one part of it another, missing, or there besides."""
+    if isinstance(value, dict) and value and chance.random() < 0.8:
+        key = chance.choice([*value])
+        match chance.randrange(4):
+            case 0:
+                return {name: one for name, one in value.items() if name != key}
+            case 1:
+                return {**value, "besides": chance.choice(OTHERS)}
+            case _:
+                return {**value, key: otherwise(value[key], chance)}
+    if isinstance(value, list) and value and chance.random() < 0.8:
+        at = chance.randrange(len(value))
+        return [*value[:at], otherwise(value[at], chance), *value[at + chance.randrange(2) :]]
+    return chance.choice(OTHERS)
+
+
 @given(tools(), st.integers(0, 10**6), st.integers(1, 9))
 def test_pieces_are_held_as_the_whole_and_what_is_whole_fits(
     made: tuple[ToolSpec, dict[str, Any]], seed: int, size: int
 ) -> None:
     spec, arguments = made
     chance = random.Random(seed)
-    text = json.dumps({"type": "tool_call", "name": spec.name, "arguments": arguments})
-    for _ in range(chance.randint(0, 3)):
-        at = chance.randrange(len(text))
-        text = text[:at] + chance.choice('"{}[],:1a\\ ') + text[at + chance.randint(0, 1) :]
-    form = form_of(spec)
-    whole, pieces = held(text, 0, form), held(text, size, form)
-    assert (whole.complete, whole.misfit) == (pieces.complete, pieces.misfit)
-    if whole.complete and compilable(spec.parameters).is_exact:
-        try:
-            value = loads(text[: whole.end])
-        except ValueError:
-            return  # reading repairs it, or not
-        if isinstance(value.get("arguments"), dict) and value.get("type") == "tool_call":
-            assert validate_arguments(spec, value["arguments"])[2] is None
+    form, is_exact = form_of(spec), compilable(spec.parameters).is_exact
+    for number in range(20):
+        given_ = arguments if number < 5 else otherwise(arguments, chance)
+        text = json.dumps({"type": "tool_call", "name": spec.name, "arguments": given_})
+        for _ in range(number % 5 if number < 5 else 0):
+            at = chance.randrange(len(text))
+            text = text[:at] + chance.choice('"{}[],:1a\\ ') + text[at + chance.randint(0, 1) :]
+        whole, pieces = held(text, 0, form), held(text, size, form)
+        assert (whole.complete, whole.misfit) == (pieces.complete, pieces.misfit)
+        if whole.complete and is_exact:
+            try:
+                value = loads(text[: whole.end])
+            except ValueError:
+                continue  # reading repairs it, or not
+            if isinstance(value.get("arguments"), dict) and value.get("type") == "tool_call":
+                assert validate_arguments(spec, value["arguments"])[2] is None

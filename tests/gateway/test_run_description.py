@@ -25,8 +25,11 @@ from tests.gateway.conftest import KEY
 pytestmark = pytest.mark.hypothesis
 
 OWN = {"type": "function", "function": {"name": "own", "parameters": {"type": "object"}}}
-ASKED = ("x", "please keep", "please own")
-"""Questions of runs that have ended, wait for a person and wait for their client."""
+FITTING_RUN = {
+    "POST /v1/runs/{id}/approvals": "please keep",
+    "POST /v1/runs/{id}/tool_results": "please own",
+}
+"""Questions of runs that wait for a person and for their client, by what is asked of those."""
 
 DESCRIBED = schemathesis.openapi.from_dict(openapi_document())
 OPERATIONS = {
@@ -102,24 +105,57 @@ def served(begin: Any) -> Iterator[Served]:
 def test_what_is_asked_of_runs_is_answered_as_described(
     served: Served, label: str, mode: Any
 ) -> None:
-    streams = label.endswith("/events")  # of a run that waits it would have no end
+    """Of runs that there are, a request that fits is taken, and one that does not is refused for
+    what is wrong with it. Of others it is refused."""
+    operation = OPERATIONS[label]
+    question = FITTING_RUN.get(label, "x")
 
-    @settings(max_examples=settings.default.max_examples // 6, database=None)
-    @given(OPERATIONS[label].as_strategy(generation_mode=mode), st.data())
-    def check(case: Any, data: st.DataObject) -> None:
-        if "id" in case.path_parameters and data.draw(st.booleans()):
-            run = served.run(data.draw(st.sampled_from(ASKED[:1] if streams else ASKED)))
-            case.path_parameters["id"] = run["id"]
-            if run["pending"] and mode is FITS and isinstance(case.body, dict):
-                waits = run["pending"][0]
-                case.body |= {
-                    name: waits[name] for name in ("call_id", "digest") & case.body.keys()
-                }
-        elif mode is FITS and label == "POST /v1/runs":
-            for name in SOUND.keys() & case.body.keys():
-                case.body[name] = case.body[name] and data.draw(SOUND[name])
+    def statuses(of_a_run: bool) -> list[int]:
+        found = []
+
+        @settings(max_examples=settings.default.max_examples // 6, database=None)
+        @given(operation.as_strategy(generation_mode=mode), st.data())
+        def check(case: Any, data: st.DataObject) -> None:
+            if of_a_run:
+                make_of_a_run(case, served.run(question), mode)
+            elif mode is FITS and label == "POST /v1/runs":
+                for name in SOUND.keys() & case.body.keys():
+                    case.body[name] = case.body[name] and data.draw(SOUND[name])
+            response = case.call(base_url=served.url, headers=KEY)
+            if response.status_code != 422:  # the key of an earlier one, with another body
+                case.validate_response(response, headers=KEY)
+                found.append(response.status_code)
+
+        check()
+        return found
+
+    found = statuses(of_a_run="{id}" in label)
+    assert found
+    if mode is FITS:
+        assert any(200 <= status < 300 for status in found), found
+    else:
+        assert {400, 409} & set(found), found
+    if "{id}" in label:
+        assert set(statuses(of_a_run=False)) <= {400, 404}
+
+
+def make_of_a_run(case: Any, run: dict[str, Any], mode: Any) -> None:
+    """Have a request name a run that there is, and, where it fits, the call that waits in it."""
+    case.path_parameters["id"] = run["id"]
+    if mode is FITS and run["pending"] and isinstance(case.body, dict):
+        waits = run["pending"][0]
+        case.body |= {name: waits[name] for name in ("call_id", "digest") & case.body.keys()}
+        if case.body.get("decision") == "edit":
+            case.body["arguments"] = {"text": "b"}
+
+
+def test_a_run_that_waits_is_described_as_well(served: Served) -> None:
+    """Those that wait for a person and for their client."""
+    for question in FITTING_RUN.values():
+        run = served.run(question)
+        assert run["status"] == "paused" and len(run["pending"]) == 1
+        operation = OPERATIONS["GET /v1/runs/{id}"]
+        case = operation.Case(path_parameters={"id": run["id"]})
         response = case.call(base_url=served.url, headers=KEY)
-        if response.status_code != 422:  # the key of an earlier one, with another body
-            case.validate_response(response, headers=KEY)
-
-    check()
+        case.validate_response(response, headers=KEY)
+        assert response.json()["pending"] == run["pending"]

@@ -252,18 +252,22 @@ def test_threads_may_search_while_one_adds(base: KnowledgeBase, tmp_path: Path) 
     base.add([docs])
     failed: list[BaseException] = []
     over = threading.Event()
+    looking = threading.Semaphore(0)
 
     def look() -> None:
         try:
             while not over.is_set():
                 assert base.search("milk", limit=30)
+                looking.release()
         except BaseException as error:
             failed.append(error)
+            looking.release()
 
     threads = [threading.Thread(target=look) for _ in range(2)]
     for thread in threads:
         thread.start()
     for turn in range(6):
+        looking.acquire()  # it is searched while this goes on
         written(docs, {f"{n}.md": f"milk {turn}\n" * 50 for n in range(40)})
         base.add([docs])
     over.set()

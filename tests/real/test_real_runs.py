@@ -10,7 +10,6 @@ import pytest
 
 from mlx_tools import (
     Answered,
-    ChatFormat,
     CompletionsBackend,
     Controller,
     Conversation,
@@ -61,10 +60,15 @@ def test_the_model_decides_to_call_the_calculator_and_answers(
 def test_the_chat_format_of_a_server_that_does_not_name_its_model_is_found_out(
     real_server: str,
 ) -> None:
-    async def main() -> ChatFormat | None:
-        return await probe_chat_format(CompletionsBackend(real_server))
+    """And no other format passes for it: it is the first that is tried."""
+    others = [name for name in NAMED_FORMATS if name not in ("chatml", "plain")]
 
-    assert anyio.run(main) == NAMED_FORMATS["chatml"]
+    async def main() -> None:
+        backend = CompletionsBackend(real_server)
+        assert await probe_chat_format(backend) == NAMED_FORMATS["chatml"]
+        assert await probe_chat_format(backend, others) is None
+
+    anyio.run(main)
 
 
 @pytest.mark.slow
