@@ -233,6 +233,23 @@ _MOST_STEPS: Final = 8
 _MOST_LEVELS: Final = 64
 
 
+def without_first_line_break(text: str) -> str:
+    """``text`` without a line break at its beginning."""
+    return text.removeprefix("\r\n" if text.startswith("\r\n") else "\n")
+
+
+def without_line_breaks(text: str) -> str:
+    """``text`` without one line break at each end: a value may stand on lines of its own.
+
+    Text of several lines, or indented, that begins right behind its mark keeps the last one: who
+    writes so puts none around values, and a file ends in one.
+    """
+    first = without_first_line_break(text)
+    both = first.removesuffix("\r\n" if first.endswith("\r\n") else "\n")
+    is_inline = len(first) == len(text) and ("\n" in both or both[:1] in (" ", "\t"))
+    return text if is_inline else both
+
+
 def typed(text: str, parameters: Mapping[str, Any], key: str) -> Any:
     """``text`` as the value of a property, as it stands where that is none but a string.
 
@@ -320,9 +337,8 @@ def _content(element: _TaggedValue, schema: Any) -> Any:
     ways = [schema, *branches(schema)] if isinstance(schema, Mapping) else []
     ways = [way for way in ways if isinstance(way, Mapping)]
     if not element.children:
-        return _as_one_of(
-            element.text, frozenset(kind for way in ways for kind in _types(way, way))
-        )
+        kinds = frozenset(kind for way in ways for kind in _types(way, way))
+        return _as_one_of(without_line_breaks(element.text), kinds)
     if element.text.strip():
         raise Unreadable("text stands between tags")
     lists = [way for way in ways if way.get("type") == "array"]

@@ -10,13 +10,20 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
 from mlx_tools.messages import ToolCall, replace
 from mlx_tools.protocol.delimiters import END_TOKENS
 from mlx_tools.protocol.dialects import DIALECTS, Dialect
-from mlx_tools.protocol.literals import elements, keywords, literal_object, typed
+from mlx_tools.protocol.literals import (
+    elements,
+    keywords,
+    literal_object,
+    typed,
+    without_first_line_break,
+    without_line_breaks,
+)
 from mlx_tools.protocol.objects import object_call
 from mlx_tools.protocol.scan import HEADS
 from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
@@ -40,7 +47,12 @@ _TAG: Final = re.compile(
     r"(?:=(?P<bare>[^>\n]+)|(?P<attributes>(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))+))\s*/?>"
 )
 _ATTRIBUTE: Final = re.compile(r"([\w.-]+)=(?:\"([^\"]*)\"|'([^']*)')")
-_NEXT_PARAMETER: Final = re.compile(r"\n<parameter=([^>\n]+)>")
+_LINE_BEGUN: Final = re.compile(r"\n[ \t]*+\Z")
+_MOST_INDENT: Final = 100
+"""Blanks that may stand before a mark that begins a line; a page is narrower."""
+
+_OPENED_KEY: Final = re.compile(r"(?:[\w.-]+=[\"'])?([^\"'<>=\s]+)")
+"""After an opening mark: the key that it names, as an attribute or alone."""
 
 _TAG_OPENS: Final = frozenset(("<function=", "<function name="))
 """Marks that are the beginning of a call's own tag."""
@@ -79,6 +91,25 @@ _CALL_TAG: Final = re.compile(
 )
 _ONE_A_LINE: Final = frozenset(("react", "call", "harmony"))
 """Families whose every call has a line or a message, and the mark, of its own."""
+
+
+_PAIR_KEY_ENDS: Final = "</arg_key>", "</longcat_arg_key>"
+_PAIR_VALUES: Final = "<arg_value>", "<longcat_arg_value>"
+_PAIR_CALLS: Final = "<tool_call>", "</tool_call>"
+_ValueText = tuple[str, bool]
+
+
+class _Marks(NamedTuple):
+    """Of a value between tags: its own closing mark, what opens a key, and its family's others."""
+
+    end: str
+    keys: tuple[str, ...]
+    others: tuple[str, ...]
+
+
+_KIMI_K3: Final = _Marks(
+    "<|close|>argument<|sep|>", ("<|open|>argument",), ("<|open|>call", "<|close|>call<|sep|>")
+)
 
 
 class MessageHeader(NamedTuple):
@@ -473,26 +504,45 @@ class Run:
     def _pairs(self, name: str, *, begun: bool) -> Steps[None]:
         """Keys and values in turn; ``begun``: the first key's tag is taken."""
         arguments = dict[str, Any]()
-        self.tagged = True
+        self.tagged = is_closed = True
+        unclosed = False
         parameters = self._parameters(name)
         while True:
             yield from self.source.space()
             if not begun and not (yield from self.source.mark("<arg_key>", "<longcat_arg_key>")):
                 break
             begun = False
-            key, _ = yield from self.source.until("</arg_key>", "</longcat_arg_key>")
-            yield from self.source.space()
-            if not (yield from self.source.mark("<arg_value>", "<longcat_arg_value>")):
+            key, value_mark = yield from self._pair_key()
+            self._check_key(key, parameters, is_closed=is_closed and not value_mark)
+            unclosed = unclosed or bool(value_mark)
+            value_mark = value_mark or (yield from self.source.mark(*_PAIR_VALUES))
+            if not value_mark:
                 raise Fault("a value is due after its key")
-            text, _ = yield from self.source.until("</arg_value>", "</longcat_arg_value>")
-            value = typed(text, parameters, key.strip())
-            _put(arguments, key.strip(), _unquoted(value) if isinstance(value, str) else value)
+            value_end, key_mark = value_mark.replace("<", "</"), value_mark.replace("value", "key")
+            text, is_closed = yield from self._value_text(
+                _Marks(
+                    value_end, (key_mark,), (key_mark.replace("<", "</"), value_mark, *_PAIR_CALLS)
+                ),
+                lambda found: found not in arguments and self._has(parameters, found),
+            )
+            unclosed = unclosed or not is_closed
+            value = typed(text, parameters, key)
+            _put(arguments, key, _unquoted(value) if isinstance(value, str) else value)
         if not (yield from self.source.mark(*_CLOSING)):
             yield from self._fail("a key or the end of the call is due")
         if not arguments and not self.known(name):
             raise Fault("no tool is named")
-        self._add(name, arguments)
+        self._add(name, arguments, *_closers(unclosed))
         self._closed = True
+
+    def _pair_key(self) -> Steps[tuple[str, str]]:
+        """A key, and the mark of its value where that stands in place of the key's own end."""
+        key, mark = yield from self.source.until(*_PAIR_KEY_ENDS, *_PAIR_VALUES)
+        key = key.strip()
+        if not key or "<" in key or "\n" in key:
+            raise Fault("a key's end is due")
+        yield from self.source.space()
+        return key, mark if mark in _PAIR_VALUES else ""
 
     def _parameters(self, name: str) -> Mapping[str, Any]:
         own = name if name in self._catalog else self._loose.get(loose_name(name), "")
@@ -514,11 +564,16 @@ class Run:
         if (yield from self.source.peek()) == "{":
             yield from self._json_arguments(name)
             return
-        arguments, repairs = dict[str, Any](), tuple[str, ...]()
+        arguments, parameters = dict[str, Any](), self._parameters(name)
+        is_closed, unclosed = True, False
         while not (yield from self.source.mark(_end_of(tag))):
-            repairs += yield from self._parameter(self._parameters(name), arguments)
+            if self._wrapper_end and (yield from self.source.stands(self._wrapper_end)):
+                unclosed = True  # the calls' own end stands in place of this one's
+                break
+            is_closed = yield from self._parameter(tag, parameters, arguments, is_closed=is_closed)
+            unclosed = unclosed or not is_closed
             yield from self.source.space()
-        self._add(name, arguments, *repairs)
+        self._add(name, arguments, *_closers(unclosed))
 
     def _tag(self, due: str, *names: str) -> Steps[tuple[re.Match[str], str, Mapping[str, str]]]:
         """The tag of one of these names that stands here, taken; what it names; its attributes."""
@@ -537,43 +592,93 @@ class Run:
         return found, attributes.get("name", ""), attributes
 
     def _parameter(
-        self, parameters: Mapping[str, Any], arguments: dict[str, Any]
-    ) -> Steps[tuple[str, ...]]:
+        self,
+        call: re.Match[str],
+        parameters: Mapping[str, Any],
+        arguments: dict[str, Any],
+        *,
+        is_closed: bool,
+    ) -> Steps[bool]:
+        """Read one parameter of the ``call`` whose tag that is; ``is_closed``: the one before it
+        has its closing tag. Returns whether this one has."""
         tag, key, attributes = yield from self._tag("a parameter is due", "parameter", "param")
+        self._check_key(key, parameters, is_closed=is_closed)
+        is_closed = True
         if tag["tag"] == "param" and (yield from self.source.mark("<![CDATA[")):
             text, _ = yield from self.source.until("]]>")
             yield from self.source.space()
             if not (yield from self.source.mark("</param>")):
                 raise Fault("a parameter's end is due")
         else:
-            text, _ = yield from self.source.until(_end_of(tag))
+            text, is_closed = yield from self._value_text(
+                _Marks(_end_of(tag), _begins_of(tag), (*_begins_of(call), _end_of(call))),
+                lambda found: found not in (key, *arguments) and self._has(parameters, found),
+            )
             text = html.unescape(text) if tag["tag"] == "param" else text
-        repairs: tuple[str, ...] = ()
-        properties = parameters.get("properties") or {}
-        while tag["bare"] and (found := _NEXT_PARAMETER.search(text)):
-            # A closing tag may be missing before the next parameter.
-            unknown = bool(self._catalog) and found[1] not in properties
-            if unknown or found[1] in arguments or found[1] == key:
-                break
-            _put(arguments, key, _value(text[: found.start() + 1], key, attributes, parameters))
-            key, text, repairs = found[1], text[found.end() :], ("missing_closers",)
         _put(arguments, key, _value(text, key, attributes, parameters))
-        return repairs
+        return is_closed
+
+    # --- values between tags ---
+
+    @property
+    def _wrapper_end(self) -> str:
+        """What closes the family's calls, empty where nothing does or it may stand in prose."""
+        return "" if self.dialect.line else self.dialect.close
+
+    def _value_text(self, marks: _Marks, may_follow: Callable[[str], bool]) -> Steps[_ValueText]:
+        """The text of a value without a line break at each end, and whether its own mark ends it.
+
+        It ends before any mark of its family that begins a line or is spelt like a control token,
+        too. One within a line is text where the value's own mark follows, unless it opens a key
+        that ``may_follow``.
+        """
+        begin, marked = self.source.pos, False
+        wrapper = () if self.dialect.line else (self.dialect.open, self._wrapper_end or marks.end)
+        while True:
+            _, mark = yield from self.source.until(marks.end, *marks.keys, *marks.others, *wrapper)
+            text, at = self.source.text, self.source.pos - len(mark)
+            if mark == marks.end:
+                return without_line_breaks(text[begin:at]), True
+            line = _LINE_BEGUN.search(text, max(begin, at - _MOST_INDENT), at)
+            if line or any(char in mark for char in "|｜"):
+                if marked:
+                    raise Fault("a value's end is due")
+                self.source.pos = at
+                end = line.start() if line else at  # the line break is not the value's
+                return without_first_line_break(text[begin:end]).removesuffix("\r"), False
+            if mark in marks.keys:
+                opened = _OPENED_KEY.match((yield from self.source.tag(_MOST_TAG)))
+                if opened is not None and may_follow(opened[1]):
+                    raise Fault(f"the end of a value is due before the key {opened[1][:40]!a}")
+            marked = True
+
+    def _has(self, parameters: Mapping[str, Any], key: str) -> bool:
+        return key in (parameters.get("properties") or {})
+
+    def _check_key(self, key: str, parameters: Mapping[str, Any], *, is_closed: bool) -> None:
+        """Raise where the value before the key lacks its end, and the schema does not have it."""
+        if not is_closed and self._catalog and not self._has(parameters, key):
+            raise Fault("a value's end is due")
 
     def _kimi_k3(self) -> Steps[None]:
         self.source.pos += len("<|open|>call")
         head, _ = yield from self.source.until("<|sep|>")
-        arguments: dict[str, Any] = {}
+        name = html.unescape(_attributes(head).get("tool", ""))
+        arguments, parameters = dict[str, Any](), self._parameters(name)
+        is_closed, unclosed = True, False
         while not (yield from self.source.mark("<|close|>call<|sep|>")):
             yield from self.source.space()
             if not (yield from self.source.mark("<|open|>argument")):
                 yield from self._fail("an argument is due")
             attributes = _attributes((yield from self.source.until("<|sep|>"))[0])
-            text, _ = yield from self.source.until("<|close|>argument<|sep|>")
+            key = attributes.get("key", "")
+            self._check_key(key, parameters, is_closed=is_closed)
+            text, is_closed = yield from self._value_text(_KIMI_K3, lambda found: False)
+            unclosed = unclosed or not is_closed
             is_text = attributes.get("type", "string") == "string"
-            _put(arguments, attributes.get("key", ""), text if is_text else loads(text))
+            _put(arguments, key, text if is_text else loads(text))
             yield from self.source.space()
-        self._add(html.unescape(_attributes(head).get("tool", "")), arguments)
+        self._add(name, arguments, *_closers(unclosed))
 
     def _elements(self) -> Steps[None]:
         """MiniMax M3: each parameter an element of its own name, nested ones in it."""
@@ -685,10 +790,6 @@ def _put(arguments: dict[str, Any], key: str, value: Any) -> None:
 def _value(
     text: str, key: str, attributes: Mapping[str, str], parameters: Mapping[str, Any]
 ) -> Any:
-    for newline in ("\n", "\r\n"):
-        if text.startswith(newline):  # each value stands on lines of its own
-            text = text.removeprefix(newline).removesuffix(newline)
-            break
     match attributes.get("string"):
         case "true":
             return text
@@ -706,8 +807,19 @@ def _unquoted(text: str) -> str:
     return value if isinstance(value, str) else text
 
 
+def _closers(are_missing: bool) -> tuple[str, ...]:
+    """The repairs of a call, some of whose closing marks may be missing."""
+    return ("missing_closers",) if are_missing else ()
+
+
 def _end_of(tag: re.Match[str]) -> str:
     return f"</{tag['ns'] or ''}{tag['tag']}>"
+
+
+def _begins_of(tag: re.Match[str]) -> tuple[str, str]:
+    """The two ways in which tags like this one begin."""
+    begin = f"<{tag['ns'] or ''}{tag['tag']}"
+    return f"{begin}=", f"{begin} "
 
 
 def _attributes(text: str) -> dict[str, str]:

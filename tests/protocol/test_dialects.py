@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -388,3 +389,115 @@ def test_an_object_that_is_no_call_cuts_off_none_that_stands_before_it() -> None
     reading = read(f'{one}\n<|tools_prefix|>[{{"also": {{"city": "Oslo"}}', "stop", WEATHER)
     assert _read_calls(reading) == [("get_weather", ARGUMENTS)]
     assert reading.error is not None and reading.error.code == "invalid_json"
+
+
+# --- values between tags --------------------------------------------------------------------------
+
+TAGGED = [dialect for dialect in DIALECTS if dialect.body in ("xml", "pairs")]
+FILE = ReadingRules(
+    catalog={
+        "read_file": {
+            "properties": {
+                "path": {"type": "string"},
+                "lines": {"type": "integer"},
+                "note": {"type": "string"},
+            }
+        }
+    }
+)
+FILE_CALL: Call = ("read_file", {"path": "a.txt", "lines": 3, "note": "two words"})
+_MARK = re.compile(r"\]<\]minimax\[>\[</?\w+>|</?[|｜][^<>]*>(?:\w+<\|sep\|>)?|</?[\w:.]+[^<>]*>")
+
+
+def _value_ends(dialect: Dialect, text: str) -> list[int]:
+    """Where each value's closing mark begins."""
+    form = FORMS[dialect.name]
+    after = form[3].split("{v}")[1]
+    closing = [after.strip().split("\n")[0].format(k=key) for key in FILE_CALL[1]]
+    return [
+        text.index(mark, text.index(str(v)))
+        for mark, v in zip(closing, FILE_CALL[1].values(), strict=True)
+    ]
+
+
+def _holds_no_mark(reading: Reading) -> bool:
+    """Whether no key and no value of any call, nor an answer, holds a family's mark."""
+    return not any(
+        mark
+        in json.dumps(
+            [message.arguments if isinstance(message, ToolCall) else message.content],
+            ensure_ascii=False,
+        )
+        for message in reading.messages
+        for mark in ("<", "｜", "minimax")
+    )
+
+
+@pytest.mark.parametrize("dialect", TAGGED, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("layout", ["its own", "lines", "indented", "one line"])
+def test_no_value_takes_in_a_mark_where_one_is_left_out(dialect: Dialect, layout: str) -> None:
+    text = written(dialect, [FILE_CALL])
+    if layout == "one line":
+        text = text.replace("\n", "")
+    elif layout != "its own":
+        text = _MARK.sub("\n  \\g<0>" if layout == "indented" else "\n\\g<0>", text).strip()
+    for mark in _MARK.finditer(text):
+        damaged = text[: mark.start()] + text[mark.end() :]
+        reading = read(damaged, "stop", FILE)
+        assert _holds_no_mark(reading) or reading.bare_text, damaged
+        assert streamed(damaged, FILE, sizes=(3, 1)) == reading
+
+
+MARKS_OF_ARGUMENTS = [one for one in TAGGED if one.name not in ("minimax_m3", "minicpm")]
+
+
+@pytest.mark.parametrize("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_value_without_its_end_ends_before_the_next_mark(dialect: Dialect, number: int) -> None:
+    text = written(dialect, [FILE_CALL])
+    at = _value_ends(dialect, text)[number]
+    end = next(mark.end() for mark in _MARK.finditer(text) if mark.start() == at)
+    rest = text[end:].removeprefix("\n") if text[at - 1] == "\n" else text[end:]
+    if "\n" not in text[at - 1 : end + 1]:
+        rest = f"\n{rest}"  # the next mark begins a line
+    damaged = text[:at] + rest
+    reading = read(damaged, "stop", FILE)
+    assert _read_calls(reading) == [FILE_CALL], damaged
+    assert "missing_closers" in reading.messages[0].repairs
+
+
+@pytest.mark.parametrize("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
+def test_a_value_that_runs_into_an_unknown_key_is_an_error(dialect: Dialect) -> None:
+    text = written(dialect, [("read_file", {"path": "a.txt", "speed": 3})]).replace(
+        "a.txt", "a.txt\n", 1
+    )
+    at = text.index("a.txt\n") + len("a.txt\n")
+    mark = _MARK.search(text, at)
+    assert mark is not None
+    reading = read(text[:at] + text[mark.end() :].lstrip("\n"), "stop", FILE)
+    assert reading.messages == () and reading.error is not None
+    assert reading.error.code == "invalid_json"
+
+
+@pytest.mark.parametrize("dialect", MARKS_OF_ARGUMENTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_a_value_loses_one_line_break_at_each_end(dialect: Dialect, newline: str) -> None:
+    for value, expected in (
+        *((f"a.txt{newline}", "a.txt"), (f"{newline}a.txt{newline}", "a.txt")),
+        *((f"{newline}a.txt", "a.txt"), ("two words", "two words")),
+        *((f"{newline}a\nb\n{newline}", "a\nb\n"), (f"{newline}{newline}", "")),
+        ("a\n  b\n", "a\n  b\n"),  # a file that begins right behind its mark
+    ):
+        calls = [("read_file", {"note": value})]
+        text = written(dialect, calls)
+        if f"\n{value}\n" in text:
+            text = text.replace(f"\n{value}\n", value)
+        assert _read_calls(read(text, "stop", FILE)) == [("read_file", {"note": expected})], text
+
+
+def test_a_mark_within_a_line_of_a_value_is_text() -> None:
+    note = "Write <parameter=x> or <arg_key>, and </function> after it: a < b > c."
+    for name in ("qwen3_coder", "glm", "invoke"):
+        (dialect,) = (one for one in TAGGED if one.name == name)
+        call: Call = ("read_file", {"note": note})
+        assert _read_calls(read(written(dialect, [call]), "stop", FILE)) == [call]
