@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import anyio
 import typer
@@ -38,8 +38,6 @@ from mlx_tools.tools import (
 )
 
 app = typer.Typer(add_completion=False)
-
-_SHOWN: Final = 30
 
 Reads = Annotated[
     list[str] | None,
@@ -284,7 +282,7 @@ def _told(
     """A server and its tools: ours in words, its own marked as foreign."""
     yield ShownLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
     yield ShownLine(f"it calls itself {in_words(source.version) or 'nothing'}")
-    for tool in source.tools[:_SHOWN]:
+    for tool in source.tools:  # all of them: each is agreed to
         effects = ", ".join(tool.effects)
         yield ShownLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
         words = cut(" ".join(tool.description.split()), 200)
@@ -292,13 +290,11 @@ def _told(
             yield ShownLine(in_words(words), foreign=True)
         if hints.get(tool.name):
             yield ShownLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
-    if len(source.tools) > _SHOWN:
-        yield ShownLine(f"and {len(source.tools) - _SHOWN} more")
-    for name, why in list(refused.items())[:_SHOWN]:
+    for name, why in refused.items():
         yield ShownLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
     if prompts := source.at.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
-        yield ShownLine(f"prompts for chat: {in_words(cut(listed, 500))}")
+        yield ShownLine(f"prompts for chat: {in_words(listed)}")
     if source.at.get("resources"):
         yield ShownLine("it has resources, which mcp_read reads")
 

@@ -41,6 +41,7 @@ from mlx_tools.tools import (
     read_document,
     read_folder,
     renamed,
+    server_fault,
     with_effects,
     write_template,
 )
@@ -279,7 +280,6 @@ def _origin(plugin: str) -> str:
 # person agreed to.
 
 
-_SHOWN: Final = 20
 _SECONDS: Final = 30.0
 
 
@@ -382,6 +382,8 @@ def _place(
         raise UsageError(
             f"{document.place} names no server with its whole address", hint="give --server URL"
         )
+    if fault := server_fault(chosen):
+        raise UsageError(f"the server {in_words(chosen[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
     named = dict(before.at["secrets"]) if before is not None else {}
     for scheme, where in map(parse_secret, secrets):
@@ -417,24 +419,24 @@ def _told(source: BoundSource, found: Found) -> Iterator[ShownLine]:
     yield ShownLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
     servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
     for server in sorted(servers):
-        yield ShownLine(f"asked at {in_words(cut(server, 200))}")
+        yield ShownLine(f"asked at {in_words(server)}")
+    if len(servers) > 1:
+        secret = ", with the secrets that they need" if source.at["secrets"] else ""
+        yield ShownLine(f"! These are {len(servers)} servers{secret}", "yellow")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
     yield ShownLine(f"{effects['read']} that read, {effects['write']} that may write")
-    for tool in source.tools[:_SHOWN]:
+    for tool in source.tools:  # all of them: each is agreed to
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
         yield ShownLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
-        place = tool.at.get("server", "") + tool.at["path"]  # some are elsewhere
-        yield ShownLine(f"  {tool.at['method']} {in_words(cut(place, 200))}", foreign=True)
+        place = tool.at.get("server", source.at["server"]) + tool.at["path"]
+        yield ShownLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
         if line:
             yield ShownLine(f"  {in_words(cut(line, 100))}", foreign=True)
-    if len(source.tools) > _SHOWN:
-        yield ShownLine(f"and {len(source.tools) - _SHOWN} more")
-    refused = [(name, why) for name, why in found if isinstance(why, OperationRefused)]
-    for name, why in refused[:_SHOWN]:
-        yield ShownLine(f"left out: {in_words(cut(name, 80))}: {in_words(why.message)}", "yellow")
-    if len(refused) > _SHOWN:
-        yield ShownLine(f"and {len(refused) - _SHOWN} more are left out", "yellow")
+    for name, why in found:
+        if isinstance(why, OperationRefused):
+            text = f"left out: {in_words(cut(name, 80))}: {in_words(why.message)}"
+            yield ShownLine(text, "yellow")
     named = source.at["secrets"]
     needed = {scheme for tool in source.tools for way in tool.at["security"] for scheme in way}
     for scheme in sorted(needed):

@@ -147,6 +147,20 @@ def test_what_changed_is_shown_before_it_counts(run: Run, home: Path, zoo: Zoo) 
     assert run("tools", "show", "zoo__find").code == 2
 
 
+def test_every_operation_and_host_is_shown_before_a_yes(run: Run, home: Path, zoo: Zoo) -> None:
+    elsewhere = {"servers": [{"url": "https://other.test/api"}]}
+    paths: dict[str, Any] = {f"/animals/{n}/{'x' * 300}": {"get": {}} for n in range(50)}
+    paths |= {"/last": {"get": elsewhere}, "@evil.test/x": {"get": {}}}
+    value = {"openapi": "3.1.0", "info": {"title": "Zoo"}, "servers": [{"url": zoo.url}]}
+    document = home / "many.json"
+    document.write_text(json.dumps(value | {"paths": paths}))
+    shown = run("tools", "bind", str(document)).err
+    assert all(f"GET {zoo.url}/animals/{n}/{'x' * 300}\n" in shown for n in range(50))
+    assert "GET https://other.test/api/last\n" in shown
+    assert "! These are 2 servers" in shown
+    assert "left out: get @evil.test/x: its path does not begin with /" in shown
+
+
 def test_a_get_is_said_to_write(run: Run, home: Path, zoo: Zoo) -> None:
     document = write(home / "zoo.json", zoo)
     run("tools", "bind", document, "--name", "zoo", "--writes", "find", "--yes")
@@ -164,6 +178,7 @@ def test_a_get_is_said_to_write(run: Run, home: Path, zoo: Zoo) -> None:
         (["--secret", "key=hunter2"], "does not say where it is"),
         (["--name", "a__b"], "cannot name a source"),
         (["--server", "ftp://a"], "names no server"),
+        (["--server", "https://zoo.test@evil.test"], "is not plainly"),
     ],
 )
 def test_what_is_wrong_is_one_clear_line(

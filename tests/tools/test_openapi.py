@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from mlx_tools.errors import UsageError
+from mlx_tools.messages import replace
 from mlx_tools.schema import fits
 from mlx_tools.tools import BoundSource, BoundTool, execute
 from mlx_tools.tools.openapi.document import OperationRefused, read_document, with_effects
@@ -225,6 +226,93 @@ def test_no_argument_leads_to_another_path_or_header(place: str, value: str, sai
     tool = _tool({"parameters": [_parameter("id", place)]}, path="/animals/{id}")
     requests, result = _sent(tool, {"id": value})
     assert not requests and said in result.error.message
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("@127.0.0.2:1/x", ".evil.test/x", ":1/x", "x", "", "\\evil.test/x", "?x", "#x"),
+        *("/a/../b", "/%2e%2e/b", "/%252e%252e/b", "/a b", "/a\\b", "/a#b", "/a\nb", "/a/."),
+    ],
+)
+def test_a_path_that_could_name_another_host_or_go_up_is_refused_and_never_asked(path: str) -> None:
+    refused = _tool({"security": [{"key": []}]}, path=path, components={"securitySchemes": SCHEMES})
+    assert isinstance(refused, OperationRefused) and "its path" in refused.message
+    # one that was agreed to before this was looked at
+    before = _guarded("key")
+    agreed = replace(before, at={**before.at, "path": path})
+    requests, result = _sent(agreed, {}, **_named("key"))
+    assert not requests and result.error.code == "not_allowed"
+
+
+@pytest.mark.parametrize("value", ["..", "../x", "a/../x", "%2e%2e", "..\\x", "%2e%2e%2fx"])
+def test_no_argument_goes_up(value: str) -> None:
+    tool = _tool({"parameters": [_parameter("id", "path")]}, path="/animals/{id}")
+    requests, result = _sent(tool, {"id": value})
+    assert not requests and result.error is not None
+
+
+def test_an_argument_that_makes_a_part_go_up_with_what_stands_beside_it_is_refused() -> None:
+    parameters = [_parameter(name, "path") for name in "ab"]
+    for path, arguments in (("/x/.{a}", {"a": "%2e"}), ("/x/{a}{b}", {"a": "%2", "b": "e"})):
+        requests, result = _sent(_tool({"parameters": parameters}, path=path), arguments)
+        assert not requests and result.error is not None
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        *("https://zoo.test@evil.test", "https://u:p@zoo.test", "https://zoo.test\\@evil.test"),
+        *("https://zoo.test?x=", "https://zoo.test#x", "https://zoo.test /x", "https://zoo\n.test"),
+        *("https://zoо.test", "https://zoo.test:x", "https://zoo.test:1:2", "https:///x"),
+        *(
+            "https://zoo.test/../v1",
+            "https://%65vil.test",
+            "https:\\\\evil.test",
+            "https:evil.test",
+        ),
+    ],
+)
+def test_a_server_that_is_not_plainly_one_host_is_refused(server: str) -> None:
+    refused = _tool({"servers": [{"url": server}]})
+    assert isinstance(refused, OperationRefused) and "its server" in refused.message
+    before = _guarded("key")
+    requests, result = _sent(before, {}, **_named("key", server=server))
+    assert not requests and result.error is not None
+
+
+RESERVED = (
+    *("Host", "Transfer-Encoding", "Content-Length", "Cookie", "Connection", "Keep-Alive", "TE"),
+    *("Trailer", "Upgrade", "Expect", "Proxy-Authorization", "Proxy-Connection", "Forwarded"),
+    *("X-Forwarded-Host", "X-HTTP-Method-Override", "X_HTTP_Method_Override", "X-Original-URL"),
+    *("host", "Content_Length", "Host ", "a:b", "", "X\r\nHost"),
+)
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_no_argument_fills_a_header_that_says_what_a_request_is(name: str) -> None:
+    parameters = [_parameter(name, "header", required=True), _parameter("X-Trace", "header")]
+    tool = _tool({"parameters": parameters})
+    assert tool.parameters["properties"].keys() == {"X-Trace"}
+    assert "required" not in tool.parameters
+    # one that was agreed to before this was looked at
+    (place,) = tool.at["parameters"]
+    places = [place | {"argument": "h", "name": name}]
+    schema = {"type": "object", "properties": {"h": {"type": "string"}}}
+    agreed = replace(tool, at={**tool.at, "parameters": places}, parameters=schema)
+    requests, result = _sent(agreed, {"h": "1"})
+    assert not requests and result.error.code == "not_allowed"
+
+
+def test_no_argument_stands_where_a_secret_does() -> None:
+    places = (("X-KEY", "header"), ("key", "query"), ("X-Key", "query"))
+    parameters = [_parameter(name, place) for name, place in places]
+    operation = {"security": [{"key": []}, {"asked": []}], "parameters": parameters}
+    tool = _tool(operation, components={"securitySchemes": SCHEMES})
+    assert [(one["name"], one["in"]) for one in tool.at["parameters"]] == [("X-Key", "query")]
+    mine = {"parameters": [_parameter("x-key", "header")]}
+    (request,), _ = _sent(_tool(mine), {"x-key": "m"})
+    assert request.headers.get_list("x-key") == ["m"]
 
 
 SCHEMES: dict[str, Any] = {

@@ -21,6 +21,7 @@ from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import Effect, replace
 from mlx_tools.schema import resolve, walk
 from mlx_tools.tools.bound import BoundTool
+from mlx_tools.tools.openapi.address import is_reserved, path_fault, server_fault
 
 READING: Final = frozenset(("get", "head"))
 METHODS: Final = (*sorted(READING), "post", "put", "patch", "delete", "options", "trace")
@@ -121,13 +122,20 @@ class OpenApiDocument(Struct, frozen=True):
         item: Mapping[str, Any],
         operation: Mapping[str, Any],
     ) -> BoundTool:
+        if fault := path_fault(path):
+            raise OperationRefused(fault)
+        security = self._security(operation)
+        schemes = [scheme for way in security for scheme in way.values()]
+        proofs = {(one["in"], str(one["name"]).lower()) for one in schemes}
         schemas = _Schemas(self)
         properties: dict[str, Any] = {}
         wanted: list[str] = []
         places: list[dict[str, Any]] = []
         for parameter in self._parameters(item, operation):
-            if parameter["in"] == "header" and parameter["name"].lower() in _NOT_SENT:
+            if _is_not_sent(parameter["in"], parameter["name"]):
                 continue
+            if (parameter["in"], parameter["name"].lower()) in proofs:
+                continue  # its secret stands there
             argument = parameter["name"]
             if argument in properties or argument == BODY:
                 argument = f"{argument}_{parameter['in']}"
@@ -145,7 +153,7 @@ class OpenApiDocument(Struct, frozen=True):
                 wanted.append(BODY)
         if own := self._servers(operation.get("servers") or item.get("servers")):
             at["server"] = own[0]
-        at["security"] = self._security(operation)
+        at["security"] = security
         parameters = {"type": "object", "properties": properties, "additionalProperties": False}
         if wanted:
             parameters["required"] = wanted
@@ -208,7 +216,9 @@ class OpenApiDocument(Struct, frozen=True):
                 url = url.replace(f"{{{name}}}", str(variable.get("default", "")))
             if urlsplit(self.place).scheme in ("http", "https"):
                 url = urljoin(self.place, url)
-            if urlsplit(url).scheme in ("http", "https") and "{" not in url:
+            if re.match(r"https?:", url, re.IGNORECASE) and "{" not in url:
+                if fault := server_fault(url):
+                    raise OperationRefused(f"its server {url[:200]}: {fault}")
                 found.append(url.rstrip("/"))
         return found
 
@@ -222,6 +232,11 @@ class OpenApiDocument(Struct, frozen=True):
             for way in given
             if all(name in schemes for name in way)
         ]
+
+
+def _is_not_sent(place: str, name: str) -> bool:
+    """True for a header that is no parameter, whatever a document says."""
+    return place == "header" and (name.lower() in _NOT_SENT or is_reserved(name))
 
 
 class _Schemas:

@@ -21,6 +21,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.tools.bound import BoundSource, BoundTool, is_here
 from mlx_tools.tools.context import ToolError
 from mlx_tools.tools.executor import submit
+from mlx_tools.tools.openapi.address import is_reserved, joined
 from mlx_tools.tools.openapi.document import BODY, FORM, JSON
 from mlx_tools.tools.tool import Preview, Tool
 
@@ -163,7 +164,11 @@ class _Request:
             self.headers["content-type"] = media
             self.content = _body(media, arguments[BODY])
         path = _PARTS.sub(lambda part: places.get(part[1], ""), str(tool.at["path"]))
-        self._base = str(tool.at.get("server", source.at["server"])).rstrip("/") + path
+        server = str(tool.at.get("server", source.at["server"])).rstrip("/")
+        try:
+            self._base = joined(server, path)
+        except ValueError as error:
+            raise ToolError(f"nothing was sent: {error}", code="not_allowed") from None
 
     @property
     def url(self) -> str:
@@ -191,8 +196,10 @@ class _Request:
                 self._query.append((name, secret))
             elif place == "cookie":
                 self._cookie(name, secret)
+            elif is_reserved(name):
+                raise ToolError(f"its secret would stand in the header {name[:80]}")
             else:
-                self.headers[name] = secret
+                self.headers[name.lower()] = secret
         elif kind == "http" and how == "basic":
             coded = base64.b64encode(secret.encode()).decode()
             self.headers["authorization"] = f"Basic {coded}"
@@ -213,8 +220,10 @@ class _Request:
             places[name] = quote(text, safe="")
         elif where == "cookie":
             self._cookie(name, quote(text, safe=""))
+        elif is_reserved(name):
+            raise ToolError(f"the header {name[:80]} is not an argument's", code="not_allowed")
         elif text.isascii() and (text.isprintable() or not text):
-            self.headers[name] = text
+            self.headers[name.lower()] = text
         else:
             raise ToolError(f"{name} is a header, and may hold printable ASCII alone")
 
