@@ -256,13 +256,14 @@ def misspelled(question: str) -> str:
 def again(corpus: Path, folder: Path) -> dict[str, Any]:
     """A second add after a few changes: what was touched, and how long that took."""
     import sqlite3
+    from contextlib import closing
 
     from mlx_tools.toolbox import KnowledgeBase
 
     base = KnowledgeBase(folder / "again.sqlite3")
 
     def rows() -> dict[str, int]:
-        with sqlite3.connect(base.path) as sql:
+        with closing(sqlite3.connect(base.path)) as sql, sql:
             return dict(sql.execute("SELECT path, id FROM file").fetchall())
 
     base.add([corpus])

@@ -172,3 +172,10 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
 )
 def test_a_possessive_group_is_told_from_a_possessive_class(pattern: str, is_refused: bool) -> None:
     assert bool(possessive_groups(pattern)) is is_refused
+
+
+def test_every_sqlite_connection_is_closed() -> None:
+    """``with`` on a connection ends the transaction only. Python warns of an open one from 3.13 on,
+    and warnings are errors here."""
+    opened = re.compile(r"\bwith sqlite3\.connec[t]\(")
+    assert places(opened) == []

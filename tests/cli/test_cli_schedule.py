@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def database() -> Path:
 
 def make_due(ago: float = 1) -> None:
     """Lets all jobs be due: when they are is no part of what is sealed."""
-    with sqlite3.connect(database()) as db:
+    with closing(sqlite3.connect(database())) as db, db:
         now = int(time.time() - ago)
         db.execute("UPDATE jobs SET next_due = ?, try_at = ?, planned_at = ?", (now, now, now - 60))
     db.close()
@@ -234,7 +235,7 @@ def test_what_was_set_for_the_model_and_the_limits_is_kept(
     monkeypatch.setenv("MLX_TOOLS_MODEL_TEMPERATURE", "0.5")
     run("schedule", "add", *TASK, "--model", "model")
     monkeypatch.delenv("MLX_TOOLS_TOOLS_CACHE")
-    with sqlite3.connect(database()) as db:
+    with closing(sqlite3.connect(database())) as db, db:
         (text,) = db.execute("SELECT definition FROM jobs").fetchone()
     db.close()
     assert json.loads(text)["options"] == {

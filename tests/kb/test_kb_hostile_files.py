@@ -13,6 +13,7 @@ import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -310,7 +311,7 @@ def test_a_file_that_somebody_changed_works_or_says_what_is_wrong(
 ) -> None:
     if other:
         base.add([shelf], "other")
-    with sqlite3.connect(base.path) as sql:
+    with closing(sqlite3.connect(base.path)) as sql, sql:
         sql.execute("PRAGMA foreign_keys = OFF")
         sql.execute(change)
     sql.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -281,7 +282,7 @@ def test_what_is_forgotten_is_like_no_word_any_more(base: KnowledgeBase, tmp_pat
     assert paths(base, "xylohpone") == ["a.md"]
     base.forget(folder / "a.md")
     assert paths(base, "xylohpone") == [] and paths(base, "kettel") == ["b.md"]
-    with sqlite3.connect(base.path) as sql:
+    with closing(sqlite3.connect(base.path)) as sql, sql:
         left = sql.execute("SELECT term FROM word WHERE term LIKE 'xylo%'").fetchall()
     sql.close()
     assert left == []

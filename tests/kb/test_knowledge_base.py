@@ -6,6 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -64,7 +65,7 @@ def test_adding_again_touches_only_what_changed(base: KnowledgeBase, folder: Pat
         os.utime(path, (1e9, 1e9))
     base.add([folder])
     rows = "SELECT id, path FROM file ORDER BY path"
-    with sqlite3.connect(base.path) as sql:
+    with closing(sqlite3.connect(base.path)) as sql, sql:
         before = dict(sql.execute(rows).fetchall())
     (folder / "tea.md").write_text("# Tea\n\nNow with lemon.\n")
     (folder / "milk/cold.txt").unlink()
@@ -72,7 +73,7 @@ def test_adding_again_touches_only_what_changed(base: KnowledgeBase, folder: Pat
     os.utime(folder / "page.html", (2e9, 2e9))  # another time, and the same
     done = base.add([folder])
     assert (done.added, done.changed, done.unchanged, done.removed) == (1, 1, 3, 1)
-    with sqlite3.connect(base.path) as sql:
+    with closing(sqlite3.connect(base.path)) as sql, sql:
         after = dict(sql.execute(rows).fetchall())
     kept = {Path(path).name for number, path in before.items() if after.get(number) == path}
     assert kept == {"warm.rst", "kettle.py", "page.html"}
@@ -96,7 +97,10 @@ def test_a_change_whose_time_was_set_back_is_seen(
 
 def test_what_has_the_same_stamp_is_not_read(base: KnowledgeBase, folder: Path) -> None:
     base.add([folder])
-    with sqlite3.connect(base.path) as sql:  # whoever reads sees that this is not what was kept
+    with (
+        closing(sqlite3.connect(base.path)) as sql,
+        sql,
+    ):  # whoever reads sees that this is not what was kept
         sql.execute("UPDATE file SET hash=x'00'")
     assert base.add([folder]).unchanged == 5
     os.utime(folder / "tea.md", (1e9, 1e9))
@@ -229,7 +233,7 @@ def test_the_file_is_made_by_adding_alone_for_its_owner_and_never_over_anothers(
         os.umask(before)
     assert stat.S_IMODE(base.path.stat().st_mode) == 0o600
     base.path.unlink()
-    with sqlite3.connect(base.path) as sql:
+    with closing(sqlite3.connect(base.path)) as sql, sql:
         sql.execute("CREATE TABLE other(x)")
     with pytest.raises(KnowledgeBaseError, match="no knowledge base"):
         base.add([folder])

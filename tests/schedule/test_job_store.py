@@ -71,7 +71,7 @@ def take(store: JobStore, clock: Clock, status: Any = "answered", **time: float)
 
 
 def change(store: JobStore, statement: str, *values: Any) -> None:
-    with sqlite3.connect(file_of(store)) as db:
+    with contextlib.closing(sqlite3.connect(file_of(store))) as db, db:
         db.execute(statement, values)
     db.close()
 

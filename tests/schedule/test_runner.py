@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -274,7 +275,7 @@ def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
 
 def test_a_runner_that_stays_does_not_spin_on_a_job_that_never_runs(world: World) -> None:
     world.add()
-    with sqlite3.connect(file_of(world.store)) as db:
+    with closing(sqlite3.connect(file_of(world.store))) as db, db:
         db.execute("UPDATE jobs SET seal = 'x'")
     db.close()
     assert stays(world, ends_after(4), [], 3600)[0] == [30.0] * 4 and world.ran == []

@@ -448,7 +448,8 @@ def _check_code(data: bytes, path: Path) -> ast.Module:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
         said = error.msg if isinstance(error, SyntaxError) else str(error)
-        said = said or "it nests too deep"  # of which a MemoryError says nothing
+        if isinstance(error, RecursionError | MemoryError):  # each Python has other words for it
+            said = "it nests too deep"
         raise ToolDefinitionError(f"{path}{line}: not Python: {said}") from None
     if not any(_makes_execute(node) for node in ast.walk(tree)):
         raise ToolDefinitionError(
