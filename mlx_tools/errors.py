@@ -7,6 +7,7 @@ configuration, the backend or the disk is at fault, and its message says what to
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -180,13 +181,16 @@ _SHOWN = 80
 def wrong_argument(name: str, value: object, hint: str) -> UsageError:
     """The error for a ``value`` that cannot be what the caller calls ``name``; ``hint`` says what
     can."""
+    return UsageError(f"{name} cannot be {shown(value)}", hint=hint)
+
+
+def shown(value: object, most: int = _SHOWN) -> str:
+    """A caller's value for a message, at most so many characters of it."""
     try:
-        shown = repr(value)
-    except Exception:  # a foreign object's own: it must not hide what is wrong
-        shown = f"a {type(value).__name__}"
-    if len(shown) > _SHOWN:
-        shown = f"{shown[:_SHOWN]}…"
-    return UsageError(f"{name} cannot be {shown}", hint=hint)
+        text = repr(value)
+    except Exception:  # a foreign object's own, or a very long number: it must not hide the fault
+        text = f"a value of the type {type(value).__name__}"
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def require_instance(name: str, value: object, kind: type[T], hint: str) -> T:
@@ -196,9 +200,20 @@ def require_instance(name: str, value: object, kind: type[T], hint: str) -> T:
     return value
 
 
+def attribute_of(value: object, name: str, default: Any = None) -> Any:
+    """An attribute of a foreign object; ``default`` where it has none, or where asking fails with
+    another error than ours."""
+    try:
+        return getattr(value, name, default)
+    except MlxToolsError:
+        raise
+    except Exception:  # a property of the object's own
+        return default
+
+
 def require_method(name: str, value: T, method: str, hint: str) -> T:
     """``value``, which must be an object (no class) with this method. Raises `UsageError`."""
-    if isinstance(value, type) or not callable(getattr(value, method, None)):
+    if isinstance(value, type) or not callable(attribute_of(value, method)):
         raise wrong_argument(name, value, hint)
     return value
 
@@ -211,6 +226,29 @@ def require_items(name: str, value: Iterable[T] | None, hint: str) -> list[T]:
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise wrong_argument(name, value, hint)
     return list(value)
+
+
+def require_text(name: str, value: object, hint: str) -> str:
+    """``value``, which must be a text. Raises `UsageError`."""
+    return require_instance(name, value, str, hint)
+
+
+def require_path(name: str, value: object, hint: str) -> str:
+    """The text of a path, which may be a `pathlib.Path`. Raises `UsageError`."""
+    try:
+        path = os.fspath(value)  # type: ignore[call-overload]
+    except Exception:  # a foreign object's own
+        raise wrong_argument(name, value, hint) from None
+    return require_text(name, path, hint)
+
+
+def require_mapping(name: str, value: Any, hint: str) -> dict[Any, Any]:
+    """The items of a mapping, none where it is None. Raises `UsageError`."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise wrong_argument(name, value, hint)
+    return dict(value)
 
 
 def require_texts(name: str, value: Any, hint: str) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         GrammarText,
         RouteChoice,
         TokenScore,
+        traits_of,
     )
     from mlx_tools.backends.local import LocalBackend
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
@@ -118,6 +119,7 @@ __getattr__, __dir__ = names_of(
             "GrammarText",
             "RouteChoice",
             "TokenScore",
+            "traits_of",
         ),
         "local": ("LocalBackend",),
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),

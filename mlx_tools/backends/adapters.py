@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from mlx_tools.backends.interface import Backend, Chunk, CompletionRequest
-from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout, MlxToolsError, UsageError
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendError,
+    BackendTimeout,
+    MlxToolsError,
+    UsageError,
+    attribute_of,
+)
 
 CompleteFunction = Callable[[str], Awaitable[str]]
 
@@ -51,7 +58,7 @@ class FunctionBackend:
                 text = self._function(prompt)
                 text = await text if inspect.isawaitable(text) else text
             except Exception as error:
-                _raise(error, "completion function")
+                raise_as_own(error, "completion function")
         if scope.cancelled_caught:
             raise BackendTimeout(
                 f"the completion function did not return within {request.timeout:g} s",
@@ -71,7 +78,7 @@ def as_backend(backend: Backend | CompleteFunction) -> Backend:
     """
     if isinstance(backend, type):
         raise UsageError(f"{backend.__name__} is a class, no backend", hint="give one of its kind")
-    if callable(getattr(backend, "complete", None)):
+    if callable(attribute_of(backend, "complete")):
         return backend  # type: ignore[return-value]
     return FunctionBackend(backend)  # type: ignore[arg-type]
 
@@ -122,11 +129,10 @@ class Guarded:
                 self.heard = self.heard or bool(chunk.text or chunk.scores)
                 yield chunk
         except Exception as error:
-            _raise(error, f"backend {name}")
+            raise_as_own(error, f"backend {name}")
         finally:
-            if hasattr(chunks, "aclose"):
-                with suppress(Exception):
-                    await chunks.aclose()
+            with suppress(Exception):  # what has no aclose fails here, too
+                await chunks.aclose()
 
 
 async def complete_one(backend: Backend, timeout: float) -> None:
@@ -143,15 +149,15 @@ async def started(backend: Backend) -> None:
     Raises:
         BackendError: whatever it raised.
     """
-    start = getattr(backend, "start", None)
+    start = attribute_of(backend, "start")
     if inspect.iscoroutinefunction(start):
         try:
             await start()
         except Exception as error:
-            _raise(error, f"backend {type(backend).__name__}")
+            raise_as_own(error, f"backend {type(backend).__name__}")
 
 
-def _raise(error: Exception, name: str) -> NoReturn:
+def raise_as_own(error: Exception, name: str) -> NoReturn:
     """Raises ``error``, or the error of our tree that stands for it."""
     own = _own(error)
     if own is error:

@@ -27,6 +27,7 @@ from mlx_tools.errors import (
     BackendTimeout,
     BackendUnreachable,
     UsageError,
+    attribute_of,
 )
 from mlx_tools.messages import Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
@@ -340,7 +341,7 @@ async def probe_native(
 
 async def completes_text(backend: Backend, timeout: float = 30.0) -> bool:
     """Whether ``backend`` completes text besides: a token of it is asked for."""
-    if not getattr(backend, "completes", True):
+    if not attribute_of(backend, "completes", True):
         return False
     try:
         await complete_one(backend, timeout)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from msgspec import Struct, field
 
 from mlx_tools.backends.chat_wire import ChatCollector, chat_body
-from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest, check_token_ids
 from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import (
     DEAD_WORDS,
@@ -37,6 +37,8 @@ from mlx_tools.errors import (
     BackendTimeout,
     BackendUnreachable,
     UsageError,
+    require_mapping,
+    require_text,
 )
 from mlx_tools.messages import Usage, replace
 from mlx_tools.process import clean
@@ -132,6 +134,7 @@ class CompletionsBackend:
     """
 
     kind: Literal["completions"] = "completions"
+    traits: ClassVar = BackendTraits(asks_server=True)
 
     def __init__(
         self,
@@ -147,9 +150,11 @@ class CompletionsBackend:
         self.address: Address = parse_address(url)
         if self.address.interface:
             raise UsageError(f"{url} is no completions server", hint="use choose_backend")
+        if model is not None:
+            require_text("model", model, "give the model's name as the server has it, or None")
         self.model = model
-        self.forbidden_tokens = tuple(forbidden_tokens)
-        self._headers = _headers(api_key, headers or {})
+        self.forbidden_tokens = check_token_ids(forbidden_tokens)
+        self._headers = _headers(api_key, headers)
         self._exchange = Exchange(self.address, self._headers, client)
         self._retry = retry or Retry()
         self._score_form: ScoreForm | None = None
@@ -205,6 +210,7 @@ class CompletionsBackend:
 
         ``limits`` are those of a request that this is a part of. Raises as `complete` does.
         """
+        check_request(request)
         limits = limits or self._limits(request)
         async with self._begun(request, limits, whole=True, **options) as begun:
             return await self._read_whole(begun, request)
@@ -527,14 +533,20 @@ def some(names: Sequence[str]) -> str:
     return shown + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _headers(api_key: str | None, extra: Mapping[str, str]) -> dict[str, str]:
+def _headers(api_key: str | None, extra: Mapping[str, str] | None) -> dict[str, str]:
+    wanted = "give a mapping of names to texts"
     headers = {
         "Content-Type": "application/json",
         "Accept": "text/event-stream",
         "Accept-Encoding": "identity",
-        **extra,
+        **require_mapping("headers", extra, wanted),
     }
+    # what a header or the key holds is not shown: it may be a secret
+    if not all(isinstance(part, str) for item in headers.items() for part in item):
+        raise UsageError("a header is no text", hint=wanted)
     if api_key is not None:
+        if not isinstance(api_key, str):
+            raise UsageError("api_key is no text", hint="give the server's key as a text, or None")
         headers["Authorization"] = f"Bearer {api_key.strip()}"
     for name, value in headers.items():
         if not (name + value).isascii() or not (name + value).isprintable() or not name:

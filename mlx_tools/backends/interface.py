@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from mlx_tools.errors import attribute_of, require_items, wrong_argument
 from mlx_tools.messages import FinishReason, Usage
 
 BackendKind = Literal["auto", "completions", "server", "local", "native"]
@@ -15,6 +16,19 @@ BackendKind = Literal["auto", "completions", "server", "local", "native"]
 
 RouteChoice = Literal["auto", "native", "prompted"]
 """By which path a model is asked: `mlx_tools.backends.find_route`."""
+
+
+MODEL_FOLDER: Final = "give the path of the model's folder"
+"""What ``model`` of a backend that loads it may be."""
+
+
+def check_token_ids(ids: Any) -> tuple[int, ...]:
+    """The ``forbidden_tokens`` of a backend, as a tuple. Raises `UsageError`."""
+    hint = "give a list of token ids"
+    found = require_items("forbidden_tokens", ids, hint)
+    if ids is None or not all(isinstance(one, int) for one in found):
+        raise wrong_argument("forbidden_tokens", ids, hint)
+    return tuple(found)
 
 
 class GrammarText(Struct, frozen=True):
@@ -103,6 +117,31 @@ class Chunk(Struct, frozen=True):
     scores: tuple[tuple[TokenScore, ...], ...] = ()
 
 
+class BackendTraits(Struct, frozen=True, kw_only=True):
+    """What a backend of this package can do besides completing text: its ``traits``.
+
+    A foreign backend has none, whatever else it offers.
+    """
+
+    asks_server: bool = False
+    """It answers what its server serves, as `CompletionsBackend` does."""
+
+    own_model: bool = False
+    """Its ``model`` is the folder, or the name, of a model on this machine."""
+
+    starts_server: bool = False
+    """Its server is one that it started."""
+
+    takes_grammar: bool = False
+    """It holds its model to a grammar without asking a server whether that works."""
+
+
+def traits_of(backend: object) -> BackendTraits:
+    """The traits of one of our backends, or of what passes them on; else none."""
+    traits = attribute_of(backend, "traits")
+    return traits if isinstance(traits, BackendTraits) else BackendTraits()
+
+
 class Backend(Protocol):
     """Anything that completes text.
 
@@ -110,7 +149,8 @@ class Backend(Protocol):
     connection at once. It raises `mlx_tools.errors.BackendError`, and `mlx_tools.errors.UsageError`
     for a request that cannot be sent. A completion that raises never counts, whatever text came
     before. Where there is an ``async def start(self)`` besides, which loads what is needed, it is
-    awaited before a run's time begins.
+    awaited before a run's time begins. ``context`` may say how many tokens the model takes: a
+    number, or a function without arguments that returns one, or None.
     """
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]: ...

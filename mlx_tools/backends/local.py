@@ -12,13 +12,19 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 
-from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.interface import MODEL_FOLDER, BackendTraits, Chunk, CompletionRequest
 from mlx_tools.backends.openblas import find_openblas, load_openblas
 from mlx_tools.backends.transport import Deadlines
 from mlx_tools.backends.wire import check_request
-from mlx_tools.errors import BackendBroken, BackendTimeout, BackendUnreachable, MlxToolsError
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendTimeout,
+    BackendUnreachable,
+    MlxToolsError,
+    require_path,
+)
 from mlx_tools.process import clean
 
 if TYPE_CHECKING:
@@ -122,6 +128,7 @@ class LocalBackend:
     """
 
     kind: Literal["local"] = "local"
+    traits: ClassVar = BackendTraits(own_model=True, takes_grammar=True)
     forbidden_tokens: tuple[int, ...] = ()  # none needs to be: nothing cuts text out here
 
     def __init__(
@@ -133,7 +140,7 @@ class LocalBackend:
         note: Callable[[str], None] | None = None,
         openblas: Callable[[], str | None] = find_openblas,
     ) -> None:
-        self.model = Path(model)
+        self.model = Path(require_path("model", model, MODEL_FOLDER))
         self.notes: tuple[str, ...] = ()
         self._fast_forward = fast_forward
         self._load_timeout = load_timeout

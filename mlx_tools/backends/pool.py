@@ -8,11 +8,11 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from mlx_tools.backends.choose import CALL_MARKERS, QUICK, Chosen, look_at, meant_by, which_runs
 from mlx_tools.backends.completions import CompletionsBackend, Health
-from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest
 from mlx_tools.backends.transport import (
     MORE_TIME_HINT,
     START_HINT,
@@ -119,6 +119,7 @@ class UpstreamPool:
     """
 
     kind: Literal["completions"] = "completions"
+    traits: ClassVar = BackendTraits(asks_server=True)
 
     def __init__(
         self,

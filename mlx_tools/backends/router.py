@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 from msgspec import Struct, to_builtins
 
-from mlx_tools.backends.interface import Backend, RouteChoice
+from mlx_tools.backends.adapters import raise_as_own
+from mlx_tools.backends.interface import Backend, RouteChoice, traits_of
 from mlx_tools.backends.models.files import ModelFiles, read_context, read_model_files
+from mlx_tools.backends.transport import Address
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
     Decided,
@@ -22,15 +25,20 @@ from mlx_tools.backends.verdicts import (
     decide,
     find_verdict,
 )
-from mlx_tools.errors import BackendError, BackendTimeout, ChatFormatError, ModelError, UsageError
+from mlx_tools.errors import (
+    BackendError,
+    BackendTimeout,
+    ChatFormatError,
+    ModelError,
+    UsageError,
+    attribute_of,
+    wrong_argument,
+)
 from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
 
 if TYPE_CHECKING:
     from mlx_tools.backends.choose import Chosen
-
-OURS: Final = ("completions", "server", "local")
-"""What our own backends say of themselves by ``kind``."""
 
 
 @contextmanager
@@ -130,7 +138,7 @@ async def find_served_format(
     its own chat endpoint writes.
     """
     unknown = wanted == "auto" and files is None and model is None
-    if unknown and getattr(backend, "kind", "") == "completions":
+    if unknown and traits_of(backend).asks_server:
         from mlx_tools.backends.capabilities import hides_its_model, probe_chat_format
 
         own: Any = backend
@@ -144,18 +152,19 @@ async def find_served_format(
 
 def model_of(backend: Backend) -> str | None:
     """The name of the model behind ``backend``, where the backend says one."""
-    model = getattr(backend, "model", None)
+    model = attribute_of(backend, "model")
     return model if isinstance(model, str) else None
 
 
 def folder_of(backend: Backend, model: str | None = None) -> Path | None:
     """The folder of the files of the model behind ``backend``, None where they are not on this
     machine. ``model`` is the model's name, where it is known."""
-    own = getattr(backend, "model", None)
+    own = attribute_of(backend, "model")
     if isinstance(own, Path):
         return own
     name = model or own
-    remote = not getattr(getattr(backend, "address", None), "loopback", True)
+    address = attribute_of(backend, "address")
+    remote = isinstance(address, Address) and not address.loopback
     if not isinstance(name, str) or (remote and Path(name).is_absolute()):
         return None  # a path on another machine says nothing about this one
     from mlx_tools.backends.models.listing import find_model
@@ -166,25 +175,42 @@ def folder_of(backend: Backend, model: str | None = None) -> Path | None:
 async def context_of(backend: Backend, model: str | None = None) -> int | None:
     """How many tokens the model behind ``backend`` takes: as that says, or else the model's files.
 
-    A backend may say it by ``context``, a number or an async function. ``model`` is the model's
-    name, where it is known. None where nobody says.
+    A backend may say it by ``context``, a number or a function. ``model`` is the model's name,
+    where it is known. None if unknown.
+
+    Raises:
+        BackendBroken: ``context`` failed.
+        UsageError: ``context`` is no number of tokens.
     """
-    said = getattr(backend, "context", None)
-    if callable(said):
-        try:
-            said = await said()
-        except Exception:  # a foreign object's own
-            said = None
-    if isinstance(said, int) and not isinstance(said, bool) and said > 0:
-        return said
+    size = await _declared_context(backend)
+    if size is not None:
+        return size
     try:
         named = model is not None or model_of(backend) is not None
-        if not named and getattr(backend, "kind", "") == "completions":
+        if not named and traits_of(backend).asks_server:
             model = (await _look_at(backend)).model
         folder = folder_of(backend, model)
         return None if folder is None else read_context(folder)
     except (BackendError, ModelError):
         return None  # the run's own request will say what is wrong
+
+
+async def _declared_context(backend: Backend) -> int | None:
+    """How many tokens the backend itself says that its model takes, None if it does not say."""
+    try:
+        size = getattr(backend, "context", None)
+        size = size() if callable(size) else size
+        size = await size if inspect.isawaitable(size) else size
+    except BackendError:
+        return None  # the run's own request will say what is wrong
+    except Exception as error:
+        raise_as_own(error, f"context of the backend {type(backend).__name__}")
+    if size is None:
+        return None
+    if not isinstance(size, int) or isinstance(size, bool) or size <= 0:
+        name = f"context of the backend {type(backend).__name__}"
+        raise wrong_argument(name, size, "give a number of tokens, or None if it is unknown")
+    return size
 
 
 # --- native or prompted -----------------------------------------------------------------------
@@ -211,11 +237,12 @@ class Route(Struct, frozen=True, kw_only=True):
 def servers_of(backend: Backend) -> tuple[tuple[str, Backend], ...]:
     """The servers behind a backend, each with what it is known by from run to run; none where the
     model runs in this process."""
-    own: Any = backend
-    if getattr(own, "kind", "") == "server":
+    traits, own = traits_of(backend), cast("Any", backend)
+    if traits.starts_server:
         return (("a server of our own", backend),)
-    several = [one.backend for one in getattr(own, "upstreams", ())] or [own]
-    return tuple((one.address.url, one) for one in several if hasattr(one, "address"))
+    several = [one.backend for one in getattr(own, "upstreams", ())] if traits.asks_server else []
+    found = [(attribute_of(one, "address"), one) for one in several or [own]]
+    return tuple((address.url, one) for address, one in found if isinstance(address, Address))
 
 
 async def find_route(
@@ -238,7 +265,7 @@ async def find_route(
         UsageError: there is no such path.
     """
     servers = servers_of(backend)
-    completes = getattr(backend, "completes", True) is not False
+    completes = attribute_of(backend, "completes", True) is not False
     if wanted == "prompted" and not prompts:
         raise UsageError(
             "no model may be prompted: routing.local_enabled is false",
@@ -249,7 +276,10 @@ async def find_route(
             "the server takes messages alone, no prompts", hint="routing.route: auto or native"
         )
     if not completes:
-        reason, obeys = "its server takes messages alone", getattr(backend, "obeys_choice", False)
+        reason, obeys = (
+            "its server takes messages alone",
+            attribute_of(backend, "obeys_choice", False),
+        )
         return Route(path="native", reason=reason, completes=False, obeys=bool(obeys))
     if not servers and (wanted == "native" or not prompts):
         raise UsageError(
@@ -347,13 +377,13 @@ async def find_setup(backend: Backend, wishes: Wishes) -> ModelSetup:
         BackendUnreachable: a server that has to be asked does not answer.
         UsageError: the style or the strategy is not to be had for this model.
     """
-    kind, name, found = getattr(backend, "kind", ""), model_of(backend), wishes.verdict
+    traits, name, found = traits_of(backend), model_of(backend), wishes.verdict
     own: Any = backend
     chosen, files, chat_format = None, None, wishes.chat_format
-    if kind == "completions" and chat_format is None:
+    if traits.asks_server and chat_format is None:
         chosen = await _look_at(own)
         name, files = chosen.model, chosen.files
-    elif kind in OURS and kind != "completions":
+    elif traits.own_model:
         name = str(own.model)
         files = read_model_files(own.model) if chat_format is None else None
     context = wishes.context or await context_of(backend, wishes.model or name)
@@ -366,7 +396,7 @@ async def find_setup(backend: Backend, wishes: Wishes) -> ModelSetup:
     decided = held if held != free and await takes_grammar(backend) else free
     if chosen is not None:
         chosen.free_markers(decided.style)
-    if chat_format is None and kind in OURS:
+    if chat_format is None and (traits.asks_server or traits.own_model):
         chat_format = (await find_served_format(backend, files=files, model=name)).chat_format
     elif chat_format is None:
         chat_format = find_chat_format(model=name).chat_format
@@ -381,7 +411,8 @@ async def _look_at(backend: Any) -> Chosen:
 
 def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> str | None:
     """What identifies the model behind a backend: its files where it is ours, else its name."""
-    if name is None or getattr(backend, "kind", "") not in OURS:
+    traits = traits_of(backend)
+    if name is None or not (traits.asks_server or traits.own_model):
         return name
     from mlx_tools.backends.models.listing import model_identity
 
@@ -414,9 +445,9 @@ def _speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -
 
 async def takes_grammar(backend: Any) -> bool:
     """Whether the backend can hold its model to a grammar. A server is asked, in short requests."""
-    kind = getattr(backend, "kind", "")
-    if kind != "completions":
-        return bool(kind == "local")
+    traits = traits_of(backend)
+    if not traits.asks_server:
+        return traits.takes_grammar
     from mlx_tools.backends.capabilities import obeys_grammar
 
     try:

@@ -13,11 +13,17 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from mlx_tools.backends.adapters import complete_one
 from mlx_tools.backends.completions import CompletionsBackend, Health
-from mlx_tools.backends.interface import Chunk, CompletionRequest
+from mlx_tools.backends.interface import (
+    MODEL_FOLDER,
+    BackendTraits,
+    Chunk,
+    CompletionRequest,
+    check_token_ids,
+)
 from mlx_tools.backends.openblas import find_openblas, slow_without
 from mlx_tools.errors import (
     BackendBroken,
@@ -27,6 +33,8 @@ from mlx_tools.errors import (
     BackendUnreachable,
     MissingDependency,
     ModelError,
+    require_path,
+    require_texts,
 )
 from mlx_tools.paths import private_dir, state_dir, to_install
 from mlx_tools.process import SUPERVISED, clean, end
@@ -56,6 +64,7 @@ class ServerBackend:
     """
 
     kind: Literal["server"] = "server"
+    traits: ClassVar = BackendTraits(own_model=True, starts_server=True)
 
     def __init__(
         self,
@@ -69,13 +78,13 @@ class ServerBackend:
         openblas: Callable[[], str | None] = find_openblas,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        self.model = Path(model)
+        self.model = Path(require_path("model", model, MODEL_FOLDER))
         self.notes: tuple[str, ...] = ()
         self._start_timeout = start_timeout
         self._log_folder = log_folder
         self._note = note
-        self.forbidden_tokens = tuple(forbidden_tokens)
-        self._program = tuple(program)
+        self.forbidden_tokens = check_token_ids(forbidden_tokens)
+        self._program = require_texts("program", program, "give the words of a command as a list")
         self._openblas = openblas
         self._environ = environ
         self._gate = threading.Lock()

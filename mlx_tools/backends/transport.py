@@ -24,6 +24,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     MlxToolsError,
     UsageError,
+    require_text,
 )
 from mlx_tools.process import clean
 
@@ -93,7 +94,7 @@ def parse_address(url: str) -> Address:
         UsageError: it is no such address; a user name or password in it is refused too, because an
             address is shown and recorded.
     """
-    text = url.strip()
+    text = require_text("url", url, "give the server's address: http://127.0.0.1:8080").strip()
     interface = ""
     if (own := re.match(rf"(?i)({'|'.join(INTERFACES)}):(?=https?:)", text)) is not None:
         interface, text = own[1].lower(), text[own.end() :]

@@ -18,7 +18,15 @@ from typing import Any, Final, Literal
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, GrammarText
 from mlx_tools.backends.transport import LOG_HINT, error_text
-from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, UsageError
+from mlx_tools.errors import (
+    BackendBroken,
+    BackendError,
+    BackendRefused,
+    UsageError,
+    require_instance,
+    require_text,
+    shown,
+)
 from mlx_tools.messages import FinishReason, Usage, replace
 from mlx_tools.process import clean
 
@@ -79,12 +87,14 @@ def check_request(request: CompletionRequest) -> str:
     Raises:
         UsageError: names the value and what is allowed.
     """
-    prompt = without_surrogates(request.prompt)
+    wanted = "give a CompletionRequest(prompt=…)"
+    require_instance("request", request, CompletionRequest, wanted)
+    prompt = without_surrogates(require_text("prompt", request.prompt, "give a text"))
     if not (prompt or request.messages):
         raise UsageError("the prompt is empty", hint="there must be something to complete")
     for name, (fits, allowed) in _ALLOWED.items():
         if not fits(value := getattr(request, name)):
-            raise UsageError(f"{name} is {value!r}", hint=f"it must be {allowed}")
+            raise UsageError(f"{name} is {shown(value)}", hint=f"it must be {allowed}")
     return prompt
 
 

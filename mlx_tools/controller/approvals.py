@@ -9,17 +9,25 @@ looked at again.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import anyio
 from msgspec import Struct
 
 from mlx_tools.controller.turn import decision_on, recorded, refusal_by
-from mlx_tools.errors import TranscriptError, UsageError, wrong_argument
+from mlx_tools.errors import (
+    MlxToolsError,
+    TranscriptError,
+    UsageError,
+    require_instance,
+    shown,
+    wrong_argument,
+)
 from mlx_tools.messages import Effects, ToolCall, ToolSpec, json_bytes, replace
 from mlx_tools.policy import (
     ApprovalTemplate,
@@ -110,6 +118,19 @@ class ApprovalAnswer(Struct, frozen=True):
     for_session: bool = False
     digest: str = ""
 
+    def __post_init__(self) -> None:
+        for name, (kind, hint) in _ANSWER_FIELDS.items():
+            require_instance(name, getattr(self, name), kind, hint)
+
+
+_ANSWER_FIELDS: Final[Mapping[str, tuple[Any, str]]] = {
+    "approved": (bool | None, "True, False, or None if nobody decided"),
+    "reason": (str, "give a text"),
+    "arguments": (Mapping | None, "give the arguments of the call, or None to leave them"),
+    "for_session": (bool, "True or False"),
+    "digest": (str, "give the digest of the call that was shown"),
+}
+"""Types are checked: a text such as ``"no"`` would count as a yes."""
 
 Approvals = Mapping[str, "bool | ApprovalAnswer"] | bool | None
 """What was decided of calls that wait, by their ids; True or False is said of all of them."""
@@ -193,6 +214,38 @@ class AlwaysApprove:
         return [nobody if request.suspect else yes for request in requests]
 
 
+async def ask_approver(
+    approver: Approver, requests: Sequence[ApprovalRequest]
+) -> Sequence[ApprovalAnswer]:
+    """The approver's answers, one a request.
+
+    Raises:
+        UsageError: it failed, or did not give one `ApprovalAnswer` a request.
+    """
+    name = f"the approver {type(approver).__name__}"
+    try:
+        answers: Any = approver.decide(requests)
+        if inspect.isawaitable(answers):
+            answers = await answers
+        elif inspect.isasyncgen(answers):
+            answers = [answer async for answer in answers]
+        answers = list(answers)
+    except MlxToolsError:
+        raise
+    except Exception as error:
+        said = f"{name} failed: {type(error).__name__}: {error}"
+        raise UsageError(said, hint=f"its traceback is this error's cause; {_DECIDE}") from error
+    right = len(answers) == len(requests)
+    if not right or not all(isinstance(answer, ApprovalAnswer) for answer in answers):
+        raise UsageError(f"{name} answered {shown(answers)}", hint=_DECIDE)
+    return cast("Sequence[ApprovalAnswer]", answers)
+
+
+_DECIDE: Final = (
+    "write async def decide(self, requests), which returns a list: one ApprovalAnswer a request"
+)
+
+
 async def confirmed(
     approver: Approver, call: str, what: str, details: Mapping[str, Any], reason: str
 ) -> Mapping[str, Any] | None:
@@ -211,7 +264,7 @@ async def confirmed(
             edited=asked,
         )
 
-    (answer,) = await approver.decide([await asked(details)])
+    (answer,) = await ask_approver(approver, [await asked(details)])
     if not answer.approved:
         return None
     return details if answer.arguments is None else answer.arguments
@@ -286,7 +339,7 @@ class CallApprovals:
         for _ in range(_EDITS):
             if not asked:
                 return
-            answers = await self._conversation.approver.decide(asked)
+            answers = await ask_approver(self._conversation.approver, asked)
             again = []
             for one, answer in zip(asked, answers, strict=True):
                 try:

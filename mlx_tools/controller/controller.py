@@ -145,7 +145,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
             given = getattr(self, name)
             try:  # which takes a mapping for any structure too
                 right = isinstance(convert(given, kind), Mapping) or not isinstance(given, Mapping)
-            except ValidationError:
+            except (ValidationError, UnicodeEncodeError):  # half of a surrogate pair is no text
                 right = False
             if not right:
                 raise wrong_argument(name, given, f"allowed: {_in_words(kind)}")

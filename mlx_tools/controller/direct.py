@@ -18,6 +18,7 @@ from mlx_tools.controller.approvals import (
     NobodyThere,
     Templates,
     approval_request,
+    ask_approver,
     by_template,
     confirmed,
 )
@@ -178,7 +179,7 @@ async def _answer(
     now: Callable[[], str],
 ) -> ApprovalAnswer:
     """The answer of a person to the call; other arguments are no."""
-    (answer,) = await approver.decide([request])
+    (answer,) = await ask_approver(approver, [request])
     if answer.approved is None:
         return answer
     if answer.arguments is not None:

@@ -46,6 +46,8 @@ from mlx_tools.errors import (
     StorageError,
     TranscriptError,
     UsageError,
+    require_text,
+    wrong_argument,
 )
 from mlx_tools.messages import replace, tool_named
 from mlx_tools.policy import TEMPLATE, Policy, permitted
@@ -161,6 +163,8 @@ class Conversation:
         """
         if not isinstance(question, str) or not question.strip():
             raise UsageError("the question is no text, or empty")
+        if not isinstance(piped, int) or piped < 0:
+            raise wrong_argument("piped", piped, "give a number of characters, from 0")
         session = self.folded
         if tool_choice is not None:
             tool_choice = self._checked(tool_choice)
@@ -197,6 +201,8 @@ class Conversation:
         something else than what would run now.
         """
         session = self.folded
+        if session.state is State.EMPTY:
+            raise UsageError("nothing waits in the session: nothing was asked in it yet")
         state, open_calls = session.state, session.current.open_calls
         if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
             ended = "has its answer" if state is State.IDLE else "has stopped"
@@ -298,6 +304,8 @@ class Conversation:
     def _observed(self, emit: Emit | None) -> contextlib.AbstractContextManager[Emit | None]:
         """What a run's events are told to while it lasts: spans too, where the program has loaded
         OpenTelemetry, without which nobody can record any."""
+        if emit is not None and not callable(emit):
+            raise wrong_argument("emit", emit, "give a function that takes an event")
         api = sys.modules.get("opentelemetry.trace")
         if api is None:
             return contextlib.nullcontext(emit)
@@ -352,7 +360,8 @@ class Conversation:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
         nor a tool that may be called."""
         specs = self.folded.specs
-        tool_choice = tool_named(tool_choice, specs)
+        hint = "auto, none, required or a tool's name"
+        tool_choice = tool_named(require_text("tool_choice", tool_choice, hint), specs)
         if tool_choice in ("auto", "none"):
             return tool_choice
         allowed = [name for name, spec in specs.items() if permitted(self.policy, spec)]

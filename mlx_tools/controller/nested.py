@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.controller.approvals import ApprovalAnswer, ApprovalRequest, Approver, NoQuestion
+from mlx_tools.controller.approvals import (
+    ApprovalAnswer,
+    ApprovalRequest,
+    Approver,
+    NoQuestion,
+    ask_approver,
+)
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
@@ -228,6 +234,6 @@ class _OuterApprover(Struct, frozen=True):
             for r in requests
         ]
         with self.context.person_waits(), self.conversation.person_waits():
-            answers = await self.conversation.approver.decide(shown)
+            answers = await ask_approver(self.conversation.approver, shown)
         nobody = ApprovalAnswer(False, "nobody was there to approve it")
         return [nobody if self.once and a.approved is None else a for a in answers]

@@ -15,6 +15,7 @@ from mlx_tools.backends import (
     find_setup,
     folder_of,
     model_of,
+    traits_of,
 )
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.conversation import Manner
@@ -53,7 +54,7 @@ class ServedModels:
         own = named or speaker.manner.settings.model or DEFAULT
         self._speakers[own] = speaker
         others: tuple[str, ...] = ()
-        if named is None and getattr(speaker.backend, "kind", "") == "completions":
+        if named is None and traits_of(speaker.backend).asks_server:
             others = await speaker.backend.models()  # type: ignore[attr-defined]
         if (start := getattr(speaker.backend, "start", None)) is not None:
             await start()  # the first client does not wait for it

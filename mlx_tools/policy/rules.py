@@ -30,7 +30,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, require_instance, require_items
+from mlx_tools.errors import ToolDefinitionError, UsageError, require_instance, require_items, shown
 from mlx_tools.messages import (
     MUTATING,
     TOOL_NAME,
@@ -61,11 +61,11 @@ def is_glob(text: str) -> bool:
 def checked(patterns: object, field: str) -> tuple[str, ...]:
     """The patterns as a tuple; UsageError, naming ``field``, for one that could never match."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
-        raise UsageError(f"{field}: expected a list of tool names, not {patterns!r}")
+        raise UsageError(f"{field}: expected a list of tool names, not {shown(patterns)}")
     for pattern in patterns:
         if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
             raise UsageError(
-                f"{field}: {pattern!r} cannot name a tool",
+                f"{field}: {shown(pattern)} cannot name a tool",
                 hint="write NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL",
             )
     return tuple(patterns)
@@ -189,19 +189,15 @@ class Limits:
             seconds = name.endswith("_timeout")
             sound = isinstance(value, int | float if seconds else int)
             if not sound or isinstance(value, bool) or not least <= value <= most:
-                try:
-                    shown = repr(value)[:60]
-                except ValueError:  # Python refuses to write out a very long integer
-                    shown = "so long a number"
                 unit = "seconds" if seconds else "a whole number"
                 raise UsageError(
-                    f"limits.{name}: {shown} is not allowed",
+                    f"limits.{name}: {shown(value, 60)} is not allowed",
                     hint=f"{unit}, from {least:g} to {most:.0f}",
                 )
 
     def lower(self, other: Limits) -> Limits:
         """The lower of both, one by one."""
-        most = other.to_json()
+        most = require_instance("other", other, Limits, "write Limits(…)").to_json()
         return Limits(**{name: min(value, most[name]) for name, value in self.to_json().items()})
 
     def to_json(self) -> dict[str, Any]:
@@ -248,7 +244,7 @@ class Rate(Struct, frozen=True):
         """The rate that ``10/minute`` writes; UsageError, naming ``field``, for anything else."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None
         if found is None or found[2] not in UNITS:
-            raise UsageError(f"{field}: {text!r:.60} is not a rate", hint=RATES)
+            raise UsageError(f"{field}: {shown(text, 60)} is not a rate", hint=RATES)
         return cls(int(found[1]), UNITS[found[2]])
 
     def within(self, other: Rate) -> bool:
@@ -292,7 +288,7 @@ class FullRate(Struct, frozen=True):
 def checked_rates(rates: object, field: str) -> Mapping[str, str]:
     """The table of rates by pattern, sorted; UsageError, naming ``field``, for what is none."""
     if not isinstance(rates, Mapping):
-        raise UsageError(f"{field}: expected a table of rates by tool, not {rates!r:.60}")
+        raise UsageError(f"{field}: expected a table of rates by tool, not {shown(rates, 60)}")
     checked(tuple(rates), field)
     for pattern, rate in rates.items():
         Rate.parse(rate, f"{field}.{pattern}")
@@ -471,12 +467,12 @@ class Policy:
             Rate.parse(self.session_rate_limit, "policy.session_rate_limit")
         if self.network_after_read not in AFTER_READ:
             raise UsageError(
-                f"policy.network_after_read: {self.network_after_read!r:.60} is not allowed",
+                f"policy.network_after_read: {shown(self.network_after_read, 60)} is not allowed",
                 hint=f"one of {', '.join(AFTER_READ)}",
             )
         if self.preset not in (None, *PRESETS):
             raise UsageError(
-                f"policy.preset: {self.preset!r} is not a preset",
+                f"policy.preset: {shown(self.preset)} is not a preset",
                 hint=f"one of {', '.join(PRESETS)}",
             )
         policies = "give a tuple of policies"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from mlx_tools.errors import ChatFormatError
+from mlx_tools.errors import ChatFormatError, wrong_argument
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
 from mlx_tools.protocol import DIALECTS, Dialect
@@ -243,6 +243,14 @@ class ChatFormat:
     turn_ends: tuple[str, ...] = field(default=(), init=False, compare=False)
 
     def __post_init__(self) -> None:
+        for name, kind in _FORMAT_FIELDS.items():
+            value = getattr(self, name)
+            try:
+                msgspec.convert(value, kind)
+            except msgspec.ValidationError:
+                raise wrong_argument(f"{name} of a chat format", value, HINT) from None
+            except UnicodeEncodeError:  # half of a surrogate pair: a text of the right type
+                pass
         if self.opens_thought and self.reasoning is None:
             raise ChatFormatError(
                 f"the chat format {self.name!r} opens a thought and names no markers", hint=HINT
@@ -285,6 +293,25 @@ class ChatFormat:
             said = " ".join(str(error).split())[:200]
             raise ChatFormatError(f"this is no chat format: {said}", hint=HINT) from None
 
+
+_MARKS: Final = tuple[str, str]
+_FORMAT_FIELDS: Final[Mapping[str, Any]] = {
+    "name": str,
+    "bos": str,
+    "system": _MARKS | None,
+    "user": _MARKS,
+    "assistant": _MARKS,
+    "reasoning": _MARKS | None,
+    "opens_thought": bool,
+    "control_tokens": tuple[str, ...],
+    "end_tokens": tuple[str, ...],
+    "system_in_user": _MARKS,
+    "default_system": str,
+    "answer_header": str | None,
+    "history_header": str | None,
+    "trims": tuple[str, ...],
+    "dialects": tuple[str, ...],
+}
 
 _UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
 

@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mlx_tools.errors import StorageError, TranscriptError, UsageError, told_as, wrong_argument
+from mlx_tools.errors import (
+    StorageError,
+    TranscriptError,
+    UsageError,
+    require_path,
+    told_as,
+    wrong_argument,
+)
 from mlx_tools.paths import drafted, private_dir
 from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile
 from mlx_tools.store.artifacts import (
@@ -26,6 +33,7 @@ from mlx_tools.store.artifacts import (
     Sweeper,
 )
 from mlx_tools.store.session_store import (
+    SESSION,
     KeptPart,
     SessionFiles,
     SessionInUse,
@@ -114,7 +122,8 @@ class TranscriptStore(SessionStore):
         return AccessFile(self.watched, path=self._folder_of(where) / ACCESS_FILE)
 
     def _folder_of(self, where: str | os.PathLike[str]) -> Path:
-        return self.folder / where if isinstance(where, str) else Path(where)
+        path = require_path("where", where, SESSION)
+        return self.folder / path if isinstance(where, str) else Path(path)
 
     @property
     def _used(self) -> UsedFile:
@@ -126,15 +135,13 @@ class TranscriptStore(SessionStore):
     def path_of(self, session: str | os.PathLike[str]) -> Path:
         """The path of a transcript, be it there or not. An id never leads out of the store;
         a path is taken as it is. Raises `UsageError` for what is neither."""
-        text = os.fspath(session)
+        text = require_path("session", session, SESSION)
         if isinstance(session, str) and is_session_id(text):
             return self.folder / text / NAME
         if isinstance(session, os.PathLike) or os.sep in text:
             path = Path(text).expanduser()
             return path / NAME if path.is_dir() else path
-        raise UsageError(
-            f"{text!r} is no session", hint="give its id, or the path of its transcript"
-        )
+        raise UsageError(f"{text!r} is no session", hint=SESSION)
 
     @property
     def secret(self) -> bytes:
@@ -170,6 +177,8 @@ class TranscriptStore(SessionStore):
         return sorted(self.ids(), key=lambda i: (self.updated(i), i), reverse=True)
 
     def path(self, session: str) -> Path:
+        if not is_session_id(session):
+            raise wrong_argument("session", session, "give the id of a session")
         return self.folder / session / NAME
 
     def size(self, session: str) -> int:
@@ -197,7 +206,7 @@ class TranscriptStore(SessionStore):
 
     def taken(self, session: str) -> int:
         total = 0
-        for base, _, names in os.walk(self.folder / session):
+        for base, _, names in os.walk(self.path(session).parent):
             for name in names:
                 with contextlib.suppress(OSError):
                     total += os.lstat(f"{base}{os.sep}{name}").st_size
@@ -208,7 +217,7 @@ class TranscriptStore(SessionStore):
         with told_as(TranscriptError, f"the session {session} cannot be removed"):
             try:
                 # under another name first: what is half removed is no session
-                (self.folder / session).rename(grave)
+                self.path(session).parent.rename(grave)
             except FileNotFoundError:  # another process was quicker
                 return False
         shutil.rmtree(grave, ignore_errors=True)
@@ -267,7 +276,7 @@ class TranscriptStore(SessionStore):
             self._used.take_all(keys.used)
 
     def parts(self, session: str) -> Iterator[KeptPart]:
-        folder = self.folder / session
+        folder = self.path(session).parent
         with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
             data, at = reader.read(), os.fstat(file).st_mtime
         yield KeptPart(NAME, at, data[: data.rfind(b"\n") + 1])

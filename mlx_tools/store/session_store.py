@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from mlx_tools.errors import StorageError, TranscriptError, UsageError, wrong_argument
+from mlx_tools.errors import (
+    StorageError,
+    TranscriptError,
+    UsageError,
+    require_mapping,
+    require_path,
+    wrong_argument,
+)
 from mlx_tools.messages import replace
 from mlx_tools.store.access_list import Access, Used
 from mlx_tools.store.artifacts import (
@@ -221,7 +228,7 @@ class SessionStore(ABC):
         if not isinstance(max_bytes, int) or max_bytes < 0:
             raise wrong_argument("max_bytes", max_bytes, "give a number of bytes, from 0")
         self.keep, self.max_bytes, self.keep_all = keep, max_bytes, keep_all
-        self.watched = dict(watched or {})
+        self.watched = require_mapping("watched", watched, "give folders by the name of their root")
 
     @abstractmethod
     def check(self) -> None:
@@ -440,9 +447,13 @@ _PART: Final = re.compile(
 )
 
 
-def is_session_id(text: str) -> bool:
-    """Whether a session may be called so: nothing else is made part of a path."""
-    return _ID.fullmatch(text) is not None
+SESSION: Final = "give its id, or the path of its transcript"
+"""What says which session is meant."""
+
+
+def is_session_id(text: object) -> bool:
+    """Return whether a session may be called so: nothing else is made part of a path."""
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
 def check_part(session: str, part: KeptPart) -> KeptPart:
@@ -488,10 +499,11 @@ class MemoryStore:
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
         """A session of this store, to be looked at, in use or not. Raises what `open` raises."""
-        kept = self._kept.get(os.fspath(session))
+        name = require_path("session", session, SESSION)
+        kept = self._kept.get(name)
         if kept is None:
-            raise UsageError(f"there is no session {os.fspath(session)!r} in memory")
-        return self._files(os.fspath(session), kept)
+            raise UsageError(f"there is no session {name!r} in memory")
+        return self._files(name, kept)
 
     def _files(self, session: str, transcript: Transcript) -> SessionFiles:
         return SessionFiles(session, transcript, ArtifactStore(KeptInMemory(session, self._held)))

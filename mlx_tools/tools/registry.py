@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from msgspec import Struct
 
-from mlx_tools.errors import MlxToolsError, ToolDefinitionError, UsageError, require_items
+from mlx_tools.errors import (
+    MlxToolsError,
+    ToolDefinitionError,
+    UsageError,
+    attribute_of,
+    require_instance,
+    require_items,
+    require_mapping,
+    require_text,
+    shown,
+)
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
 from mlx_tools.schema import check_parameters
@@ -37,6 +47,9 @@ OWN_TOOLS: Final = "mlx_tools.toolbox:tools"
 NO_SUCH: Final = "there is no such tool"
 NOT_PERMITTED: Final = "it is not permitted"
 _MISSING: Final = "is @tool missing?"
+_NAME: Final = "give the name of a tool"
+_OFF: Final = "give names or globs of tools, each with the reason as a text"
+_POLICY: Final = "write Policy(allow=[…])"
 
 
 class Registry:
@@ -54,7 +67,9 @@ class Registry:
         self._tools: dict[str, Callee] = {}
         # what was offered and is no tool, as plugin:PACKAGE/NAME
         self._refused: dict[str, str] = {}
-        self._switched_off = dict(switched_off or {})
+        self._switched_off: dict[str, str] = {}
+        for pattern, reason in require_mapping("switched_off", switched_off, _OFF).items():
+            self.disable(pattern, reason)
         self._pending: Callable[[], Iterable[Offer]] | None = None
         self.sources: list[BoundSource] = []
         self.closers: list[Callable[[], Awaitable[None]]] = []
@@ -157,9 +172,10 @@ class Registry:
     def add(self, tool: Callee, *, checked: bool = False) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
         is taken. ``checked``: its schema was found sound when it was agreed to."""
-        spec = getattr(tool, "spec", None)
-        if not isinstance(spec, ToolSpec) or not callable(getattr(tool, "call", None)):
-            raise ToolDefinitionError(f"{tool!r} is no tool", hint="decorate a function with @tool")
+        spec = attribute_of(tool, "spec")
+        if not isinstance(spec, ToolSpec) or not callable(attribute_of(tool, "call")):
+            hint = "decorate a function with @tool"
+            raise ToolDefinitionError(f"{shown(tool)} is no tool", hint=hint)
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
         if other := next((name for name in names_of(spec.name) if name in self._tools), None):
@@ -178,12 +194,14 @@ class Registry:
 
     def disable(self, pattern: str, reason: str) -> None:
         """Switches off the tools that a name, a glob or ``plugin:NAME`` means."""
+        require_text("pattern", pattern, _OFF)
+        require_text("reason", reason, _OFF)
         self._switched_off[pattern] = reason
 
     def get(self, name: str) -> Callee:
         """The enabled tool of this name, or of which it is another one. Raises UsageError where
         there is none."""
-        if name not in self._tools:
+        if require_text("name", name, _NAME) not in self._tools:
             self.all_specs()
         tool = self._tools.get(tool_named(name, self._tools))
         reason = self._why_refused(name) if tool is None else self._reason(tool.spec)
@@ -211,7 +229,7 @@ class Registry:
 
     def named(self, name: str) -> str:
         """The name of the tool that is meant: ``name``, or of which it is another one."""
-        return tool_named(name, self.all_specs())
+        return tool_named(require_text("name", name, _NAME), self.all_specs())
 
     def _why_refused(self, name: str) -> str | None:
         """Return why a tool of this name was offered and could not be added, None where none
@@ -230,6 +248,7 @@ class Registry:
     def lacks(self, name: str, policy: Policy) -> str | None:
         """Return why a run under ``policy`` can call no tool of this name: there is none, it is
         disabled (with the reason), or the policy does not permit it. None where it may."""
+        require_instance("policy", policy, Policy, _POLICY)
         spec = self.all_specs().get(self.named(name))
         reason = self._why_refused(name) if spec is None else self._reason(spec)
         if reason is not None:
@@ -257,6 +276,7 @@ class Registry:
         ``denied_reason`` why no call of one that works is permitted.
         Disabled tools, and offers that could not be added, come along.
         """
+        require_instance("policy", policy, Policy, _POLICY)
         rows = [self._row(spec, policy) for spec in self.all_specs().values()]
         for key, why in self._refused.items():
             plugin, _, name = key.removeprefix(PLUGIN).partition("/")

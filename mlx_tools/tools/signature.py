@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.errors import ToolDefinitionError, UsageError, shown
 from mlx_tools.schema import pointer, walk
 from mlx_tools.tools.context import ToolContext
 
@@ -32,7 +32,7 @@ _REFUSED: Final[Mapping[Any, str]] = {
 METHOD: Final = "make a tool of a function, or of the method of an object: tool(thing.method)"
 
 
-class InvalidArguments(Exception):
+class InvalidArguments(UsageError):
     """Arguments that fit the schema but not the function, such as a date that is none."""
 
 
@@ -105,6 +105,8 @@ class Arguments:
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
+        if not isinstance(arguments, Mapping):
+            raise InvalidArguments(f"the arguments are {shown(arguments)}, and must be an object")
         if self._model is None:
             return dict(arguments)
         from pydantic import ValidationError

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overl
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.errors import ToolDefinitionError, require_instance, shown
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec, replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, ToolContext, ToolError, current_context
@@ -91,6 +91,21 @@ def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None
         CONTEXT.reset(token)
 
 
+def _check_parts(spec: Any, run: Any, functions: Mapping[str, Any], pinned: Any) -> None:
+    """Raise `ToolDefinitionError` for what no `Tool` can be made of."""
+    wrong = ""
+    if isinstance(spec, type) or not (isinstance(spec, ToolSpec) or callable(spec)):
+        wrong = f"spec cannot be {shown(spec)}"
+    for name, function in {"run": run, **functions}.items():
+        if not callable(function) and (function is not None or name == "run"):
+            wrong = f"{name} cannot be {shown(function)}"
+    if pinned is not None and not isinstance(pinned, str):
+        wrong = f"pinned cannot be {shown(pinned)}"
+    if wrong:
+        hint = "write Tool(ToolSpec(…), run), or decorate a function with @tool"
+        raise ToolDefinitionError(f"a tool's {wrong}", hint=hint)
+
+
 class Tool:
     """A spec and the function behind it.
 
@@ -114,6 +129,8 @@ class Tool:
         unusable: Callable[[], str | None] | None = None,
         pinned: str | None = None,
     ) -> None:
+        functions = {"function": function, "preview": preview, "unusable": unusable}
+        _check_parts(spec, run, functions, pinned)
         self._make_spec = spec
         self._run = run
         self._function = function
@@ -133,7 +150,8 @@ class Tool:
         """Return what a model, a validator and a policy may know. Raises ToolDefinitionError where
         the function's types have no JSON Schema."""
         made = self._make_spec
-        return made if isinstance(made, ToolSpec) else made()
+        made = made if isinstance(made, ToolSpec) else made()
+        return require_instance("spec", made, ToolSpec, "give a ToolSpec, or what makes one")
 
     async def call(self, arguments: Mapping[str, Any]) -> Any:
         """Runs the tool with arguments that were validated against its schema.

@@ -475,7 +475,7 @@ def test_a_call_in_doubt_stays_in_doubt_if_asking_about_it_fails(house: House) -
     started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
     cut_after(path, started + 1)
     house.did.clear()
-    with pytest.raises(RuntimeError, match="no terminal"):
+    with pytest.raises(UsageError, match="no terminal"):
         resumed(house.controller(answer(), approver=Failing()), paused.session)
     assert not any(isinstance(r, ObservationRecord) for r in load(path))
     assert TranscriptStore(house.folder).listed(paused.session).standing.in_doubt == ("c1",)

@@ -18,7 +18,7 @@ from mlx_tools.backends import (
     folder_of,
     read_model_files,
 )
-from mlx_tools.errors import ChatFormatError
+from mlx_tools.errors import BackendBroken, BackendUnreachable, ChatFormatError, UsageError
 from mlx_tools.testing import ScriptedBackend
 from tests.backends.loopback import answers, says, serving
 
@@ -126,14 +126,29 @@ def test_a_backend_of_another_kind_may_say_it() -> None:
     async def late() -> int:
         return 77
 
-    async def broken() -> int:
-        raise ValueError("no")
+    async def unreachable() -> int:
+        raise BackendUnreachable("no server")
 
     backend: Any = ScriptedBackend()
     assert size_of(backend) is None
-    for said, size in ((88, 88), (late, 77), (broken, None), ("88", None), (True, None), (0, None)):
-        backend.context = said
+    sizes = ((88, 88), (late, 77), (lambda: 66, 66), (lambda: None, None), (unreachable, None))
+    for declared, size in sizes:
+        backend.context = declared
         assert size_of(backend) == size
+
+
+def test_a_context_that_fails_or_is_no_number_is_an_error() -> None:
+    async def broken() -> int:
+        raise ValueError("no such file")
+
+    backend: Any = ScriptedBackend()
+    backend.context = broken
+    with pytest.raises(BackendBroken, match="ScriptedBackend raised ValueError: no such file"):
+        size_of(backend)
+    for declared in ("88", True, 0, 1.5, lambda: "88", lambda one: 88):
+        backend.context = declared
+        with pytest.raises((UsageError, BackendBroken), match="context of the backend"):
+            size_of(backend)
 
 
 @pytest.mark.parametrize(
