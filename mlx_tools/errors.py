@@ -7,7 +7,6 @@ configuration, the backend or the disk is at fault, and its message says what to
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar
 
@@ -235,10 +234,12 @@ def require_text(name: str, value: object, hint: str) -> str:
 
 def require_path(name: str, value: object, hint: str) -> str:
     """The text of a path, which may be a `pathlib.Path`. Raises `UsageError`."""
-    try:
-        path = os.fspath(value)  # type: ignore[call-overload]
-    except Exception:  # a foreign object's own
-        raise wrong_argument(name, value, hint) from None
+    path: Any = value
+    if not isinstance(value, str) and (make := attribute_of(type(value), "__fspath__")) is not None:
+        try:
+            path = make(value)
+        except Exception:  # a foreign object's own
+            raise wrong_argument(name, value, hint) from None
     return require_text(name, path, hint)
 
 

@@ -224,12 +224,12 @@ def effects_of(
     some = f"some of {', '.join(sorted(ALL_EFFECTS))}"
     if not isinstance(effects, Iterable):
         raise ToolDefinitionError(
-            f"{name}: effects: {effects!r} is no set of effects",
+            f"{name}: effects: {shown(effects)} is no set of effects",
             hint=f"{some}, or a function of the arguments",
         )
     listed = (effects,) if isinstance(effects, str) else tuple(effects)
     if unknown := [item for item in listed if item not in tuple(ALL_EFFECTS)]:
-        raise ToolDefinitionError(f"{name}: {unknown[0]!r} is not an effect", hint=some)
+        raise ToolDefinitionError(f"{name}: {shown(unknown[0])} is not an effect", hint=some)
     return cast("Effects", frozenset(listed))
 
 
@@ -241,18 +241,20 @@ def check_declared(spec: ToolSpec) -> None:
         effects_of(spec.effects, name)
     if timeout is not None:
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise ToolDefinitionError(f"{name}: timeout: {timeout!r} is not a number of seconds")
+            raise ToolDefinitionError(
+                f"{name}: timeout: {shown(timeout)} is not a number of seconds"
+            )
         if not 0 < timeout <= _MAX_SECONDS:
             allowed = f"not between 0 and {_MAX_SECONDS:.0f}"
-            raise ToolDefinitionError(f"{name}: timeout: {timeout!r} s is {allowed}")
+            raise ToolDefinitionError(f"{name}: timeout: {shown(timeout)} s is {allowed}")
     for told in ("needs_approval", "private", "cache"):
         if not isinstance(getattr(spec, told), bool):
             raise ToolDefinitionError(
-                f"{name}: {told}: {getattr(spec, told)!r} is not True or False"
+                f"{name}: {told}: {shown(getattr(spec, told))} is not True or False"
             )
     if retry not in ("never", "read_only"):
         raise ToolDefinitionError(
-            f"{name}: retry: {retry!r} is not allowed", hint="never or read_only"
+            f"{name}: retry: {shown(retry)} is not allowed", hint="never or read_only"
         )
 
 
@@ -345,11 +347,12 @@ def _checked_name(function: Any, name: Any) -> str:
     """Return what a tool of this function is called. Raises ToolDefinitionError for what is no
     function of which a tool can be made, and no name."""
     if not inspect.isroutine(function) or isinstance(function, classmethod):
-        raise ToolDefinitionError(f"{function!r} is not a function", hint=METHOD)
+        raise ToolDefinitionError(f"{shown(function)} is not a function", hint=METHOD)
     named = name or function.__name__
     if not isinstance(named, str) or not TOOL_NAME.fullmatch(named):
         raise ToolDefinitionError(
-            f"{named!r} cannot name a tool", hint="give one, of A-Z a-z 0-9 _ . -, with name=..."
+            f"{shown(named)} cannot name a tool",
+            hint="give one, of A-Z a-z 0-9 _ . -, with name=...",
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ToolDefinitionError(f"{named}: it yields values", hint="return a list of them")
