@@ -51,7 +51,7 @@ from mlx_tools.errors import (
 )
 from mlx_tools.messages import replace, tool_named
 from mlx_tools.policy import TEMPLATE, Policy, permitted
-from mlx_tools.prompt import is_on_demand
+from mlx_tools.prompt import is_on_demand, is_reader
 from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles
 from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult
@@ -596,6 +596,9 @@ class Conversation:
             self._write([decision, refusal_by(decision, call, session)])
             return
         mutates = tool.spec.mutates(call.arguments)
+        shown_chars: int | None = session.limits.max_observation_chars
+        if session.header.long_observations == "summary" and not is_reader(tool.spec):
+            shown_chars = None  # the tool need not shorten what the model will summarise
         self.append(ExecutionRecord(call=call.call, mutates=mutates, at=self.timestamp()))
         if self._nested is not None:
             self._nested.begin(call.call)
@@ -606,7 +609,7 @@ class Conversation:
             undo=self.files.undo,
             asks=lambda *asked: self._nested_runs().ask(call, *asked),
             confirms=lambda _, *asked: confirmed(self.approver, call.call, *asked),
-            shown_chars=session.limits.max_observation_chars,
+            shown_chars=shown_chars,
             session=session.header.session,
             report=None if self._emit is None else partial(self._tell_progress, call),
         )

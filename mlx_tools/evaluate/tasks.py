@@ -54,6 +54,7 @@ TOOLS: Final = (
     "clock",
     "file_access",
     "create_file",
+    "search_files",
     "format_xml",
     "read_artifact",
     "query_knowledge_base",
@@ -305,13 +306,15 @@ class World:
         from mlx_tools.toolbox.file_access import file_access
         from mlx_tools.toolbox.format_xml import format_xml
         from mlx_tools.toolbox.schedule_task import schedule_task
+        from mlx_tools.toolbox.search_files import search_files
         from mlx_tools.tools import read_artifact
 
         roots = [Root(RootName.parse(self.root))]
         notes = Notes(self._notes, lambda: self._now)
         jobs = Jobs(store=self._store(), zone=lambda: self._zone, now=self.now)
         tools = [calculator(), clock(lambda: self._now, local=self._now.tzinfo)]
-        tools += [file_access(roots), create_file(roots), format_xml(), read_artifact()]
+        tools += [file_access(roots), create_file(roots), search_files(roots)]
+        tools += [format_xml(), read_artifact()]
         if self._task.corpora:
             tools += Knowledge(self._knowledge).tools()
         tools += [notes_create(notes), notes_search(notes), schedule_task(jobs)]

@@ -351,8 +351,12 @@ _READ: Effects = frozenset(("read",))
 _FILES: Effects = frozenset(("read", "write"))
 
 _PRESETS: Final = (
-    Preset("readonly_basic", ("calculator", "clock", "file_access", "read_artifact"), _READ),
-    Preset("readonly_files", ("file_access", "format_xml", "read_artifact"), _READ),
+    Preset(
+        "readonly_basic",
+        ("calculator", "clock", "file_access", "search_files", "read_artifact"),
+        _READ,
+    ),
+    Preset("readonly_files", ("file_access", "search_files", "format_xml", "read_artifact"), _READ),
     Preset(
         "readonly_knowledge",
         ("query_knowledge_base", "list_corpora", "calculator", "clock", "read_artifact"),
@@ -361,8 +365,8 @@ _PRESETS: Final = (
     Preset(
         "workspace",
         (
-            *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
-            "read_artifact",
+            *("calculator", "clock", "file_access", "create_file", "edit_file", "search_files"),
+            *("format_xml", "read_artifact"),
         ),
         _FILES,
     ),

@@ -26,6 +26,7 @@ from mlx_tools.store.roots import (
     FOLDERS,
     Absent,
     PathPatterns,
+    PrivateNames,
     Refused,
     Root,
     RootName,

@@ -15,7 +15,7 @@ import stat
 import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase, translate
 from pathlib import Path
 from typing import Final
 
@@ -239,7 +239,15 @@ class Root:
                 raise Unfit(f"{name} is a folder; list it instead")
             if not stat.S_ISREG(kind):  # opening a device or a pipe can itself do something
                 raise _irregular(kind, name)
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        except OSError as error:
+            raise fault(error, parent, name) from None
+        return self.open_listed(parent, name)
+
+    def open_listed(self, parent: int, name: str) -> int:
+        """A descriptor of a file that a listing of the open folder has as a regular one. Raises
+        Refused, Unfit or Absent, also if it is something else by now."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        try:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise fault(error, parent, name) from None
@@ -433,8 +441,33 @@ def private_part(parts: Sequence[str], above: str = "", *, writing: bool = False
     return None
 
 
+_PRIVATE: Final = re.compile("|".join(map(translate, _PATTERNS)))
+
+
+class PrivateNames:
+    """The names that may not be read in one folder: as `private_part` says, but faster for many.
+
+    ``parts`` are the folder's names below the root, ``above`` is the root's own last name.
+    """
+
+    def __init__(self, parts: Sequence[str], above: str) -> None:
+        folders = [folded(part) for part in (above, *parts)]
+        self._inside = frozenset(
+            name
+            for folder, inside in _INSIDE
+            if any(fnmatchcase(one, folder) for one in folders)
+            for name in inside
+        )
+
+    def __contains__(self, name: str) -> bool:
+        name = folded(name)
+        return name in _NAMES or name in self._inside or _PRIVATE.match(name) is not None
+
+
 def folded(name: str) -> str:
     """The name as file systems compare it that ignore case, accents' form and invisible marks."""
+    if name.isascii():
+        return name.lower().partition(":")[0].rstrip(" .")
     seen = "".join(
         c
         for c in unicodedata.normalize("NFKC", name)

@@ -80,6 +80,7 @@ def tools(
     from mlx_tools.toolbox.notes import NO_FOLDER, Notes, notes_create, notes_search
     from mlx_tools.toolbox.run_command import run_command, unusable
     from mlx_tools.toolbox.schedule_task import schedule_task
+    from mlx_tools.toolbox.search_files import search_files
     from mlx_tools.toolbox.urls import read_local
     from mlx_tools.toolbox.web_fetch import Fetcher
     from mlx_tools.toolbox.web_tools import fetch_url, usual_search
@@ -104,6 +105,7 @@ def tools(
         _off(file_access(opened), no_files),
         _off(create_file(opened), no_files),
         _off(edit_file(opened), no_edits),
+        _off(search_files(opened), no_files),
         format_xml(),
         tool_search(registry),
         read_artifact(),

@@ -7,12 +7,10 @@ below any root. Each change can be told beforehand, as a `Preview`.
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mlx_tools.messages import Effects, ToolSpec, replace
@@ -31,12 +29,11 @@ from mlx_tools.store import (
     put,
     state_of,
 )
+from mlx_tools.toolbox.file_reading import FileReader, tool_errors
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
 from mlx_tools.toolbox.text_files import (
-    MAX_BYTES,
     decoded,
     encoded,
-    kind_of,
     one_line,
     up_to,
 )
@@ -50,9 +47,6 @@ from mlx_tools.tools import (
     words_of,
 )
 
-MAX_ENTRIES: Final = 1_000
-MAX_SCANNED: Final = 100_000
-"""Entries of one folder that are looked at, so that a folder of millions takes bounded time."""
 MAX_SHOWN_BYTES: Final = 5_000_000
 """Most bytes of a file that a preview compares: as many as a diff shows."""
 
@@ -76,15 +70,16 @@ def file_access(roots: Sequence[Root]) -> Tool:
     """The tool for these roots. A relative path is looked for in each, in order."""
     writable = any(root.writable for root in roots)
     words = _words(writable)
-    files, changes = _Files(roots, words.notices), Changes(roots, words.notices)
+    files, changes = FileReader(roots, words.notices), Changes(roots, words.notices)
 
     def run(arguments: Mapping[str, Any]) -> str:
         path = arguments["path"]
         match arguments["operation"]:
             case "read":
-                return files.read(path)
+                return files.read(path, arguments.get("from_line"), arguments.get("lines"))
             case "list":
-                return files.list(path)
+                pattern = arguments.get("pattern")
+                return files.find(path, pattern) if pattern else files.list(path)
             case "write" | "delete" as operation if writable:
                 return changes.make(operation, path, arguments.get("content"))
         operation = str(arguments["operation"])[:100]
@@ -100,88 +95,6 @@ def file_access(roots: Sequence[Root]) -> Tool:
         return None
 
     return Tool(file_access_spec(writable=writable), run, preview=preview)
-
-
-class _Files:
-    def __init__(self, roots: Sequence[Root], notices: Mapping[str, str]) -> None:
-        self._roots = roots
-        self._notices = notices
-
-    def read(self, path: str) -> str:
-        """A text file, whole up to `MAX_BYTES`; of any other what it is. Raises ToolError."""
-        fd = open_below(self._roots, path)
-        try:
-            size = os.fstat(fd).st_size
-            content = up_to(fd, MAX_BYTES + 1)
-        finally:
-            os.close(fd)
-        cut, size = len(content) > MAX_BYTES, max(size, len(content))
-        try:
-            text = decoded(content[:MAX_BYTES], path, whole=not cut)
-        except ToolError:
-            kind = kind_of(content, path)
-            return self._notices["binary"].format(path=one_line(path), kind=kind, size=size)
-        return text + self._notices["cut"].format(kept=MAX_BYTES, size=size) if cut else text
-
-    def list(self, path: str) -> str:
-        """The entries of a folder in order, one a line. Raises ToolError."""
-        if len(self._roots) > 1 and path in ("", ".", "./"):
-            return "\n".join(f"{root.path}/" for root in self._roots)
-        fd, root, parts = _opened(self._roots, path, Root.open_listing)
-        try:
-            with os.scandir(fd) as found:
-                entries = itertools.islice(found, MAX_SCANNED + 1)
-                first = heapq.nsmallest(MAX_ENTRIES + 1, _lines(root, parts, entries))
-        except OSError as error:
-            raise ToolError(f"{path}: {error.strerror}") from None
-        finally:
-            os.close(fd)
-        if not first:
-            return self._notices["empty"]
-        if len(first) > MAX_ENTRIES:
-            first[MAX_ENTRIES:] = [self._notices["more"].format(kept=MAX_ENTRIES)]
-        return "\n".join(first)
-
-
-def open_below(roots: Sequence[Root], path: str) -> int:
-    """A descriptor of a file in the first root that has something at the path. Raises
-    ToolError."""
-    return _opened(roots, path, Root.open_file)[0]
-
-
-def _opened(
-    roots: Sequence[Root], path: str, how: Callable[[Root, Sequence[str]], int]
-) -> tuple[int, Root, Sequence[str]]:
-    """A descriptor in the first root that has something at the path, that root, and the names below
-    it. Raises ToolError."""
-    fault: Exception | None = None
-    for root in roots:
-        try:
-            parts = root.parts(path)
-            if parts is not None:
-                return how(root, parts), root, parts
-        except (Unlisted, Unfit, Absent) as error:  # another root may have it
-            fault = error if fault is None or isinstance(fault, Absent) else fault
-        except Refused as error:
-            raise ToolError(str(error), code="not_allowed") from None
-    if isinstance(fault, Unlisted):
-        raise ToolError(str(fault), code="not_allowed")
-    if fault is not None:
-        raise ToolError(str(fault))
-    raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
-
-
-def _lines(root: Root, above: Sequence[str], entries: Iterable[os.DirEntry[str]]) -> Iterator[str]:
-    """The names of the entries that may be seen, or lead to such, each with what it is; a character
-    that would break the line is escaped."""
-    for entry in entries:
-        mark = ""
-        with contextlib.suppress(OSError):
-            folder = entry.is_dir(follow_symlinks=False)
-            mark = "/" if folder else "@" if entry.is_symlink() else ""
-        names = (*above, entry.name)
-        if root.patterns.fit(names) or (mark == "/" and root.patterns.lead_on(names)):
-            yield one_line(entry.name) + mark
 
 
 # --- changes ------------------------------------------------------------------------------------
@@ -327,20 +240,6 @@ def _check_writable(operation: Operation, place: Place) -> None:
             f"{place.name} is below a folder that may only be read; "
             "naming the folder with :rw (--root DIR:rw) allows to write and to delete"
         )
-
-
-@contextlib.contextmanager
-def tool_errors(failed: str = "the file cannot be changed") -> Iterator[None]:
-    """Makes of what a walk and a change raise what a model reads; ``failed`` is said of what the
-    system raises."""
-    try:
-        yield
-    except Refused as error:
-        raise ToolError(str(error), code="not_allowed") from None
-    except (Unfit, Absent) as error:
-        raise ToolError(str(error)) from None
-    except OSError as error:
-        raise ToolError(f"{failed}: {error.strerror}") from None
 
 
 def _check_meant(path: str) -> None:

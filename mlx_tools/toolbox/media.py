@@ -17,7 +17,7 @@ from mlx_tools.messages import Effects
 from mlx_tools.paths import to_install
 from mlx_tools.process import visible
 from mlx_tools.store import Root
-from mlx_tools.toolbox.file_access import open_below
+from mlx_tools.toolbox.file_reading import open_below
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, ask_apart
 from mlx_tools.tools import Tool, ToolError, current_context, words_of
 

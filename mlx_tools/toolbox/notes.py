@@ -36,7 +36,7 @@ from mlx_tools.store import (
     put,
     status_of,
 )
-from mlx_tools.toolbox.file_access import tool_errors
+from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.text_diff import unified_diff
 from mlx_tools.toolbox.text_files import decoded, encoded, one_line
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of

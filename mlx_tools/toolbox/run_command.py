@@ -18,7 +18,7 @@ from mlx_tools.toolbox.command_rules import (
     rules,
     trusted_folders,
 )
-from mlx_tools.toolbox.file_access import tool_errors
+from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,

@@ -17,8 +17,15 @@ LISTED = [
 def test_the_list_for_people_is_a_line_a_tool(run: Any) -> None:
     result = run("tools", "list")
     assert [line.split()[0] for line in result.out.splitlines()] == [
-        *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
-        *("tool_search", "read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
+        *("calculator", "clock", "file_access", "create_file", "edit_file", "search_files"),
+        *(
+            "format_xml",
+            "tool_search",
+            "read_artifact",
+            "run_command",
+            "query_knowledge_base",
+            "list_corpora",
+        ),
         *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
         *("translate", "describe_image", "transcribe_audio"),
     ]
@@ -162,9 +169,9 @@ def test_a_search_says_what_it_hides_and_why(run: Any) -> None:
 def test_a_search_has_a_limit_and_a_query(run: Any, environ: Any) -> None:
     environ(TOOLS_ROOTS=".")
     everything = ("tools", "search", "a text file, a date, an expression")
-    assert len(run(*everything, "--json").lines) == 3
+    assert len(run(*everything, "--json").lines) == 4
     result = run(*everything, "--json", "--limit", "1")
-    assert len(result.lines) == 1 and "2 more match" in result.err
+    assert len(result.lines) == 1 and "3 more match" in result.err
     assert run("tools", "search", "-", stdin="what time is it?").out.startswith("clock(")
     assert run("tools", "search", "  ").code == 2
     assert run("tools", "search", "x", "--limit", "0").code == 2

@@ -43,9 +43,9 @@ def later(task: str, when: str) -> list[str]:
 
 
 def read_on(prompt: str) -> str:
-    """Reads on where the output was cut, by the id that the prompt says."""
-    cut = re.findall(r"call read_artifact with id (\w+) and offset (\d+)", prompt)[-1]
-    return call("read_artifact", id=cut[0], offset=int(cut[1]))
+    """Reads on where the text was cut, from the line that the prompt says."""
+    line = re.findall(r"To read on: from_line (\d+)", prompt)[-1]
+    return call("file_access", operation="read", path="log.txt", from_line=int(line))
 
 
 def passed_on(prompt: str) -> str:

@@ -126,7 +126,7 @@ def test_the_permitted_tools_are_offered_and_no_others(serving: Serving) -> None
     found = anyio.run(listed)
     assert set(found) == {
         *("llm_with_tools", "resume_run", "calculator", "clock", "create_file"),
-        *("edit_file", "file_access", "format_xml"),
+        *("edit_file", "file_access", "format_xml", "search_files"),
     }
     hints = {name: one.annotations for name, one in found.items()}
     assert hints["calculator"].read_only_hint

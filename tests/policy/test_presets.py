@@ -29,7 +29,7 @@ RW = (("workspace", "ask"),)
 
 
 def specs(**effects: Any) -> dict[str, ToolSpec]:
-    names = ("calculator", "clock", "file_access", "format_xml", "read_artifact")
+    names = ("calculator", "clock", "file_access", "search_files", "format_xml", "read_artifact")
     names += ("query_knowledge_base", "list_corpora")
     notes = {"notes_create": WRITE, "notes_search": READ}
     given = {**dict.fromkeys(names, READ), "create_file": WRITE, "edit_file": READ | WRITE}
@@ -71,8 +71,8 @@ def test_a_mutating_tool_in_a_read_only_preset_is_found_at_start() -> None:
 def test_the_workspace_preset_grants_files_and_nothing_that_executes_or_sends() -> None:
     preset = PRESETS["workspace"]
     assert set(preset.tools) == {
-        *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
-        "read_artifact",
+        *("calculator", "clock", "file_access", "create_file", "edit_file", "search_files"),
+        *("format_xml", "read_artifact"),
     }
     assert preset.effects == READ | WRITE
     with pytest.raises(ToolDefinitionError, match="workspace: create_file has the effects execute"):

@@ -39,8 +39,8 @@ def rename(old: str, new: str) -> None:
 
 
 EVERY = [
-    *("calculator", "clock", "file_access", "create_file", "edit_file", "format_xml"),
-    "tool_search",
+    *("calculator", "clock", "file_access", "create_file", "edit_file"),
+    *("search_files", "format_xml", "tool_search"),
     *("read_artifact", "run_command", "query_knowledge_base", "list_corpora"),
     *("schedule_task", "notes_create", "notes_search", "fetch_url", "web_search"),
     *("translate", "describe_image", "transcribe_audio"),
@@ -125,7 +125,7 @@ def test_the_built_in_tools_without_a_folder() -> None:
     registry = builtin_tools()
     assert usable(registry) == USABLE
     assert list(registry.all_specs()) == EVERY
-    for name in ("file_access", "create_file"):
+    for name in ("file_access", "create_file", "edit_file", "search_files"):
         assert "--root" in registry.disabled[name]
     with pytest.raises(UsageError, match="--root"):
         registry.get("file_access")

@@ -1,0 +1,92 @@
+"""The rules of ``.gitignore`` files, as git reads them (gitignore(5)).
+
+pathspec reads a line of such a file as a regular expression. A line is anybody's, and Python's own
+engine would take for ever for some of them, so Rust's linear one matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+IGNORE_FILE: Final = ".gitignore"
+MAX_IGNORE_BYTES: Final = 256_000
+"""Of a ``.gitignore`` that is read; git's own largest template has 11,000."""
+
+_GROUP: Final = 100  # rules that are tried with one expression before each is tried
+
+_Matches = Callable[[str], bool]
+
+
+class IgnoreRules:
+    """The rules of one ``.gitignore``. ``folder`` is the path of its folder, empty or with a ``/``
+    at its end: paths below it are matched."""
+
+    def __init__(self, content: bytes, folder: str) -> None:
+        self._skip = len(folder)
+        rules = list(_rules(content.decode("utf-8-sig", "replace").split("\n")))
+        self._groups = [
+            _Group(rules[start : start + _GROUP]) for start in range(0, len(rules), _GROUP)
+        ]
+
+    def decide(self, path: str) -> bool | None:
+        """True if the path is ignored, False if it is let in again; None if no rule is about it. A
+        folder's path ends in ``/``."""
+        below = path[self._skip :]
+        for group in reversed(self._groups):
+            if (decision := group.decide(below)) is not None:
+                return decision
+        return None
+
+
+def is_ignored(path: str, rules: Sequence[IgnoreRules]) -> bool:
+    """True if a path is ignored by rules of the folders above it, the innermost last."""
+    for one in reversed(rules):
+        if (decision := one.decide(path)) is not None:
+            return decision
+    return False
+
+
+class _Group:
+    """Some rules in a row, of which the last that matches decides."""
+
+    def __init__(self, rules: Sequence[tuple[str, bool]]) -> None:
+        self._rules = rules
+        self._any = _compiled("|".join(f"(?:{expression})" for expression, _ in rules))
+        self._each: list[tuple[_Matches | None, bool]] = []
+
+    def decide(self, path: str) -> bool | None:
+        if self._any is not None and not self._any(path):
+            return None
+        if not self._each:
+            self._each = [(_compiled(text), ignores) for text, ignores in reversed(self._rules)]
+        decisions = (ignores for match, ignores in self._each if match is not None and match(path))
+        return next(decisions, None)
+
+
+def _rules(lines: Iterable[str]) -> Iterable[tuple[str, bool]]:
+    """Each rule as a regular expression, and whether it ignores."""
+    from pathspec.patterns.gitignore.base import GitIgnorePatternError
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
+    for line in lines:
+        try:
+            expression, ignores = GitIgnoreSpecPattern.pattern_to_regex(line.rstrip("\r"))
+        except GitIgnorePatternError:  # git passes it over, too
+            continue
+        if expression is None or ignores is None:
+            continue
+        text = str(expression).replace("(?P<ps_d>", "(?:")
+        if _compiled(text) is not None:
+            yield text, ignores
+
+
+def _compiled(expression: str) -> _Matches | None:
+    """None for what does not compile."""
+    from pydantic_core import SchemaError, SchemaValidator
+
+    form: Any = {"type": "str", "pattern": expression, "regex_engine": "rust-regex"}
+    try:
+        return SchemaValidator(form).isinstance_python
+    except (SchemaError, UnicodeEncodeError):
+        return None

@@ -1,0 +1,236 @@
+"""``search_files``: a regular expression searched for in the text files below the roots."""
+
+from __future__ import annotations
+
+import codecs
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any, Final
+
+from mlx_tools.messages import Effects
+from mlx_tools.store import Absent, PathPatterns, Refused, Root, Unfit
+from mlx_tools.toolbox.file_reading import open_first, path_patterns, tool_errors
+from mlx_tools.toolbox.line_pattern import LinePattern
+from mlx_tools.toolbox.path_globs import expanded_globs
+from mlx_tools.toolbox.text_files import one_line
+from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
+from mlx_tools.tools import Tool, Words, current_context, words_of
+
+EFFECTS: Final[Effects] = frozenset(("read",))
+MAX_RESULTS: Final = 200
+MAX_RESULT_CHARS: Final = 400
+MAX_SECONDS: Final = 20.0
+"""Of one search: some 500,000 files. A shorter time of the call holds, too."""
+
+MAX_SEARCHED_BYTES: Final = 100_000_000
+"""Of one file that is searched."""
+
+_FIRST_BYTES: Final = 1 << 16  # most files have no more, and a smaller buffer is quicker
+_PIECE_BYTES: Final = 1 << 20
+_LONGEST_LINE_BYTES: Final = 1 << 23
+_LEAST_TEXT: Final = 100  # characters of a line that are shown behind a long path
+_UTF16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def search_files(roots: Sequence[Root], clock: Callable[[], float] = monotonic) -> Tool:
+    """The tool for these roots. ``clock`` gives seconds."""
+    words = words_of("search_files")
+
+    def run(arguments: Mapping[str, Any]) -> str:
+        return _Search(roots, words, arguments, clock).run()
+
+    return Tool(words.spec(EFFECTS, private=True), run)
+
+
+class _Search:
+    """One call."""
+
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        words: Words,
+        arguments: Mapping[str, Any],
+        clock: Callable[[], float],
+    ) -> None:
+        self._roots, self._notices, self._clock = roots, words.notices, clock
+        self._path = arguments.get("path") or "."
+        self._glob = arguments.get("glob") or ""
+        self._globs = _globs(self._glob)
+        self._pattern = LinePattern(
+            arguments["pattern"], ignore_case=arguments.get("ignore_case") is True
+        )
+        self._context = current_context()
+        seconds = self._context.timeout
+        most = MAX_SECONDS if seconds is None else min(0.8 * seconds, MAX_SECONDS)
+        self._until = clock() + most
+        self._room = self._context.shown_chars
+        self._results: list[str] = []
+        self._files = self._cut_lines = self._unreadable = 0
+        self._is_over = False  # so that a further match is not shown
+        self._is_late = False
+
+    def run(self) -> str:
+        """The lines that match, and what is to be said of the search."""
+        everywhere = len(self._roots) > 1 and self._path in (".", "./")
+        places = [(root, ()) for root in self._roots] if everywhere else [self._place()]
+        for root, parts in places:
+            self._search(root, parts)
+            if self._is_over or self._is_late:
+                break
+        return "\n".join((*self._results, *self._remarks()))
+
+    def _place(self) -> tuple[Root, tuple[str, ...]]:
+        """The root and the names of the file or folder to search."""
+        fd, root, parts = open_first(self._roots, self._path, _open_either)
+        os.close(fd)
+        return root, tuple(parts)
+
+    def _search(self, root: Root, parts: tuple[str, ...]) -> None:
+        """Search what is below a folder, or a file."""
+        walk = TreeWalk(root, self._gives_up, enters=lambda names: self._leads_on(names, parts))
+        with tool_errors("the folder cannot be searched"):
+            try:
+                for entry in walk.below(parts):
+                    if entry.is_folder or not self._is_wanted(entry, len(parts)):
+                        continue
+                    self._search_entry(root, entry)
+                    if self._is_over or self._gives_up():
+                        break
+            except Unfit:  # a file
+                self._search_file(root, parts)
+        self._unreadable += walk.unreadable
+        self._is_late |= not walk.is_complete
+
+    def _gives_up(self) -> bool:
+        if self._clock() > self._until or self._context.cancelled:
+            self._is_late = True
+        return self._is_late
+
+    def _leads_on(self, names: Sequence[str], parts: Sequence[str]) -> bool:
+        """True if the glob may fit something below a folder."""
+        globs = self._globs
+        return globs is None or globs.lead_on(names[len(parts) :]) or globs.lead_on(names)
+
+    def _is_wanted(self, entry: Entry, depth: int) -> bool:
+        """True if the glob fits the path below the searched folder, or below the root."""
+        if self._globs is None:
+            return True
+        names = entry.path.split("/")
+        return self._globs.fit(names[depth:]) or self._globs.fit(names)
+
+    def _search_entry(self, root: Root, entry: Entry) -> None:
+        try:
+            fd = root.open_listed(entry.parent, entry.name)
+        except (Refused, Unfit, Absent):
+            self._unreadable += 1
+            return
+        try:
+            self._search_open(root, fd, entry.path)
+        finally:
+            os.close(fd)
+
+    def _search_file(self, root: Root, parts: tuple[str, ...]) -> None:
+        fd = root.open_file(parts)
+        try:
+            self._search_open(root, fd, "/".join(parts))
+        finally:
+            os.close(fd)
+
+    def _search_open(self, root: Root, fd: int, path: str) -> None:
+        """Search one open file, piece by piece. What has a NUL byte is no text."""
+        self._files += 1
+        before = 0
+        try:
+            for text in _texts(fd):
+                for number, line in self._pattern.matching_lines(text):
+                    self._add(root, path, before + number + 1, line)
+                    if self._is_over:
+                        return
+                if self._gives_up():
+                    return
+                before += text.count("\n")
+        except OSError:
+            self._unreadable += 1
+
+    def _add(self, root: Root, path: str, number: int, line: str) -> None:
+        shown = str(root.path / path) if len(self._roots) > 1 else path
+        head = f"{one_line(shown)}:{number}: "
+        room = max(MAX_RESULT_CHARS - len(head), _LEAST_TEXT)
+        result = head + (line if len(line) <= room else self._excerpt(line, room))
+        if len(line) > self._pattern.max_line_chars:
+            self._cut_lines += 1
+        if self._room is not None:
+            self._room -= len(result) + 1
+        # Some 300 characters stay for the remarks.
+        full = self._room is not None and self._room < 300 and self._results
+        if len(self._results) == MAX_RESULTS or full:
+            self._is_over = True
+            return
+        self._results.append(result)
+
+    def _excerpt(self, line: str, room: int) -> str:
+        """The part of a long line around its first match."""
+        end = self._pattern.first_match_end(line)
+        start = max(min(end - room // 2, len(line) - room + 1), 0)
+        if not start:
+            return line[: room - 1] + "…"
+        last = start + room - 2
+        return f"…{line[start:last]}" + ("…" if last < len(line) else "")
+
+    def _remarks(self) -> Iterator[str]:
+        notices = self._notices
+        if not self._results:
+            yield notices["none"].format(files=self._files)
+        if self._is_over:
+            yield notices["more"].format(kept=len(self._results))
+        if self._is_late:
+            yield notices["late"].format(files=self._files)
+        if self._pattern.reason:
+            yield notices["plain"].format(reason=self._pattern.reason)
+        if self._unreadable:
+            yield notices["unreadable"].format(count=self._unreadable)
+
+
+def _open_either(root: Root, parts: Sequence[str]) -> int:
+    """A descriptor of a folder or of a file."""
+    try:
+        return root.open_listing(parts)
+    except Unfit:
+        return root.open_file(parts)
+
+
+def _globs(glob: str) -> PathPatterns | None:
+    """The patterns of paths that a glob stands for; one without a ``/`` fits in any folder."""
+    if not glob:
+        return None
+    patterns = [one if "/" in one else f"**/{one}" for one in expanded_globs(glob)]
+    patterns = [f"{one}**" if one.endswith("/") else one for one in patterns]
+    return path_patterns(patterns, "glob")
+
+
+def _texts(fd: int) -> Iterator[str]:
+    """The text of a file in pieces of whole lines; nothing more once it has a NUL byte."""
+    content = os.read(fd, _FIRST_BYTES)
+    if content.startswith(_UTF16):
+        while len(content) < MAX_SEARCHED_BYTES // 10 and (more := os.read(fd, _PIECE_BYTES)):
+            content += more
+        yield codecs.getincrementaldecoder("utf-16")("replace").decode(content)
+        return
+    is_last = len(content) < _FIRST_BYTES
+    content, rest, done = content.removeprefix(codecs.BOM_UTF8), b"", 0
+    while content and b"\0" not in content:
+        done += len(content)
+        is_last |= done > MAX_SEARCHED_BYTES
+        content, rest = rest + content, b""
+        stop = len(content) if is_last else content.rfind(b"\n") + 1
+        if stop or len(content) < _LONGEST_LINE_BYTES:  # of a longer line the rest is another line
+            content, rest = content[:stop], content[stop:]
+        if content:
+            yield content.decode("utf-8", "replace")
+        if is_last:
+            return
+        content = os.read(fd, _PIECE_BYTES)
+        is_last = len(content) < _PIECE_BYTES
+    if rest and not content:
+        yield rest.decode("utf-8", "replace")

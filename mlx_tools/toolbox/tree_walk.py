@@ -1,0 +1,186 @@
+"""Walks what is below a folder of a root, in order, without following a link."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from mlx_tools.store import Absent, PrivateNames, Refused, Root, Unfit
+from mlx_tools.toolbox.ignore_rules import (
+    IGNORE_FILE,
+    MAX_IGNORE_BYTES,
+    IgnoreRules,
+    is_ignored,
+)
+
+MAX_DEPTH: Final = 100
+"""Folders within folders: each is held open."""
+
+MAX_ENTRIES: Final = 1_000_000
+"""Entries that are looked at; a tree of so many takes over ten seconds."""
+
+REPOSITORIES: Final = frozenset((".git", ".hg", ".svn", ".jj", ".bzr"))
+"""Folders of version control, whose files are no documents."""
+
+
+class Entry(Struct, frozen=True):
+    """A file or folder: ``path`` goes down from the root, ``parent`` is its folder, held open while
+    the entry is looked at."""
+
+    name: str
+    path: str
+    parent: int
+    is_folder: bool
+    is_link: bool = False
+
+
+class TreeWalk:
+    """One walk; what it left out stands in its attributes when it is over.
+
+    ``gives_up`` is asked at every folder. ``enters`` says of a folder's names whether anything
+    below it is wanted. ``with_ignored_files``: files that a ``.gitignore`` names are given, and
+    links.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        gives_up: Callable[[], bool],
+        *,
+        enters: Callable[[Sequence[str]], bool] = lambda names: True,
+        with_ignored_files: bool = False,
+    ) -> None:
+        self._root, self._gives_up, self._enters = root, gives_up, enters
+        self._with_ignored_files = with_ignored_files
+        self.ignored_folders: list[str] = []
+        self.seen = 0
+        self.unreadable = 0
+        self.is_complete = True
+
+    def below(self, parts: Sequence[str]) -> Iterator[Entry]:
+        """The entries below a folder in the order of their paths. Raises Refused, Unfit or Absent
+        if there is no such folder."""
+        rules = self._rules_above(parts)
+        fd = self._root.open_listing(parts)
+        yield from self._entries(fd, tuple(parts), rules)
+
+    def _entries(
+        self, fd: int, parts: tuple[str, ...], rules: Sequence[IgnoreRules]
+    ) -> Iterator[Entry]:
+        """Walk one folder, which is closed at the end."""
+        prefix = "".join(f"{part}/" for part in parts)
+        try:
+            entries = self._listed(fd)
+            if any(name == IGNORE_FILE for name, _ in entries):
+                rules = (*rules, *self._rules_in(fd, prefix))
+            has_patterns = bool(self._root.patterns)
+            private = PrivateNames(parts, self._root.path.name)
+            for name, kind in entries:
+                if name in private or (kind == stat.S_IFDIR and name in REPOSITORIES):
+                    continue
+                path = prefix + name
+                is_folder = kind == stat.S_IFDIR
+                if rules and is_ignored(path + "/" if is_folder else path, rules):
+                    if is_folder:
+                        self.ignored_folders.append(path)
+                        continue
+                    if not self._with_ignored_files:
+                        continue
+                if is_folder:
+                    yield from self._folder(fd, name, parts, rules, path)
+                    if not self.is_complete:
+                        return
+                    continue
+                if kind != stat.S_IFREG and not self._with_ignored_files:
+                    continue
+                if not has_patterns or self._root.patterns.fit((*parts, name)):
+                    yield Entry(name, path, fd, False, kind == stat.S_IFLNK)
+        finally:
+            os.close(fd)
+
+    def _folder(
+        self,
+        fd: int,
+        name: str,
+        parts: tuple[str, ...],
+        rules: Sequence[IgnoreRules],
+        path: str,
+    ) -> Iterator[Entry]:
+        """Walk a folder within one, itself first."""
+        names = (*parts, name)
+        if not self._root.patterns.lead_on(names):
+            return
+        yield Entry(name, path, fd, True)
+        if not self._enters(names):
+            return
+        if self._gives_up() or self.seen > MAX_ENTRIES:
+            self.is_complete = False
+            return
+        try:
+            if len(names) > MAX_DEPTH:
+                raise Unfit("the folders are too deep")
+            below = self._root.enter(fd, name)
+        except (Refused, Unfit, Absent):
+            self.unreadable += 1
+            return
+        yield from self._entries(below, names, rules)
+
+    def _listed(self, fd: int) -> list[tuple[str, int]]:
+        """The names in a folder with their kinds, in order."""
+        entries = []
+        try:
+            with os.scandir(fd) as found:
+                for entry in found:
+                    kind = 0
+                    with contextlib.suppress(OSError):
+                        if entry.is_file(follow_symlinks=False):
+                            kind = stat.S_IFREG
+                        elif entry.is_dir(follow_symlinks=False):
+                            kind = stat.S_IFDIR
+                        elif entry.is_symlink():
+                            kind = stat.S_IFLNK
+                    entries.append((entry.name, kind))
+                    self.seen += 1
+                    if self.seen > MAX_ENTRIES:
+                        self.is_complete = False
+                        break
+        except OSError:
+            self.unreadable += 1
+        return sorted(entries)
+
+    def _rules_above(self, parts: Sequence[str]) -> tuple[IgnoreRules, ...]:
+        """The rules of the folders above a folder; none if they ignore the folder itself: whoever
+        names it wants to see it."""
+        rules: tuple[IgnoreRules, ...] = ()
+        prefix = ""
+        for number, part in enumerate(parts):
+            try:
+                fd = self._root.open_folder(parts[:number])
+            except (Refused, Unfit, Absent):
+                return ()
+            try:
+                rules = (*rules, *self._rules_in(fd, prefix))
+            finally:
+                os.close(fd)
+            prefix += f"{part}/"
+            if is_ignored(prefix, rules):
+                return ()
+        return rules
+
+    def _rules_in(self, fd: int, prefix: str) -> tuple[IgnoreRules, ...]:
+        """The rules in an open folder; none if they cannot be read."""
+        try:
+            file = self._root.open_last(fd, IGNORE_FILE)
+        except (Refused, Unfit, Absent):
+            return ()
+        try:
+            return (IgnoreRules(os.read(file, MAX_IGNORE_BYTES), prefix),)
+        except OSError:
+            return ()
+        finally:
+            os.close(file)
