@@ -111,6 +111,13 @@ def _webhooks(value: Mapping[str, str]) -> None:
         signing_key(secret)
 
 
+def _no_wildcards(value: Any) -> None:
+    """Refuse what looks as if it stood for several: each is compared whole."""
+    for text in value:
+        if "*" in text:
+            raise UsageError(f"{text[:80]!r}: * stands for nothing here, write each one whole")
+
+
 def _local_hosts(value: Any) -> None:
     from mlx_tools.toolbox import UrlRefused, read_local
 
@@ -501,14 +508,16 @@ class GatewaySettings(Section):
         "Names besides those of loopback by which clients may reach the gateway",
         option="--allow-host H",
         group="gateway",
-        allowed="a list of host names",
+        allowed="a list of host names, without wildcards",
+        test=_no_wildcards,
     )
     origins: Names = setting(
         "never",
         "Web pages that may ask the gateway, each as http://localhost:3000",
         option="--allow-origin O",
         group="gateway",
-        allowed="a list of origins",
+        allowed="a list of origins, without wildcards",
+        test=_no_wildcards,
     )
     concurrency: int = setting(
         "never", "Requests that are served at the same time", ge=1, le=10_000

@@ -14,17 +14,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from typing import Any, Final
-from urllib.parse import unquote
 
 from msgspec import Struct
 
 from mlx_tools.messages import ToolSpec
-from mlx_tools.policy.rules import DEEP, is_glob, parts_reached
+from mlx_tools.policy.text_patterns import ANY, UP, fits_path, fits_text
 
-ANY: Final = "*"
-_UP: Final = ("", ".", "..")
 _SLACK: Final = timedelta(minutes=5)
 """How far a clock may have been set back before it is no longer believed."""
 
@@ -91,7 +87,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
         below = self._below(path)
         if below is None or not isinstance(pattern, str):
             return False
-        return _whole(pattern, path if pattern.startswith("/") else below)
+        return fits_path(pattern, path if pattern.startswith("/") else below)
 
     def _below(self, path: str) -> str | None:
         """The rest of a path below one of the folders, None where it lies below none."""
@@ -109,7 +105,7 @@ def _within(path: str, root: str) -> str | None:
     if not root.startswith("/") or path == root:
         return "." if path == root else None
     rest = path.removeprefix(f"{root.rstrip('/')}/")
-    return None if rest == path or not {*_UP}.isdisjoint(rest.split("/")) else rest
+    return None if rest == path or not {*UP}.isdisjoint(rest.split("/")) else rest
 
 
 def fits(pattern: Any, value: Any) -> bool:
@@ -117,7 +113,7 @@ def fits(pattern: Any, value: Any) -> bool:
     if pattern == ANY:
         return True
     if isinstance(pattern, str):
-        return isinstance(value, str) and _whole(pattern, value)
+        return isinstance(value, str) and fits_text(pattern, value)
     if isinstance(pattern, Mapping):
         return (
             isinstance(value, Mapping)
@@ -128,21 +124,3 @@ def fits(pattern: Any, value: Any) -> bool:
         same = isinstance(value, Sequence) and not isinstance(value, str)
         return same and len(pattern) == len(value) and all(map(fits, pattern, value))
     return type(pattern) is type(value) and bool(pattern == value)
-
-
-def _whole(pattern: str, text: str) -> bool:
-    """Return whether a text is what a pattern says; ``*`` ends at ``/``, ``**`` between two is any
-    number of parts. No wildcard means a part that goes up, nor what cannot be seen."""
-    if not is_glob(pattern):
-        return text == pattern
-    plain = unquote(text)  # whoever reads a URL may go up by it
-    if not plain.isprintable() or "\\" in plain or ".." in plain.split("/"):
-        return False
-    parts = pattern.split("/")
-    if parts[-1] == DEEP:
-        parts.append(ANY)
-    return len(parts) in parts_reached(text.split("/"), parts, _part)
-
-
-def _part(part: str, pattern: str) -> bool:
-    return fnmatchcase(part, pattern) if is_glob(pattern) and part not in _UP else part == pattern

@@ -323,6 +323,13 @@ def test_a_project_file_may_tighten(place: Any) -> None:
     assert loaded.policy().local_only and loaded.policy().dry_run
 
 
+@pytest.mark.parametrize("name", ["hosts", "origins"])
+def test_no_wildcard_opens_the_gateway_to_several(place: Any, name: str) -> None:
+    for wrong in ("*", "*.example.com", "https://*.example.com"):
+        with pytest.raises(ConfigErrors, match="without wildcards"):
+            place.load(f"[gateway]\n{name} = ['{wrong}']\n", "")
+
+
 def test_local_hosts_are_the_users_to_open(place: Any) -> None:
     loaded = place.load("[web]\nlocal_hosts = ['LocalHost:8080', '[::1]:80']\n", "")
     assert loaded.settings.web.local_hosts == ("LocalHost:8080", "[::1]:80")

@@ -87,6 +87,113 @@ def test_a_pattern_is_held_against_the_whole_value(pattern: Any, value: Any, fit
     assert fits(pattern, value) is fit
 
 
+SITE = "https://*.example.com/*"
+OTHER_HOSTS = (
+    *("example.com", ".example.com", "a..example.com", "a.example.com.", "a.example.com.evil.test"),
+    *("a.example.com@evil.test", "a.example.com:8", "a.example.com:443", "a.example.com:"),
+    *("u@a.example.com", "u:p@a.example.com", "evil.test@a.example.com", "@a.example.com"),
+    *("b\u00fccher.example.com", "\u0430.example.com", "a\u3002b.example.com", "%61.example.com"),
+    *(f"evil.test{sign}a.example.com" for sign in "?#/@\\:;,&%! \t\u2044\uff0f_"),
+    *(f"evil.test{sign}.example.com" for sign in "?#/@\\:"),
+    *(f"evil.test%{code}a.example.com" for code in ("2f", "252f", "3f", "2523", "40", "00")),
+)
+OTHER_PATHS = (
+    *("x/y", "", ".", "..", "%2e%2e", "%252e%252e", "%25252e%25252e", "a%2fb", "a%252fb"),
+    *("..\\x", "a%5cb", "x?y", "x#y", "x?", "x ", "%00"),
+)
+OTHER_URLS = (
+    *("http://a.example.com/x", "HTTPS://a.example.com/x", "https:/a.example.com/x"),
+    *(
+        "//a.example.com/x",
+        "https:a.example.com/x",
+        " https://a.example.com/x",
+        "https://x/https://a.example.com/x",
+    ),
+    *(f"https://{host}/x" for host in OTHER_HOSTS),
+    *(f"https://a.example.com/{path}" for path in OTHER_PATHS),
+)
+
+
+def test_a_url_that_a_pattern_does_not_mean_part_by_part_is_asked_about() -> None:
+    assert [url for url in OTHER_URLS if fits(SITE, url)] == []
+    for host in ("a.example.com", "a.b-c.example.com", "7.example.com"):
+        assert fits(SITE, f"https://{host}/x")
+    for path in ("a%20b", "a@b", "caf\u00e9", "a;b", "a,b"):
+        assert fits(SITE, f"https://a.example.com/{path}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "fit"),
+    [
+        ("https://*/*", "https://evil.test/x", True),
+        ("https://*:*/x", "https://a.test:8443/x", True),
+        ("https://*:*/x", "https://a.test/x", False),
+        ("http*://a.test/x", "https://a.test/x", True),
+        ("http*://a.test/x", "http://evil.test?://a.test/x", False),
+        ("https://a.test/s?q=*", "https://a.test/s?q=tea%20cup", True),
+        ("https://a.test/s?q=*", "https://a.test/s?q=tea&to=evil", False),
+        ("https://a.test/s?q=*", "https://a.test/s?q=tea%26to=evil", False),
+        ("https://a.test/s?q=*", "https://a.test/sXq=tea", False),
+        ("https://a.test/**", "https://a.test/b/c", True),
+        ("https://a.test/**", "https://a.test/b/c?d", False),
+        ("https://[::1]:8080/*", "https://[::1]:8080/x", True),
+        ("https://[::1]/*", "https://1/x", False),
+        ("https://u@a.test/*", "https://u@a.test/x", True),
+        ("https://a[0-9].test/*", "https://a7.test/x", True),
+        ("https://a[!x]evil.test/*", "https://a@evil.test/x", False),
+        ("https://a[9-0].test/*", "https://a7.test/x", False),
+        ("*.example.com/*", "a.example.com/x", True),
+        ("*.example.com/*", "evil.test?a.example.com/x", False),
+        ("*.example.com", "user@evil.test:x.example.com", False),
+        ("**/page", "https://evil.test/page", False),
+    ],
+)
+def test_a_wildcard_in_a_url_means_its_own_part_alone(pattern: str, value: str, fit: bool) -> None:
+    assert fits(pattern, value) is fit
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "fit"),
+    [
+        ("*@example.com", "ann.b+c@example.com", True),
+        ("*@*.example.com", "ann@mail.example.com", True),
+        ("*@example.com", "evil@evil.test,ann@example.com", False),
+        ("*@example.com", "evil@evil.test ann@example.com", False),
+        *(("*@example.com", f"evil.test{sign}ann@example.com", False) for sign in ",; <>\"'()"),
+        *(("*@example.com", f"evil.test{sign}ann@example.com", False) for sign in "%!:&|/"),
+        ("*@example.com", "ann@example.com,evil@evil.test", False),
+        ("*@example.com", "ann@example.com@evil.test", False),
+        ("*@example.com", "ann%40evil.test@example.com", False),
+        ("ann@*.com", "ann@evil.test/x.com", False),
+        ("mailto:*@example.com", "mailto:ann@example.com", True),
+        ("mailto:*@example.com", "mailto:ann@example.com?bcc=evil.test", False),
+        ("team-*", "team-a", True),
+        ("team-*", "team-a, evil@evil.test", False),
+        ("team-*", "team-a;b", False),
+        ("ls *", "ls a b", True),
+        *(("ls *", f"ls a{sign}rm b", False) for sign in (";", "|", "&&", "\n", "`", "$(")),
+        *(("ls *", f"ls a{sign}rm b", False) for sign in (">", "%3b", "&", "{")),
+        ("[,]*", ",a", False),
+        ("a,*", "a,b", True),
+        ("a,*", "a,b,c", False),
+    ],
+)
+def test_a_wildcard_means_one_address_and_one_command(pattern: str, value: str, fit: bool) -> None:
+    assert fits(pattern, value) is fit
+
+
+def test_many_wildcards_take_linear_time() -> None:
+    for pattern in ("https://a.test/" + "*a" * 200 + "b", "*a" * 200 + "@b.test", "*a" * 200 + "b"):
+        assert not fits(pattern, "https://a.test/" + "a" * 20_000)
+        assert not fits(pattern, "a" * 20_000 + "@c.test")
+        assert not fits(pattern, "a" * 20_000)
+
+
+def test_a_file_may_have_any_name_below_its_folder() -> None:
+    for name in ("a,b.md", "C#.md", "who@home.md", "100%.md", "a%2fb.md", "what?.md"):
+        assert YES.covers(replace(CALL, paths={"path": f"/home/u/work/drafts/{name}"}))
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
