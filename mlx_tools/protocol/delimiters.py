@@ -217,6 +217,11 @@ def write_call(
     return _line(compact(call), style, CALL_TAG, CALL_END)
 
 
+_ESCAPE: Final = re.compile(r"\\.")
+_LONG_ESCAPES: Final = {r"\b": r"\u0008", r"\f": r"\u000c"}
+"""The short ones are read as a backslash and a letter in an answer (rule 7)."""
+
+
 def write_answer(content: str, style: Style = "jsonl") -> str:
     """A final answer as the model should write it: bare text in style ``native``.
 
@@ -226,7 +231,8 @@ def write_answer(content: str, style: Style = "jsonl") -> str:
         return content
     if style == "xml" and content == content.strip(WHITE) and ANSWER_END not in content:
         return f"{ANSWER_TAG}{content}{ANSWER_END}"
-    return _line(compact({"type": "final_answer", "content": content}), style)
+    line = compact({"type": "final_answer", "content": content})
+    return _line(_ESCAPE.sub(lambda found: _LONG_ESCAPES.get(found[0], found[0]), line), style)
 
 
 def write_observation(observation: ToolObservation, style: Style = "jsonl") -> str:

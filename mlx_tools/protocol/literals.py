@@ -44,6 +44,10 @@ _ESCAPE: Final = re.compile(
 )
 
 
+_DOUBTFUL: Final = frozenset("abfrtvx")
+"""Escapes that may be meant as the beginning of a name, as in ``C:\\temp``."""
+
+
 def keywords(text: str) -> dict[str, Any]:
     """The arguments between a call's brackets. Raises `Unreadable`, also where one has no name."""
     return _Literals(text).members("=", "")
@@ -200,6 +204,10 @@ def _unescaped(raw: str) -> str:
     if "\\" not in raw:
         return raw
     text = _ESCAPE.sub(_escaped, raw)
+    kinds = {found[5] or "x" for found in _ESCAPE.finditer(raw)}
+    is_mixed = bool(kinds & _DOUBTFUL) and not kinds <= {*_ESCAPES, "x"}
+    if is_mixed or "\b" in text or "\f" in text:
+        raise Unreadable("an escape in a string has two readings; write a backslash as \\\\")
     if not encodable(text):
         try:  # a pair of escapes that is one character
             text = text.encode("utf-16", "surrogatepass").decode("utf-16")

@@ -17,8 +17,8 @@ from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
 from mlx_tools.protocol.delimiters import Wrapping
 from mlx_tools.protocol.reading import AnswerDelta, ArgumentsDelta, CallStarted, Delta, writable
-from mlx_tools.protocol.scan import CLOSED, HEADS, MORE, ObjectScanner
-from mlx_tools.protocol.strict import Unreadable, loads
+from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, HEADS, MORE, ObjectScanner
+from mlx_tools.protocol.strict import Unreadable, compact, loads
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
 _ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))
@@ -175,10 +175,14 @@ def _arguments(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     named: tuple[str, ...] = ()
     if isinstance(given, str):
         named = ("arguments_string",)
+        text = given
         try:
-            given = loads(given)
+            given = loads(text)
         except Unreadable:
             given = None
+        if CONTROL_ESCAPE.search(text):
+            plain = compact(given).replace("\\\\", "")
+            given = None if "\\b" in plain or "\\f" in plain else given
     return (given if isinstance(given, Mapping) else None), named
 
 
@@ -236,7 +240,7 @@ class OpenObject:
             return Judgement("stop")  # as judged, but as early as it can be known
         if scanner.status == MORE:
             return None
-        reason = scanner.bad
+        reason = scanner.bad_reason
         if scanner.status != CLOSED:
             next_char = text[scanner.pos : scanner.pos + 1]
             if scanner.message_like and scanner.closable and next_char in ("`", "~", "<"):

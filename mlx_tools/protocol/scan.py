@@ -103,7 +103,8 @@ class ObjectScanner:
 
     Call `advance` until ``status`` is no longer `MORE`; it has come up to ``pos``. At `CLOSED` that
     is the end of the object; at `FAULT` the character there fits nothing, and ``reason`` says what
-    was wrong. ``bad`` says why an object cannot be read although its end can be found. ``value`` is
+    was wrong. ``bad`` says why an object cannot be read although its end can be found, and
+    ``bad_escape`` why it cannot if it is a call. ``value`` is
     an object that `take_line` took. All offsets are the text's.
 
     It decodes only what a stream must know early: the outermost keys, ``type``, ``name``,
@@ -122,7 +123,7 @@ class ObjectScanner:
         self.type: str | None = None
         self.name: str | None = None
         self.reason = ""
-        self.bad = ""
+        self.bad = self.bad_escape = ""
         self.value: dict[str, Any] | None = None
         self.answer: list[str] = []
         self.arguments = (-1, -1)
@@ -181,7 +182,12 @@ class ObjectScanner:
     @property
     def closable(self) -> bool:
         """True if nothing but closing brackets is missing."""
-        return self.value_ended and not self.bad
+        return self.value_ended and not self.bad_reason
+
+    @property
+    def bad_reason(self) -> str:
+        """Why the object cannot be read although its end can be found; empty where it can."""
+        return self.bad or ("" if self.type == "final_answer" else self.bad_escape)
 
     def open_token(self) -> OpenToken | None:
         """The string or word that is open."""
@@ -215,6 +221,8 @@ class ObjectScanner:
         if line_end <= tried:
             return tried
         line = text[self.start : line_end]
+        if CONTROL_ESCAPE.search(line):
+            return line_end
         try:
             value, end = decode(line)
         except Unreadable:
@@ -404,7 +412,13 @@ class ObjectScanner:
         elif outermost and field == "content":
             pieces = self.answer
         newlines = self._lenient and not is_key
-        self._string = _StringToken(quote, pieces, newlines=newlines, controls=not is_key)
+        self._string = _StringToken(
+            quote,
+            pieces,
+            newlines=newlines,
+            controls=not is_key,
+            is_answer=outermost and field == "content" and not is_key,
+        )
         if quote == "'":
             self.fixes.append(Fix(pos, pos + 1, '"', "single_quotes"))
         return pos + 1
@@ -417,6 +431,7 @@ class ObjectScanner:
             return end
         self._string = None
         self.bad = self.bad or token.bad
+        self.bad_escape = self.bad_escape or token.bad_escape
         if self._state <= _NEXT_KEY:
             self._key, self._key_quoted = "".join(token.pieces or ()), True
             self._state = _COLON
@@ -491,11 +506,21 @@ class ObjectScanner:
 
 _PLAIN: Final = r'[^"\\\x00-\x1f]*+'
 _PLAIN_SINGLE: Final = r"[^'\"\\\x00-\x1f]*+"
-_ESCAPE: Final = (
-    r"\\(?:[\"\\/bfnrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}"
+_ESCAPE: Final = r"\\[\"\\/n]"
+"""A valid escape that is never meant as a backslash and a letter."""
+
+_DOUBTFUL_ESCAPE: Final = re.compile(
+    r"\\(?:[bfrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}"
     r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-"""A valid escape; both halves of a surrogate pair are one."""
+"""A valid escape that may be meant as the beginning of a name, as in ``C:\\bin``, ``\\frac``.
+
+Both halves of a surrogate pair are one."""
+
+CONTROL_ESCAPE: Final = re.compile(r"\\(?:[bf]|u000[8cC])")
+"""An escape of U+0008 or U+000C, which nobody means, or what looks like one."""
+
+TWO_BACKSLASHES: Final = r"write a backslash as \\"
 
 _MOST_ESCAPES: Final = 10_000
 """Escapes that one match takes: `re` keeps some 100 bytes for each until the match ends."""
@@ -504,7 +529,7 @@ _BODY: Final = {
     '"': re.compile(rf"{_PLAIN}(?:{_ESCAPE}{_PLAIN}){{0,{_MOST_ESCAPES}}}"),
     "'": re.compile(rf"{_PLAIN_SINGLE}(?:{_ESCAPE}{_PLAIN_SINGLE}){{0,{_MOST_ESCAPES}}}"),
 }
-_LONE_HIGH: Final = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}")
+_LONE: Final = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _OPEN_ESCAPE: Final = re.compile(
     r"\\(?:u[0-9a-fA-F]{0,3}"
     r"|u[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?)?\Z"
@@ -518,14 +543,23 @@ class _StringToken:
 
     ``pieces`` takes its decoded text, where that is wanted. ``newlines`` says whether raw newlines
     may stand in it, and ``controls`` the other control characters. ``bad`` says why a string whose
-    end was found cannot be read all the same.
+    end was found cannot be read all the same, ``bad_escape`` why one of a call cannot for its
+    escapes; of an answer any escape is read.
     """
 
     def __init__(
-        self, quote: str, pieces: list[str] | None, *, newlines: bool, controls: bool
+        self,
+        quote: str,
+        pieces: list[str] | None,
+        *,
+        newlines: bool,
+        controls: bool,
+        is_answer: bool,
     ) -> None:
         self.status = MORE
-        self.bad = ""
+        self.bad = self.bad_escape = ""
+        self._is_answer = is_answer
+        self._doubtful = self._invalid = ""  # the last escape that is one or the other
         self.quote = quote
         self.pieces = pieces
         self._newlines = newlines
@@ -561,6 +595,7 @@ class _StringToken:
                 pos += 1
             elif self._newlines if char in "\r\n" else self._controls:
                 name = "raw_newline" if char in "\r\n" else "raw_control"
+                self._take_control(char)
                 escape = f"\\u{ord(char):04x}"
                 self._put(char, Fix(pos, pos + 1, escape, name), fixes)
                 pos += 1
@@ -577,17 +612,42 @@ class _StringToken:
         """A backslash that begins no valid escape; returns ``pos`` where more text must come."""
         if _OPEN_ESCAPE.match(text, pos):
             return pos
-        if self.quote == "'":
-            if text[pos + 1] == "'":
-                self._put("'", Fix(pos, pos + 1, "", "single_quotes"), fixes)
-                return pos + 2
-            if text[pos + 1] in _OTHERS_ESCAPES:
-                self.bad = "an escape in single quotes can be read in two ways"
-        if _LONE_HIGH.match(text, pos):
+        found = _DOUBTFUL_ESCAPE.match(text, pos)
+        is_lone = _LONE.match(text, pos) is not None and (found is None or len(found[0]) == 6)
+        if found is not None and not (self._is_answer and is_lone):
+            if not (self._is_answer and found[0] in ("\\b", "\\f")):
+                return self._doubtful_escape(found)
+        elif self.quote == "'" and text[pos + 1] == "'":
+            self._put("'", Fix(pos, pos + 1, "", "single_quotes"), fixes)
+            return pos + 2
+        elif is_lone and not self._is_answer:
             self.bad = "a string holds half of a surrogate pair"
             return pos + 6
+        elif self.quote == "'" and text[pos + 1] in _OTHERS_ESCAPES and not self._is_answer:
+            self.bad = "an escape in single quotes can be read in two ways"
+        self._invalid = text[pos : pos + 2]
+        self._judge_escapes()
         self._put("\\", Fix(pos, pos + 1, "\\\\", "invalid_escape"), fixes)
         return pos + 1
+
+    def _doubtful_escape(self, found: re.Match[str]) -> int:
+        value = scanstring(found[0] + '"', 0)[0]
+        if self.pieces is not None:
+            self.pieces.append(value)
+        self._doubtful = found[0][:2]
+        self._take_control(value)
+        self._judge_escapes()
+        return found.end()
+
+    def _take_control(self, char: str) -> None:
+        if char in ("\b", "\f") and not self._is_answer:
+            self.bad_escape = f"a string holds a control character; {TWO_BACKSLASHES}"
+
+    def _judge_escapes(self) -> None:
+        """Where one escape is none, another may be none either: ``C:\\dir\\temp``."""
+        if self._doubtful and self._invalid and not self._is_answer:
+            both = f"{self._invalid} and {self._doubtful}"
+            self.bad_escape = f"a string holds {both}, and has two readings; {TWO_BACKSLASHES}"
 
 
 # --- the fixes put in ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 from mlx_tools.protocol.delimiters import SPACE, any_beginning_of, any_of
 from mlx_tools.protocol.literals import STRING_MARKS
-from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
+from mlx_tools.protocol.scan import MORE, ObjectScanner
 from mlx_tools.protocol.strict import MAX_DEPTH, Unreadable
 
 _BLANKS: Final = re.compile(r"[ \t\r]++")
@@ -226,8 +226,8 @@ class TextSource:
             if self.final:
                 raise CutOff(None if self.left else scanner)
             yield
-        if scanner.status != CLOSED or scanner.bad:
-            raise Fault(scanner.bad or scanner.reason)
+        if bad := scanner.bad_reason or scanner.reason:
+            raise Fault(bad)
         try:
             return scanner.read(self.text)
         except Unreadable as error:

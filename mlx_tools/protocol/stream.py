@@ -28,7 +28,7 @@ from mlx_tools.protocol.reading import (
     writable,
 )
 from mlx_tools.protocol.runs import Run
-from mlx_tools.protocol.scan import MORE, ObjectScanner
+from mlx_tools.protocol.scan import CONTROL_ESCAPE, MORE, ObjectScanner
 from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
@@ -724,6 +724,8 @@ def read(
 
 def read_line(text: str, rules: ReadingRules) -> Reading | None:
     """The reading of a text that is one well-formed message and nothing else, which most are."""
+    if CONTROL_ESCAPE.search(text):
+        return None
     try:
         value, end = decode(text)
     except Unreadable:

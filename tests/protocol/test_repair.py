@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, judge, read
-from tests.protocol.texts import BROKEN, CALL, MESSAGES, REPAIRS, mixtures
+from tests.protocol.texts import BROKEN, CALL, MESSAGES, REPAIRS, mixtures, streamed
 
 SPECS = {name: ToolSpec(name) for name in ("calculator", "clock", "a", "b", "c", "x", "t")}
 
@@ -91,6 +91,68 @@ def test_a_string_may_hold_any_number_of_escapes(count: int) -> None:
     assert isinstance(call, ToolCall)
     assert call.arguments == {"a": "x\n" * count + "\\d" + "\n" * count}
     assert call.repairs == ("invalid_escape",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(r"C:\bin\app.exe", r"C:\dir\temp", r"\d+\t", r"\(x\) \u00e9", r"\rho \alpha"),
+        *(r"a\bc", r"\f", r"a\u0008", "a\bc", "a\fc", r"\\d \b"),
+    ],
+)
+@pytest.mark.parametrize("place", ["arguments", "a tag", "a list of objects", "cut closers"])
+def test_an_escape_of_a_call_that_has_two_readings_is_an_error(text: str, place: str) -> None:
+    call = call_with(f'{{"a":"{text}"}}')
+    whole = {
+        "arguments": call,
+        "a tag": f'<tool_call>{{"name":"t","arguments":{{"a":"{text}"}}}}</tool_call>',
+        "a list of objects": f'[{{"name":"t","arguments":{{"b":1,"a":"{text}"}}}}]',
+        "cut closers": call[:-1],
+    }[place]
+    rules = ReadingRules(catalog={"t": {}}, mutates=lambda name, arguments: False)
+    reading = read(whole, "stop", rules)
+    assert reading.messages == () and reading.error is not None
+    assert reading.error.code == "truncated_output" if place == "cut closers" else "invalid_json"
+    if place == "arguments":
+        assert "write a backslash as" in reading.error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((r"C:\\bin\\temp", r"C:\bin\temp"), (r"\d+\n", "\\d+\n"), (r"a\tb", "a\tb")),
+        *((r"\u00e9\r\n", "é\r\n"), (r"\(\d\) \"q\"", r'\(\d\) "q"'), (r"\\b", r"\b")),
+    ],
+)
+def test_an_escape_of_a_call_that_has_one_reading_is_read(text: str, value: str) -> None:
+    (call,) = read(call_with(f'{{"a":"{text}"}}')).messages
+    assert isinstance(call, ToolCall) and call.arguments == {"a": value}
+
+
+@pytest.mark.parametrize("literal", [r"'C:\bin'", r"'C:\dir\temp'", r"'a\x08'"])
+def test_an_escape_of_a_call_in_pythons_form_is_held_to_the_same(literal: str) -> None:
+    reading = read(f"[t(a={literal})]", "stop", ReadingRules(catalog={"t": {}}))
+    assert reading.messages == () and reading.error is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"\frac{a}{b} \beta \(x\) \alpha", r"\frac{a}{b} \beta \(x\) \alpha"),
+        *((r"C:\bin\\x", r"C:\bin\x"), (r"\\frac", r"\frac"), (r"\u12 \x41", r"\u12 \x41")),
+        *(
+            (r"\ud83d x", r"\ud83d x"),
+            (r"\udc00", r"\udc00"),
+            (r"\y \ud83d\ude00", "\\y \U0001f600"),
+        ),
+    ],
+)
+@pytest.mark.parametrize("quote", ['"', "'"])
+def test_no_answer_is_refused_for_its_escapes(text: str, content: str, quote: str) -> None:
+    whole = f'{{"type":"final_answer","content":"{text}"}}'.replace('"', quote)
+    for reading in (read(whole), streamed(whole)):
+        (answer,) = reading.messages
+        assert isinstance(answer, FinalAnswer) and answer.content == content
 
 
 def test_every_repair_that_occurs_is_listed() -> None:

@@ -19,7 +19,7 @@ from mlx_tools.protocol import (
     write_call,
     write_observation,
 )
-from tests.protocol.texts import FRAGMENTS, MESSAGES, arguments
+from tests.protocol.texts import CALL_CHARACTERS, FRAGMENTS, MESSAGES, arguments
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
 
@@ -29,7 +29,7 @@ contents = st.text(st.characters(codec="utf-8"), max_size=30) | st.lists(
 ).map("".join)
 
 
-@given(styles, arguments, st.none() | st.text(st.characters(codec="utf-8"), max_size=5))
+@given(styles, arguments, st.none() | st.text(CALL_CHARACTERS, max_size=5))
 def test_a_call_is_read_back(style: Style, given_arguments: dict[str, Any], call_id: str) -> None:
     text = write_call("t", given_arguments, call_id, style)
     reading = read(text, "stop", ReadingRules(style=style))

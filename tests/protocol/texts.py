@@ -129,22 +129,23 @@ def rules() -> st.SearchStrategy[ReadingRules]:
 
 REASONS = st.sampled_from(("stop", "stop", "length", "tool_calls"))
 
+CALL_CHARACTERS = st.characters(codec="utf-8", exclude_characters="\b\f")
+"""All but the control characters that a call may not hold (rule 7)."""
+
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(10**20), 10**20)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(codec="utf-8"), max_size=12),
+    | st.text(CALL_CHARACTERS, max_size=12),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=6), inner, max_size=3)
+        | st.dictionaries(st.text(CALL_CHARACTERS, max_size=6), inner, max_size=3)
     ),
     max_leaves=8,
 )
 
-arguments = st.dictionaries(
-    st.text(st.characters(codec="utf-8"), max_size=6), json_values, max_size=4
-)
+arguments = st.dictionaries(st.text(CALL_CHARACTERS, max_size=6), json_values, max_size=4)
 
 
 def streamed(
