@@ -26,6 +26,7 @@ ErrorCode = Literal[
     "payload_too_large",
     "rate_limited",
     "repeated_call",
+    "repetition",
     "echoed_call",
     "iteration_limit",
     "in_doubt",
@@ -43,6 +44,7 @@ StopReason = Literal[
     "format_errors",
     "iteration_limit",
     "repeated_call",
+    "repetition",
 ]
 """Why a run ended without an answer: in records, outcomes, events and the command line's JSON."""
 

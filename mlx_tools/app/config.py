@@ -3,6 +3,7 @@ environment, command line, one over the other."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import fnmatch
 import functools
@@ -21,8 +22,18 @@ from mlx_tools.app.settings import SESSION, SettingRow, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.paths import config_dir, read_data
-from mlx_tools.policy import PLUGIN, PRESETS, Limits, Policy, Rate, covers, is_glob, restriction
-from mlx_tools.store import fingerprints
+from mlx_tools.policy import (
+    FUNCTIONS,
+    PLUGIN,
+    PRESETS,
+    Limits,
+    Policy,
+    Rate,
+    covers,
+    is_glob,
+    restriction,
+)
+from mlx_tools.store import RootName, fingerprints
 
 if TYPE_CHECKING:
     from tomlkit.items import Item
@@ -39,8 +50,11 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables with our prefix that are no settings: where folders are, and where test suites are."""
 
-COMPLETION_SECONDS = 120.0
-"""What one completion may take, however short the whole run is: that ends it anyway."""
+WRITING_PRESET = "workspace"
+"""The preset that holds if a folder may be written to and nobody chose tools."""
+
+RUN_COMMAND = "run_command"
+"""The tool that runs programs."""
 
 PROFILES = "profiles"
 """The table of the user's file that holds the profiles, each a table of settings."""
@@ -137,9 +151,6 @@ class Configuration:
         """The limits that hold, in their own units."""
         values = self.settings.limits.model_dump().items()
         seconds = {key[:-3]: value / 1000 for key, value in values if key.endswith("_ms")}
-        completion = max(2 / 5 * seconds["total_timeout"], COMPLETION_SECONDS)
-        # A server that says nothing for half of that will not say more.
-        seconds |= {"completion_timeout": completion, "idle_timeout": completion / 2}
         return Limits(**seconds, **{k: value for k, value in values if not k.endswith("_ms")})
 
     def over(
@@ -302,6 +313,8 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         _put_over(values, origins, layer)
     if problems:
         raise ConfigErrors(problems)
+    if choices:
+        choices[0] = _chosen_by_tools(choices[0], values, origins)
     nested: dict[str, Any] = {}
     for key in table():
         section, _, name = key.rpartition(".")
@@ -315,6 +328,32 @@ def merge(layers: Sequence[Layer]) -> Configuration:
         warnings=tuple(warning for layer in layers for warning in layer.warnings),
         layers=tuple(layers),
     )
+
+
+def _chosen_by_tools(
+    choice: _Choice, values: dict[str, Any], origins: dict[str, tuple[Origin, ...]]
+) -> _Choice:
+    """The tools that are allowed, given the folders and programs that were named.
+
+    If nobody chose tools, a folder that may be written to brings the preset for that. Programs that
+    were named bring the tool that runs them. Neither can stand in a project's file, and what a
+    project's file leaves out stays out.
+    """
+    allow, preset = choice
+    by_default = all(origin.kind == "default" for origin in origins.get("policy.preset", ()))
+    writable = any(_is_writable(root) for root in values.get("tools.roots") or ())
+    if preset is not None and by_default and writable:
+        preset = values["policy.preset"] = WRITING_PRESET
+    named = ((RUN_COMMAND, "tools.commands"), (f"{PLUGIN}{FUNCTIONS}", "tools.functions"))
+    brought = [tool for tool, key in named if values.get(key)]
+    allow = tuple(dict.fromkeys((*(allow or ()), *brought))) if brought else allow
+    return allow, preset
+
+
+def _is_writable(root: str) -> bool:
+    with contextlib.suppress(UsageError):  # what is no root is told where roots are opened
+        return RootName.parse(root).writable
+    return False
 
 
 def _with_more(choice: _Choice, layer: Layer) -> _Choice:
@@ -634,7 +673,8 @@ def _fault(row: SettingRow, value: Any, base: Mapping[str, Any]) -> str | None:
             fine = value in (wanted, before)
             return None if fine else _loosens(str(wanted).lower())
         case "lower":
-            return None if value <= before else _loosens(f"at most {before}")
+            fine = before is None or value <= before  # None follows the model
+            return None if fine else _loosens(f"at most {before}")
         case "rarer":
             return _oftener(value, before)
         case "stricter":

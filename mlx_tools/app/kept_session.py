@@ -131,7 +131,12 @@ def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
         "prompt.system": header.persona,
     }
     named = {key: value for key, value in said.items() if isinstance(value, str)}
-    return {"tools.roots": list(header.roots), **recorded(header), **named}
+    places = {
+        "tools.commands": list(header.commands),
+        "tools.functions": list(header.functions),
+    }
+    kept = {key: some for key, some in places.items() if some}
+    return {"tools.roots": list(header.roots), **kept, **recorded(header), **named}
 
 
 # --- a call without a model ----------------------------------------------------------------------
@@ -161,7 +166,7 @@ async def call_recorded(
                 roots=configuration.settings.tools.roots,
                 policy=policy.to_json(),
                 policy_hash=policy.digest(),
-                limits=configuration.limits().to_json(),
+                limits=configuration.limits().for_model(None).to_json(),
             )
         )
         done = await call_tool(

@@ -277,9 +277,20 @@ class ToolSettings(Section):
     )
     commands: tuple[Program, ...] = setting(
         "never",
-        "Programs that run_command may run besides its own, with any arguments; they are "
-        "looked for in the system's folders alone",
+        "Programs that run_command may run besides its own, with any arguments; naming one allows "
+        "run_command, which asks before each run. They are looked for in the system's folders",
+        option="--commands A,B",
+        group="policy",
+        run="commands",
         allowed="a list of programs by name, without a folder",
+    )
+    functions: tuple[Root, ...] = setting(
+        "never",
+        "Python files whose typed, documented functions the model may call; a function that does "
+        "not declare its effects asks before each call",
+        option="--functions FILE.py",
+        group="policy",
+        allowed="a list of Python files",
     )
     cache: Literal["off", "run", "session"] = setting(
         "stricter",
@@ -292,7 +303,7 @@ class ToolSettings(Section):
 class LimitsSection(Section):
     max_iterations: int = setting(
         "lower",
-        "Completions in one run; then the model must answer",
+        "Steps of one question, 24 if unset; each is a completion, and then the model must answer",
         ge=1,
         le=1000,
         option="--max-iterations N",
@@ -301,8 +312,7 @@ class LimitsSection(Section):
     )
     total_timeout_ms: Milliseconds = setting(
         "lower",
-        "Time for the whole run; time waiting for a person does not count. One completion may "
-        "take two fifths of it, two minutes at least",
+        "Time for one question, 1800 if unset; time waiting for a person does not count",
         option="--timeout SECONDS",
         env="MLX_TOOLS_TOTAL_TIMEOUT_MS",
         group="run",
@@ -313,16 +323,21 @@ class LimitsSection(Section):
         "Time for one tool call, where the tool sets no shorter one",
         env="MLX_TOOLS_TOOL_TIMEOUT_MS",
     )
-    max_tokens: int = setting(
+    max_tokens: int | None = setting(
         "lower",
-        "Tokens of one completion",
+        "Tokens of one completion, if unset what fits; at most 16384 then, 8192 if "
+        "the context is unknown, and 512 for a model that was measured as weak",
         ge=1,
         le=1_000_000,
         option="--max-tokens N",
         group="writing",
     )
-    max_observation_chars: int = setting(
-        "lower", "Characters of a tool's output the model sees", ge=100, le=10_000_000
+    max_observation_chars: int | None = setting(
+        "lower",
+        "Characters of a tool's output the model sees; without it an eighth of the context, 4000 "
+        "to 32000 (8000 if the context is unknown)",
+        ge=100,
+        le=10_000_000,
     )
 
 

@@ -31,6 +31,7 @@ from mlx_tools.transcript import (
     DecisionRecord,
     EditRecord,
     ExecutionRecord,
+    ExtendedRecord,
     GoldenRecord,
     Header,
     MendRecord,
@@ -44,6 +45,7 @@ from mlx_tools.transcript import (
     SummaryRecord,
     UserRecord,
     dropped,
+    stopped_in_words,
 )
 
 if TYPE_CHECKING:
@@ -165,6 +167,8 @@ def _step(record: Record) -> ReportStep:
             )
         case ResumedRecord():
             return ReportStep("host", "Resumed", "by another process")
+        case ExtendedRecord():
+            return ReportStep("person", "Extended", f"by {record.iterations} steps")
         case AnswerRecord() | StoppedRecord():
             return _end(record)
         case _:
@@ -222,12 +226,11 @@ def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
     if isinstance(record, StoppedRecord):
         waiting = _notes((record.waiting_for, f"waiting for the {record.waiting_for}"))
         blocks = [folded(record.partial, "What had come")] if record.partial else []
-        return ReportStep(
-            "end", "Stopped", record.reason, waiting, record.message, blocks, bad=True
-        )
+        words = f"{record.message}\n{stopped_in_words([record])}".strip()
+        return ReportStep("end", "Stopped", record.reason, waiting, words, blocks, bad=True)
     notes = _notes(
         (record.bare_text, "plain text"),
-        (record.truncated, "cut off"),
+        (record.truncated, "cut off since it repeated itself" if record.repeated else "cut off"),
         (record.call_like, "looks like a call"),
     )
     blocks = [_prose(record.content)]

@@ -54,6 +54,7 @@ from mlx_tools.tools import (
     Tool,
     ToolCollection,
     exposed_by,
+    tools_of_file,
 )
 from mlx_tools.transcript import Header
 
@@ -119,6 +120,9 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     )
     registry.with_folder(collection, exposed_by(collection.record, own.roots), own.roots)
     _add_bound(registry, own.roots)
+    for file in own.functions:
+        for made in tools_of_file(file):
+            registry.add(made)
     registry.with_entry_points()
     check_presets(registry.all_specs())
     return registry
@@ -289,7 +293,7 @@ def controller_of(
 
 def with_settings(settings: RunSettings, configuration: Configuration) -> RunSettings:
     """The same model, spoken to as other settings say."""
-    return replace(settings, **configuration.run_values(), roots=roots_of(configuration))
+    return replace(settings, **configuration.run_values(), **_places_of(configuration))
 
 
 @asynccontextmanager
@@ -352,7 +356,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
         model=model,
         backend=chosen.described(),
         route=route.to_json(),
-        roots=roots_of(options.configuration),
+        **_places_of(options.configuration),
     )
 
 
@@ -472,6 +476,17 @@ def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
 def roots_of(configuration: Configuration) -> tuple[str, ...]:
     """The folders of file tools, so that they are the same from anywhere."""
     return tuple(RootName.parse(root).absolute() for root in configuration.settings.tools.roots)
+
+
+def functions_of(configuration: Configuration) -> tuple[str, ...]:
+    """The files of functions, so that they are the same from anywhere."""
+    files = configuration.settings.tools.functions
+    return tuple(str(Path(file).expanduser().resolve()) for file in files)
+
+
+def _places_of(configuration: Configuration) -> dict[str, Any]:
+    """The places that the header of a session keeps."""
+    return {"roots": roots_of(configuration), "functions": functions_of(configuration)}
 
 
 def lasting(configuration: Configuration) -> dict[str, str]:

@@ -388,9 +388,7 @@ async def find_setup(backend: Backend, wishes: Wishes) -> ModelSetup:
         files = read_model_files(own.model) if chat_format is None else None
     context = wishes.context or await context_of(backend, wishes.model or name)
     style = DEFAULT_STYLE if wishes.route.get("path") == "native" else wishes.style
-    if "auto" not in (style, wishes.strategy):
-        found = FoundVerdict()
-    elif found is None:
+    if found is None:
         found = find_verdict(_identity(backend, wishes.model or name, files))
     held, free = (decide(style, wishes.strategy, found, grammars=yes) for yes in (True, False))
     decided = held if held != free and await takes_grammar(backend) else free

@@ -38,6 +38,10 @@ DEFAULT_STYLE: Final[Style] = "jsonl"
 MAX_BYTES: Final = 1 << 20
 """No verdict is this long: a file that is longer is not read."""
 
+WEAK_BELOW: Final = 0.5
+"""A model that is surely right on less than this share of the probe's questions is weak: it is
+wrong more often than right."""
+
 _NATIVE: Final = "native-"
 """How files begin that are on a server's own calling."""
 
@@ -89,6 +93,16 @@ class Verdict(Struct, frozen=True, kw_only=True):
     def strategy(self) -> StrategyChoice:
         """The strategy to begin with, in the style to use."""
         return self.styles[self.style].strategy
+
+    @property
+    def weak(self) -> bool:
+        """Whether the model was right on less than half of the questions, whatever the style.
+
+        The upper end of the interval decides: a few unlucky answers do not make a model weak.
+        """
+        ends = [row.get("correct_interval") for row in self.measured]
+        uppers = [end[1] for end in ends if isinstance(end, list | tuple) and len(end) == 2]
+        return bool(uppers) and max(uppers) < WEAK_BELOW
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as JSON types: what `parse_verdict` reads."""
@@ -154,11 +168,12 @@ class FoundVerdict(Struct, frozen=True, kw_only=True):
 
 class Decided(Struct, frozen=True):
     """The style and strategy of a run. ``why`` is what the header keeps of it: what a verdict
-    decided, and which; empty where none did."""
+    decided, and which; empty where none did. ``weak``: the verdict says that the model is."""
 
     style: Style
     strategy: StrategyChoice
     why: Mapping[str, Any] = field(default_factory=dict)
+    weak: bool = False
 
 
 def decide(
@@ -170,7 +185,7 @@ def decide(
     """
     verdict = found.verdict
     if "auto" not in (style, strategy):
-        return Decided(cast(Style, style), strategy)
+        return Decided(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
     why: dict[str, Any] = {"passed_over": found.problem} if found.problem else {}
     if verdict is None:
         return Decided(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
@@ -184,7 +199,7 @@ def decide(
             known = StyleVerdict("auto", "auto", f"{chosen} was not measured")
         usable = known.strategy != "grammar" or grammars
         strategy, why["strategy"] = known.strategy if usable else known.otherwise, known.reason
-    return Decided(chosen, strategy, why=why)
+    return Decided(chosen, strategy, why=why, weak=verdict.weak)
 
 
 # --- where it is kept -------------------------------------------------------------------------

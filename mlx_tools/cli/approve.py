@@ -96,6 +96,23 @@ class Questions:
         always = ApprovalAnswer(True, "--approve always")
         return [always if request in unasked else next(answers) for request in requests]
 
+    def more_steps(self, made: int) -> int:
+        """Return how many steps more a question may take that has made ``made``: as many again, or
+        none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
+        lines = partial(self._say, f"\n{made} steps were taken, and there is no answer yet.")
+        prompt = partial(self._prompt, "y go on  n answer now ")
+        while True:
+            try:
+                key = read_key(self._keyboard, self._screen, prompt, lines)
+            except OSError:  # the terminal is gone: nobody is there to decide
+                return 0
+            key = "n" if key is None else key.lower()
+            if key in ("y", "n"):
+                self._say("go on" if key == "y" else "answer now")
+                return made if key == "y" else 0
+            self._say("?")
+            lines = partial(self._say, "")
+
     def _answers(self, requests: Sequence[ApprovalRequest]) -> Iterator[ApprovalAnswer]:
         consents: list[ApprovalRequest] = []
         many = len(requests)

@@ -100,10 +100,10 @@ def answer(
 
 @dataclass(slots=True)
 class _Question:
-    """Calls that the user must decide about; the loop waits for ``answers``."""
+    """A question to the user: the main thread calls ``ask``, the loop waits for ``answer``."""
 
-    requests: Sequence[ApprovalRequest]
-    answers: Future[Sequence[ApprovalAnswer]] = field(default_factory=Future)
+    ask: Callable[[], Any]
+    answer: Future[Any] = field(default_factory=Future)
 
 
 class Turns:
@@ -124,12 +124,21 @@ class Turns:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """Asks the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
-        question = _Question(requests)
+        answers: Sequence[ApprovalAnswer] = await self._asked(lambda: self._questions.ask(requests))
+        return answers
+
+    async def more_steps(self, made: int) -> int:
+        """Asks the user, from the loop; see `mlx_tools.controller.approvals.AsksForSteps`."""
+        return int(await self._asked(lambda: self._questions.more_steps(made)))
+
+    async def _asked(self, ask: Callable[[], Any]) -> Any:
+        """Have the main thread ask the user something; return the answer."""
+        question = _Question(ask)
         decided = anyio.Event()
-        question.answers.add_done_callback(lambda _: self.portal.start_task_soon(decided.set))
+        question.answer.add_done_callback(lambda _: self.portal.start_task_soon(decided.set))
         self._queue.put(question)
         await decided.wait()
-        return question.answers.result()
+        return question.answer.result()
 
     def _look(self, request: ApprovalRequest, arguments: Mapping[str, Any]) -> ApprovalRequest:
         assert request.edited is not None
@@ -157,8 +166,8 @@ class Turns:
                     if isinstance(item, _Question):
                         view.asks()
                         with self.keyboard():
-                            answers = self._questions.ask(item.requests)
-                        item.answers.set_result(answers)
+                            answer = item.ask()
+                        item.answer.set_result(answer)
                     else:
                         yield item
             ended = True

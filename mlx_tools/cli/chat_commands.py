@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.app import Configuration, roots_of
+from mlx_tools.app import Configuration, SettingRow, config, roots_of
 from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import one_of
@@ -47,6 +47,7 @@ from mlx_tools.transcript import (
     CompactedRecord,
     ObservationRecord,
     Record,
+    State,
     StoppedRecord,
     UserRecord,
 )
@@ -370,6 +371,63 @@ def _system(talk: Talk, rest: str) -> str:
     return talk.configuration.settings.prompt.system or built_in
 
 
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def _limit_rows() -> dict[str, SettingRow]:
+    """The limits by the name that ``/set`` takes; times are in seconds there."""
+    section, unit = "limits.", "_ms"
+    return {
+        key.removeprefix(section).removesuffix(unit): row
+        for key, row in config.table().items()
+        if key.startswith(section)
+    }
+
+
+def _limit_scale(row: SettingRow) -> int:
+    return 1000 if row.key.endswith("_ms") else 1
+
+
+def _limit_names(_: Talk, __: str) -> list[str]:
+    return [f"{name} " for name in _limit_rows()]
+
+
+def _limits(talk: Talk, _: str) -> None:
+    rows = _limit_rows()
+    width = max(map(len, rows))
+    session, controller = talk.conversation.folded, talk.controller
+    in_force = controller.limits.for_model(controller.context)
+    if session.state is not State.EMPTY:
+        in_force = session.limits
+    known = in_force.to_json()
+    for name, row in rows.items():
+        follows = talk.configuration.values.get(row.key) is None
+        unit = " s" if _limit_scale(row) != 1 else ""
+        notes = " (follows the model)" if follows else ""
+        _row(name, f"{known[name]:g}{unit}{notes}", width)
+    note("/set NAME VALUE changes one for this conversation")
+
+
+def _set(talk: Talk, rest: str) -> str:
+    name, _, value = rest.partition(" ")
+    rows = _limit_rows()
+    if name not in rows or not value.strip():
+        hint = did_you_mean(name, rows, "/limits lists them")
+        what = f"there is no limit {cut(in_words(name), 40)}" if name not in rows else "no value"
+        raise UsageError(f"/set: {what}", hint=hint if name not in rows else "/set NAME VALUE")
+    row = rows[name]
+    try:
+        number = row.read(value, scale=_limit_scale(row))
+    except ValueError:
+        raise UsageError(
+            f"/set {name}: {cut(in_words(value), 40)!r} is not allowed",
+            hint=row.allowed(_limit_scale(row)),
+        ) from None
+    typed = f"{number / row.setting.scale:.12g}"
+    talk.go_on_under(talk.configuration.over({row.key: typed}))
+    return f"{name} is {value.strip()} from now on in this conversation"
+
+
 # --- what was said --------------------------------------------------------------------------------
 
 
@@ -516,6 +574,14 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/allow", "NAME…", "let the model call tools", _allow, _may_be_allowed),
         ChatCommand("/deny", "NAME…", "take tools away from it", _deny, _may_be_denied),
         ChatCommand("/root", "[DIR[:rw]|-DIR]", "let tools see a folder", _root, _folders),
+        ChatCommand("/limits", "", "what a question may take", _limits),
+        ChatCommand(
+            "/set",
+            "NAME VALUE",
+            "change a limit",
+            _set,
+            lambda *_: [f"{n} " for n in _limit_rows()],
+        ),
         ChatCommand("/model", "[NAME]", "list models, or change it", _model, _model_names),
         ChatCommand("/system", "[TEXT|-]", "say who the model is (- the usual)", _system),
         ChatCommand("/retry", "", "ask the last question again", lambda talk, _: talk.retry()),

@@ -40,6 +40,9 @@ TOOLS = ("policy.allow", "policy.preset", "tools.roots")
 SERVED = ("profile", *BACKEND, *TOOLS, "policy.approve")
 """The settings that are said of a program that serves others; it reads the rest elsewhere."""
 
+_PATHS = ("tools.roots", "tools.functions")
+"""Lists whose option is given once for each item."""
+
 _PANELS: Mapping[Group, str] = {
     "own": "Model",
     "backend": "Model",
@@ -115,7 +118,7 @@ def with_settings(*keys: str) -> Callable[[Callable[..., Any]], Callable[..., An
             options = {}
             for name, row in parameters.items():
                 value = given.pop(name)
-                if isinstance(value, list) and row.key != "tools.roots":  # a folder may hold commas
+                if isinstance(value, list) and row.key not in _PATHS:  # a path may hold commas
                     value = ",".join(value) if value else None
                 if value is not None and value != []:
                     options[row.key] = value

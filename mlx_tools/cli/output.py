@@ -210,10 +210,11 @@ def begin_line() -> None:
 def complain(message: str, *, kind: str = "error") -> None:
     """One line for a person on standard error, with nothing in it that a terminal would obey.
 
-    A terminal gets it folded between words.
+    A terminal gets it folded between words. An empty ``kind`` is left out.
     """
     try:
-        line = folded(f"mlx-tools: {kind}: {shown(message)}", columns_of(sys.stderr), "  ")
+        head = f"mlx-tools: {kind}: " if kind else "mlx-tools: "
+        line = folded(f"{head}{shown(message)}", columns_of(sys.stderr), "  ")
         print(line, file=sys.stderr, flush=True)
     except OSError:  # nobody is there to read it
         return

@@ -308,8 +308,9 @@ ROWS: Final = 23
 _COLUMNS: Final = 80
 
 MOST_USED: Final = (
-    *("--continue", "--session", "--model", "--url", "--profile", "--system", "--tools"),
-    *("--preset", "--root", "--approve", "--schema", "--batch", "--when", "--timezone"),
+    *("--continue", "--session", "--model", "--url", "--system", "--tools", "--preset"),
+    *("--root", "--approve", "--max-iterations", "--max-tokens"),
+    *("--batch", "--when", "--timezone"),
     *("--live", "--samples", "--models", "--report", "--into", "--expect"),
     *("--category", "--limit", "--out", "--host", "--port", "--api-key-file", "--probe"),
     *("--observations", "--format", "--yes", "--json"),

@@ -30,7 +30,15 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.messages import json_line
 from mlx_tools.policy import TEMPLATE
-from mlx_tools.transcript import Answered, Outcome, Paused, Stopped, events
+from mlx_tools.transcript import (
+    Answered,
+    Outcome,
+    Paused,
+    Stopped,
+    cut_in_words,
+    events,
+    stopped_in_words,
+)
 
 _WIDTH: Final = 160
 _FEW: Final = 40
@@ -140,7 +148,10 @@ class LiveView:
             case events.CallDecided() if event.rule.startswith(TEMPLATE):
                 self._step("yellow", f"! {_line(event.reason)}")
             case events.CallDecided() if event.decision != "allow":
-                self._calls.append(("yellow", f"  {event.decision}: {_line(event.reason)}"))
+                permit = f"  (permit it: /allow {event.name}, or --tools +{event.name})"
+                permit = permit if event.rule == "default" else ""
+                said = f"  {event.decision}: {_line(event.reason)}{permit}"
+                self._calls.append(("yellow", said))
             case events.ToolEnded():
                 self._awaited.pop(event.call, None)
                 self._tool_ended(event)
@@ -362,9 +373,11 @@ def _ending(outcome: Outcome) -> str | None:
         names = ", ".join(call.name for call in outcome.pending)
         return f"an approval is due for {names} (mlx-tools sessions resume {outcome.session})"
     if isinstance(outcome, Stopped):
-        return f"{outcome.reason}: {outcome.message}" if outcome.message else outcome.reason
+        return stopped_in_words(outcome.records)
     if isinstance(outcome, Answered) and outcome.truncated:
-        return "the answer was cut off at the token limit (limits.max_tokens)"
+        return cut_in_words(outcome.records, repeated=outcome.truncated_by == "repetition")
+    if isinstance(outcome, Answered) and not outcome.answer.strip():
+        return "the model gave an empty answer (/retry, or ask in other words)"
     if isinstance(outcome, Answered) and outcome.call_like:
         return "the answer looks like a call that cannot be read; nothing ran"
     return None
@@ -383,10 +396,11 @@ def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
             complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
     said = _ending(outcome)
     if said is not None:
+        stopped = isinstance(outcome, Stopped)
         cut_off = isinstance(outcome, Answered) and outcome.truncated
         kept = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
-        kept = kept if where and isinstance(outcome, Stopped) else ""
-        complain(f"{said}{kept}", kind="truncated" if cut_off else outcome.status)
+        kind = "" if stopped else "truncated" if cut_off else outcome.status
+        complain(f"{said}{kept if where and stopped else ''}", kind=kind)
 
 
 def compacted(event: events.Compacted) -> str:

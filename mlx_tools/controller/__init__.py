@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         ApprovalRequest,
         Approvals,
         Approver,
+        AsksForSteps,
         NobodyThere,
         check_begun_here,
         check_header,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.driver import Conversation
     from mlx_tools.controller.earlier import Earlier, earlier_in, turn_of
     from mlx_tools.controller.outputs import Outputs, cleaner
-    from mlx_tools.controller.session import Complete, Session, Write
+    from mlx_tools.controller.session import Complete, Session, Write, reading_of
     from mlx_tools.controller.turn import Turn, decision_on, refusal_by
 
 __getattr__, __dir__ = names_of(
@@ -38,6 +39,7 @@ __getattr__, __dir__ = names_of(
             "ApprovalRequest",
             "Approvals",
             "Approver",
+            "AsksForSteps",
             "NobodyThere",
             "check_begun_here",
             "check_header",
@@ -48,7 +50,7 @@ __getattr__, __dir__ = names_of(
         "driver": ("Conversation",),
         "earlier": ("Earlier", "earlier_in", "turn_of"),
         "outputs": ("Outputs", "cleaner"),
-        "session": ("Complete", "Session", "Write"),
+        "session": ("Complete", "Session", "Write", "reading_of"),
         "turn": ("Turn", "decision_on", "refusal_by"),
     },
 )

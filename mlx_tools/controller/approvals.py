@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 import anyio
 from msgspec import Struct
@@ -159,6 +159,22 @@ class Approver(Protocol):
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """One answer a request, in order."""
+        ...
+
+
+@runtime_checkable
+class AsksForSteps(Protocol):
+    """An approver that can also be asked whether a run may take more steps than its limit."""
+
+    async def more_steps(self, made: int) -> int:
+        """Return how many completions the question may take in addition.
+
+        Args:
+            made: completions of this question so far.
+
+        Returns:
+            0 if the model is to answer now.
+        """
         ...
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from mlx_tools.backends import Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
 from mlx_tools.controller.session import Complete, Session, Thought
-from mlx_tools.decoding import Draw, HeldTurn, Score
+from mlx_tools.decoding import Draw, HeldTurn, RepetitionWatch, Score
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, replace, total_usage
 from mlx_tools.prompt import Neutraliser, neutral
@@ -84,6 +84,7 @@ class Written(Struct):
     reading: Reading = Reading()  # frozen, so all may share it
     mends: tuple[MendRecord, ...] = ()
     mended: tuple[int, ...] = ()
+    repeated: bool = False
 
     def record(
         self, step: Complete, asked: str, *, duration_ms: int | None = None, at: str = ""
@@ -107,6 +108,7 @@ class Written(Struct):
             bare_text=reading.bare_text,
             strategy=step.strategy,
             mended=self.mended,
+            repeated=self.repeated,
             requests=self.requests,
             pieces=self.pieces,
             at=at,
@@ -202,7 +204,7 @@ class Completer:
         self._turn = None
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
-        written.finish_reason = turn.finish_reason
+        written.finish_reason, written.repeated = turn.finish_reason, turn.repeated
         error = ErrorInfo("unfilled", turn.misfit) if turn.unfilled else written.reading.error
         if error is not None and error.code in ("unfilled", "unknown_tool"):
             text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
@@ -322,7 +324,7 @@ class Completer:
     ) -> str:
         """Let the model think until it closes its thought, or its budget ends; return the prompt
         with the thought."""
-        text = ""
+        text, watch = "", RepetitionWatch()
         request = request_for(self._session, step.prompt + thought.opening, thought.budget)
         async with aclosing(self._backend.complete(request)) as chunks:
             async for chunk in chunks:
@@ -330,6 +332,8 @@ class Completer:
                 if emit is not None and chunk.text and thought.marker not in text:
                     emit(events.ThoughtPiece(turn=step.turn, text=writable(chunk.text)))
                 if thought.marker in text or len(text) > thought.budget * CHARS_PER_TOKEN:
+                    break
+                if watch.repeats(text, "thought"):
                     break
         text = text.partition(thought.marker)[0].strip()
         written.thought = self._session.neutraliser.plain(text)

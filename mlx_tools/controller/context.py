@@ -52,6 +52,9 @@ from mlx_tools.transcript import (
 
 LEAST_TOKENS: Final = 16
 """With less room than this the model is not asked: it could not write a message."""
+ROOM_TOKENS: Final = 512
+"""If less room than this is left for a completion, room is made first: a call with a short text,
+or an answer of two paragraphs, takes some 300 tokens."""
 _DOUBT: Final = 4
 """A server that reports so many times fewer tokens than we count tells of something else."""
 
@@ -138,15 +141,12 @@ class ContextWindow:
                 return record
             self._tried = True
         budget = 0 if thought is None else thought.budget
-        wanted = max(LEAST_TOKENS, min(step.max_tokens + budget, size // 8))
-        for room in dict.fromkeys((wanted, LEAST_TOKENS)):
-            if size - used - spare >= room:
-                break
-            record = await self._by_reference(render, size, size - spare - room, used)
+        wanted = max(LEAST_TOKENS, min(step.max_tokens + budget, ROOM_TOKENS, size // 8))
+        room = size - used - spare
+        if room < wanted:
+            record = await self._by_reference(render, size, size - spare - wanted, used)
             if record is not None:
                 return record
-        room = size - used - spare
-        if room < LEAST_TOKENS:
             message = (
                 f"the prompt takes {used + spare} tokens, and the model's context holds {size}: "
                 "ask less at once, or begin a new session"
@@ -304,8 +304,8 @@ class ContextWindow:
         what there is by then is kept, and ``problem`` says why there is no more. ``tell`` is told
         how far it has come, from 0 to 1.
         """
-        session, words, question = self._session, self._session.words, self._session.question
-        cut = partial(parts_of, text, session.limits.max_observation_chars, question)
+        words, question = self._session.words, self._session.question
+        cut = partial(parts_of, text, self._outputs.most_chars, question)
         parts, room = await anyio.to_thread.run_sync(cut)  # it may be megabytes
         said: list[dict[str, Any]] = []
         usages: list[Usage] = []

@@ -82,7 +82,7 @@ _SCHEMA: Final = "give a JSON Schema (2020-12), an object"
 _FOUND_OUT: Final = frozenset(("chat_format", "context", "model", "strategy", "style", "verdict"))
 """What a header says as it was found out when the session began."""
 
-_HERE: Final = frozenset(("backend", "reasoning", "roots"))
+_HERE: Final = frozenset(("backend", "commands", "functions", "reasoning", "roots"))
 """What another model, or another machine, has of its own."""
 
 
@@ -136,7 +136,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
         return replace(self, **said)
 
     def __post_init__(self) -> None:
-        for name in ("require_tools", "roots"):
+        for name in ("require_tools", "roots", "commands", "functions"):
             texts = require_texts(name, getattr(self, name), "allowed: a list of names")
             structs.force_setattr(self, name, texts)
         if self.output_schema is not None:
@@ -567,7 +567,7 @@ class Controller:
                 policy_hash=policy.digest(),
                 standing={} if self._standing == policy else self._standing.to_json(),
                 parent=self._parent,
-                limits=self.limits.to_json(),
+                limits=self.limits.for_model(setup.context, weak=setup.decided.weak).to_json(),
             )
             self._kept = (*key, self.registry.specs()), openings, header
         return self._kept[1:]

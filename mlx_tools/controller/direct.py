@@ -107,7 +107,7 @@ async def call_tool(
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
     limits, approver, clean = limits or Limits(), approver or NobodyThere(), cleaner(policy)
-    end = partial(_ended, limit=limits.max_observation_chars, clean=clean, record=record)
+    end = partial(_ended, limit=limits.observation_chars, clean=clean, record=record)
     call, done, fault = _read(registry, name, arguments)
     record(call)
     for repair in done.repairs:

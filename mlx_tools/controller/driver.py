@@ -25,6 +25,7 @@ from mlx_tools.controller.approvals import (
     ApprovalRequest,
     Approvals,
     Approver,
+    AsksForSteps,
     CallApprovals,
     Changed,
     Templates,
@@ -62,6 +63,7 @@ from mlx_tools.transcript import (
     CompletionRecord,
     DecisionRecord,
     ExecutionRecord,
+    ExtendedRecord,
     Header,
     Outcome,
     Record,
@@ -425,6 +427,8 @@ class Conversation:
         while True:
             match self.folded.next_step():
                 case Write(records):
+                    if await self._extend():
+                        continue
                     self._write(records)
                     for record in records:
                         if isinstance(record, DecisionRecord) and record.code == "dry_run":
@@ -446,6 +450,18 @@ class Conversation:
                             await self._approvals.ask(calls)
                 case Rest():
                     return
+
+    async def _extend(self) -> bool:
+        """Ask whoever approves calls, at the limit of steps, whether the run may take more; return
+        whether it may."""
+        asker = self.approver
+        if not self.folded.at_step_limit or not isinstance(asker, AsksForSteps):
+            return False
+        with self.person_waits():
+            more = await asker.more_steps(self.folded.iterations)
+        if more > 0:
+            self.append(ExtendedRecord(iterations=more, at=self.timestamp()))
+        return more > 0
 
     @contextlib.contextmanager
     def person_waits(self) -> Iterator[None]:
@@ -596,7 +612,7 @@ class Conversation:
             self._write([decision, refusal_by(decision, call, session)])
             return
         mutates = tool.spec.mutates(call.arguments)
-        shown_chars: int | None = session.limits.max_observation_chars
+        shown_chars: int | None = self.outputs.most_chars
         if session.header.long_observations == "summary" and not is_reader(tool.spec):
             shown_chars = None  # the tool need not shorten what the model will summarise
         self.append(ExecutionRecord(call=call.call, mutates=mutates, at=self.timestamp()))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo, replace
-from mlx_tools.policy import Policy, permitted
+from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, ToolResult
@@ -89,7 +89,7 @@ class Outputs:
             return self._failed(record, call, result.error)
         if result.sources is not None:
             return self._found(record, call, result.sources.cleaned(self.clean))
-        content, limit = self.clean(result.content), self._session.limits.max_observation_chars
+        content, limit = self.clean(result.content), self.most_chars
         if self._session.current.calls[call.call].edited:
             content = self._edited(call) + content
         self.whole[call.call] = content
@@ -113,7 +113,7 @@ class Outputs:
         if is_reader(self._session.specs.get(call.name)):
             return None
         content = self._edited(call) + self.clean(result.content)
-        return content if len(content) > self._session.limits.max_observation_chars else None
+        return content if len(content) > self.most_chars else None
 
     def _failed(
         self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
@@ -129,7 +129,7 @@ class Outputs:
 
     def _found(self, record: ObservationRecord, call: CallRecord, sources: Sources) -> Ended:
         """Sources, numbered on from those that the session was given before."""
-        words, limit = self._session.words, self._session.limits.max_observation_chars
+        words, limit = self._session.words, self.most_chars
         first = self._session.history.sources + 1
         cite = words.text("turns.cite", number=first) if sources.found else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
@@ -147,6 +147,20 @@ class Outputs:
         given = tuple(one.to_json() for one in laid.given)
         artifact = self.artifacts.get(call.call)
         return replace(record, content=content, artifact=artifact, sources=given), problem
+
+    @property
+    def most_chars(self) -> int:
+        """The characters that the model is shown of one output of the current turn.
+
+        All outputs of a turn together take at most a quarter of the context, in equal shares:
+        calls end in any order, and what one is shown must not depend on it.
+        """
+        session = self._session
+        most, size = session.limits.observation_chars, session.header.context
+        if size is None:
+            return most
+        share = size // 4 * CHARS_OF_TOKEN // max(1, len(session.current.calls))
+        return min(most, max(share, MIN_OBSERVATION_CHARS))
 
     def keep_thoughts(self, thoughts: Iterable[str]) -> str | None:
         """Keep what the model thought, where all is kept; return the artifact's id, None where

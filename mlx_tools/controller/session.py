@@ -32,6 +32,7 @@ from mlx_tools.protocol import (
     DEFAULT_REASONING_MARKERS,
     Reading,
     ReadingRules,
+    as_repetition,
     calls_in,
     forcing_prefix,
     opening,
@@ -52,6 +53,7 @@ from mlx_tools.transcript import (
     DecisionRecord,
     EditRecord,
     ExecutionRecord,
+    ExtendedRecord,
     GoldenRecord,
     Header,
     MendRecord,
@@ -144,6 +146,13 @@ def fills(size: int | None, used: int | None) -> bool:
     return size is not None and used is not None and 5 * used >= 4 * size
 
 
+def reading_of(record: CompletionRecord, rules: ReadingRules) -> Reading:
+    """Read a recorded completion again, by the rules under which it was written."""
+    reading = read(record.text, record.finish_reason or "stop", rules)
+    reading = with_mended(reading, record.mended)
+    return as_repetition(reading) if record.repeated else reading
+
+
 class Session:
     """The fold of a transcript's records.
 
@@ -231,6 +240,8 @@ class Session:
             raise TranscriptError("the question is empty")
         elif isinstance(record, CarriedRecord) and self.question:
             raise TranscriptError(f"a {record.type} record may not follow a question")
+        elif isinstance(record, ExtendedRecord) and not self.at_step_limit:
+            raise TranscriptError("the question has not used its steps")
         elif isinstance(record, PauseRecord) and len(record.calls) != len(record.digests):
             raise TranscriptError("a paused record has not one digest for each of its calls")
         elif isinstance(record, CompactedRecord):
@@ -271,6 +282,9 @@ class Session:
             case ResumedRecord():
                 self.policy = Policy.from_json(record.policy)
                 self.state = State.CALLING if self.state is State.PAUSED else self.state
+            case ExtendedRecord():
+                self.max_iterations += record.iterations
+                return
             case CompactedRecord():
                 self.prompt.add(record)
                 self.known.compact(record, self.prompt.records)
@@ -345,7 +359,9 @@ class Session:
         self.tool_choice = record.tool_choice or self.header.tool_choice
         self.known.ask(record, self.tool_choice)
         self.iterations = 0
+        self.max_iterations = self.limits.max_iterations
         self.format_errors = 0
+        self.repetitions = 0
         self.told_to_finish = False
         self.refused = ""  # what was just told to look like a call that nothing could read
         self._hear(record)
@@ -357,10 +373,7 @@ class Session:
         if reading is None and record.error is not None:
             reading = Reading(error=record.error)
         elif reading is None:
-            rules = self._rules(record.prefix)
-            reading = read(record.text, record.finish_reason or "stop", rules)
-            reading = with_mended(reading, record.mended)
-            reading = self.settled(reading, record)
+            reading = self.settled(reading_of(record, self._rules(record.prefix)), record)
         self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
         self.completed, self.turn = record, record.turn
         self.history.at = record.at
@@ -381,6 +394,7 @@ class Session:
                     self.told_to_finish = True
                     return
                 self.format_errors += 1
+                self.repetitions += record.error.code == "repetition"
                 if self.state is not State.READING:
                     return
             case ExecutionRecord():
@@ -404,7 +418,7 @@ class Session:
 
     def _observe(self, record: ObservationRecord) -> None:
         if record.nested:  # the last word is left, whatever runs within the call took
-            self.iterations = min(self.iterations + record.nested, self.limits.max_iterations)
+            self.iterations = min(self.iterations + record.nested, self.max_iterations)
         search, ran = self._take_in(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
 
@@ -442,17 +456,29 @@ class Session:
         reason = state.approval.reason if state.approval is not None else ""
         return refusal(state.record, self, "in_doubt" if state.in_doubt else "denied", reason)
 
+    @property
+    def at_step_limit(self) -> bool:
+        """Whether the question has used its completions and the model was not told to finish."""
+        used = self.state is State.COMPLETING and self.iterations >= self.max_iterations
+        return (
+            used
+            and not self.told_to_finish
+            and self.format_errors < (self.limits.max_format_errors)
+        )
+
     def _completion_step(self) -> Step:
         limits = self.limits
+        if self.repetitions > 1:  # it was told once, and does it again
+            return Write((StoppedRecord(reason="repetition"),))
         if self.format_errors >= limits.max_format_errors:
             return Write((StoppedRecord(reason="format_errors"),))
-        if self.iterations >= limits.max_iterations and not self.told_to_finish:
+        if self.at_step_limit:
             text = self.words.error("iteration_limit")
             if self.result is not None:
                 text = self._said_of_result("finish")
             notice = CorrectionRecord(turn=self.turn, error=ErrorInfo("iteration_limit", text))
             return Write((notice,))
-        if self.iterations > limits.max_iterations:
+        if self.iterations > self.max_iterations:
             return Write((StoppedRecord(reason="iteration_limit"),))
         style, choice, tools = self.header.style, self.choice, self._offered
         native, strategy = self._asks_natively(choice), self.header.strategy
@@ -473,7 +499,7 @@ class Session:
             turn=self.turn + 1,
             prompt=self.prompt.render("" if thought else prefix),
             rules=self._rules(prefix),
-            max_tokens=limits.max_tokens,
+            max_tokens=limits.completion_tokens,
             thought=thought,
             strategy=strategy,
             tools=tools,
@@ -553,7 +579,7 @@ class Session:
             parted=native,
             prefix=prefix,
             in_thought=thinking and not native,
-            max_calls=1 if is_one else self.limits.max_calls_per_turn,
+            max_calls=1 if is_one else self._max_calls,
             tool_choice=choice,
             mutates=self._mutates,
             reasoning_markers=self._markers,
@@ -563,6 +589,12 @@ class Session:
             ends=self.chat_format.turn_ends,
             result=self._result_name,
         )
+
+    @property
+    def _max_calls(self) -> int:
+        """How many calls of a turn are read: one more than may run, to tell the model about it."""
+        most = self.limits.max_calls_per_turn
+        return most if most == 1 else most + 1
 
     def _mutates(self, name: str, arguments: Mapping[str, object]) -> bool:
         if name == self._result_name:
@@ -577,7 +609,7 @@ class Session:
         if markers is None or reasoning == "off" or not (forced or isinstance(reasoning, int)):
             return None
         opening = "" if self.prompt.thought_open else f"{markers[0]}\n"
-        budget = reasoning if isinstance(reasoning, int) else self.limits.max_tokens
+        budget = reasoning if isinstance(reasoning, int) else self.limits.completion_tokens
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 
     def question_record(

@@ -152,6 +152,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
             sources=answer.sources,
             bare_text=reading.bare_text,
             truncated=reading.truncated,
+            repeated=reading.truncated and completion.repeated,
         )
         return Turn((*repairs, record))
     if reading.call_like and completion.text == session.refused:  # it was told, and means it
@@ -193,7 +194,11 @@ def _calls(
         repeated = history.add(record.name, record.arguments, session.specs.get(record.name))
         if repeated and run.reminded:
             return [*calls, StoppedRecord(reason="repeated_call")]
-        if repeated:
+        if number - session.calls_made > session.limits.max_calls_per_turn:
+            most = session.limits.max_calls_per_turn
+            reason = session.words.text("turns.too_many_calls", most=most)
+            verdicts.append(refusal(record, session, "rate_limited", reason))
+        elif repeated:
             verdicts.append(refusal(record, session, "repeated_call"))
         elif call.error is not None and record.name not in session.disabled:
             verdicts.append(_refusal(record, call.error))

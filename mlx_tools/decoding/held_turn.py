@@ -18,8 +18,16 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from mlx_tools.decoding.repetition import RepetitionWatch
 from mlx_tools.decoding.value import Form, HeldObject
-from mlx_tools.messages import FinalAnswer, FinishReason, Strategy, ToolCall, ToolSpec, replace
+from mlx_tools.messages import (
+    FinalAnswer,
+    FinishReason,
+    Strategy,
+    ToolCall,
+    ToolSpec,
+    replace,
+)
 from mlx_tools.protocol import (
     ANSWER_TAG,
     CALL_TAG,
@@ -29,6 +37,7 @@ from mlx_tools.protocol import (
     Reader,
     Reading,
     ReadingRules,
+    as_repetition,
     forcing_prefix,
     judge,
     line_deltas,
@@ -157,7 +166,8 @@ class HeldTurn:
     `feed` piece by piece, until ``closing`` says that the stream is to be closed, or it ends by
     itself (`end`); what a `Score` brings to `scored`. At the end ``text`` is the turn, ``reading``
     how it is read, ``mends`` how it was mended; ``unfilled`` says that a place found nothing that
-    fits, and that the turn was written freely from there. Unless it is ``told`` to anybody, less of
+    fits, and that the turn was written freely from there. ``repeated``: the turn
+    was ended since its text repeated itself. Unless it is ``told`` to anybody, less of
     it is shown.
     """
 
@@ -172,6 +182,10 @@ class HeldTurn:
     ) -> None:
         self._tools, self._number, self._told = tools, number, told
         self._holds = bool(tools) and strategy in ("auto", "guided")
+        # A server that is asked by its chat interface alone cannot go on from a text.
+        self._can_continue = not (rules.parted and strategy == "free")
+        self._watch = RepetitionWatch()
+        self._closed_thought = self.repeated = False
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
         self.misfit = ""  # what did not fit last
@@ -273,6 +287,29 @@ class HeldTurn:
             piece = self._unstripped(piece)
         self._edges.append(len(self._whole))
         self._whole += piece
+        draw, deltas = self.due, self._go_on()
+        if self.due is draw and not self.closing and self._repeats():
+            deltas += self._end_repetition()
+        return deltas
+
+    def _repeats(self) -> bool:
+        """Return whether the model writes the same text over and over."""
+        return self._watch.repeats(self._whole, self._reader.place)
+
+    def _end_repetition(self) -> list[Delta]:
+        """End a text that repeats itself: a thought is closed, once, and the turn goes on after it;
+        anything else ends the turn as a cut at the token limit does."""
+        closer = self._reader.thought_closer
+        if not closer or not self._can_continue or self._closed_thought:
+            self.repeated = True
+            return self.close("length")
+        self._closed_thought = True
+        put = f"\n{closer}\n\n"
+        self._note("thought", len(self._whole), self._drawn_from, put, None)
+        self._asked += 1
+        self._go_on_from(len(self._whole), put)
+        draw = Draw(self._whole)
+        self._ask(draw)
         return self._go_on()
 
     def _restart(self, text: str = "") -> None:
@@ -336,6 +373,8 @@ class HeldTurn:
             self.reading = self._reader.finish(reason or "stop")
         if mended := self.mended:
             self.reading = with_mended(self.reading, mended)
+        if self.repeated:
+            self.reading = as_repetition(self.reading)
         if self.reading.messages and self.reading.error is None:
             self.unfilled = False
         self.due = None

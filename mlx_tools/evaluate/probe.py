@@ -264,7 +264,7 @@ async def measure(
     """
     failure, began = None, monotonic()
     styles = styles_for(settings)
-    limits = replace(limits, max_tokens=min(limits.max_tokens, MAX_TOKENS))
+    limits = replace(limits, max_tokens=min(limits.completion_tokens, MAX_TOKENS))
 
     async def ask(question: Question, style: Style, strategy: StrategyChoice) -> Result:
         prepare(style)

@@ -23,6 +23,7 @@ from mlx_tools.controller import (
     natively,
     request_for,
 )
+from mlx_tools.decoding import RepetitionWatch
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, next_key
 from mlx_tools.gateway.request import (
@@ -56,7 +57,9 @@ STEP: Final = 50_000
 """Characters of a prompt that are counted in one go: a tenth of a second, in which nobody else is
 served."""
 
-USUAL_TOKENS: Final = 4096
+_ALL_CALLS: Final = 10_000
+"""The calls of one turn are not limited here: the client decides what it runs."""
+USUAL_TOKENS: Final = 8_192
 """Tokens of a turn for which neither the client nor the context says a bound."""
 
 Emit = Callable[[str], None]
@@ -168,7 +171,7 @@ class _Taking:
             max_iterations=1_000,
             max_format_errors=100,
             max_argument_bytes=100_000_000,
-            max_calls_per_turn=speaker.limits.max_calls_per_turn if request.parallel else 1,
+            max_calls_per_turn=_ALL_CALLS if request.parallel else 1,
         )
         header = speaker.manner.header(request, limits)
         specs = {spec.name: spec for spec in request.tools}
@@ -370,16 +373,20 @@ class _Taking:
         if step.messages is not None:
             request = natively(request, step, self._session.neutraliser)
         text, written, usage = PlainText(step.rules), Written(), Usage()
+        raw, watch = "", RepetitionWatch()
         try:
             async with aclosing(Guarded(self._speaker.backend).complete(request)) as chunks:
                 async for chunk in chunks:
                     written.tokens += bool(chunk.text)
                     usage = chunk.usage or usage
+                    raw += chunk.text
                     if chunk.text:
                         self._say(text.feed(chunk.text))
                     if chunk.finish_reason is not None:
                         written.finish_reason = chunk.finish_reason
-                    if chunk.finish_reason is not None or text.ended:
+                    elif watch.repeats(raw, "answer"):
+                        written.finish_reason = "length"
+                    if written.finish_reason is not None or text.ended:
                         break
                 self._say(text.feed("", ended=True), ended=True)
         except _Stopped:

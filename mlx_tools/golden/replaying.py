@@ -20,6 +20,7 @@ from mlx_tools.controller import (
     Written,
     decision_on,
     misfits,
+    reading_of,
     refusal_by,
 )
 from mlx_tools.decoding import HeldTurn
@@ -41,7 +42,7 @@ from mlx_tools.golden.recorded import (
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
 from mlx_tools.policy import BUILTIN, TEMPLATE, may_stand
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
-from mlx_tools.protocol import Reading, judge, read, with_mended
+from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import FORMAT_VERSION, load_words, word_files
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -274,9 +275,7 @@ class _Replayer:
         elif turn is not None:
             reading = turn.reading
         else:
-            rules = replace(due.rules, prefix=record.prefix)
-            reading = read(record.text, record.finish_reason or "stop", rules)
-            reading = with_mended(reading, record.mended)
+            reading = reading_of(record, replace(due.rules, prefix=record.prefix))
         if record.error is None:
             reading = self._session.settled(reading, record)
         own = reading.reasoning
@@ -290,6 +289,7 @@ class _Replayer:
             requests=record.requests,
             reading=reading,
             mended=record.mended if turn is None else turn.mended,
+            repeated=record.repeated if turn is None else turn.repeated,
         )
         asked = self._session.asked
         now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)

@@ -62,7 +62,16 @@ from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import strict
 from mlx_tools.schema import bounded, described, faults, validator_for
 from mlx_tools.tools import Progress, to_mcp, to_text, whole_characters
-from mlx_tools.transcript import Answered, Event, Outcome, Paused, Stopped, events, spelled_out
+from mlx_tools.transcript import (
+    Answered,
+    Event,
+    Outcome,
+    Paused,
+    Stopped,
+    events,
+    spelled_out,
+    stopped_in_words,
+)
 
 Context = ServerRequestContext[Any, Any]
 Result = CallToolResult | InputRequiredResult
@@ -295,7 +304,7 @@ def _ended(outcome: Outcome) -> CallToolResult:
             )
             return _said(text, structured=whole)
         case Stopped():
-            text = f"stopped: {outcome.reason}: {outcome.message} (session {outcome.session})"
+            text = f"{stopped_in_words(outcome.records)} (session {outcome.session})"
             return _said(text, structured=whole, error=True)
     raise AssertionError(outcome)
 

@@ -28,6 +28,9 @@ from mlx_tools.policy.decision import (
 from mlx_tools.policy.rules import (
     ASKABLE,
     BUILTIN,
+    CHARS_OF_TOKEN,
+    FUNCTIONS,
+    MIN_OBSERVATION_CHARS,
     PLUGIN,
     PLUGIN_NAME,
     PRESETS,

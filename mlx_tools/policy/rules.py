@@ -43,6 +43,8 @@ from mlx_tools.messages import (
 )
 
 PLUGIN: Final = "plugin:"
+FUNCTIONS: Final = "functions"
+"""The plugin of the tools that a person's Python file defines."""
 PLUGIN_NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,100}", re.ASCII)
 """Plugins' names are ASCII, like tools'."""
 
@@ -133,6 +135,8 @@ def _same(pattern: str, text: str) -> bool:
 
 
 _DAY: Final = 86_400.0
+MIN_OBSERVATION_CHARS: Final = 100
+"""The least characters of an observation: an error and the notice of a cut still fit."""
 
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_iterations": (1, 1_000),
@@ -143,10 +147,26 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "tool_timeout": (0.001, _DAY),
     "max_tokens": (1, 1_000_000),
     "max_argument_bytes": (1, 100_000_000),
-    "max_observation_chars": (100, 10_000_000),
-    "max_calls_per_turn": (1, 100),
+    "max_observation_chars": (MIN_OBSERVATION_CHARS, 10_000_000),
+    "max_calls_per_turn": (1, 10_000),
     "parallel": (1, 4),
 }
+
+_FOLLOW_MODEL: Final = frozenset(("max_tokens", "max_observation_chars"))
+"""Limits that may be None: their number follows from the model."""
+
+CHARS_OF_TOKEN: Final = 3
+"""Characters of a token, cautiously: code and languages other than English have about three."""
+_MOST_TOKENS: Final = 16_384
+"""Tokens of a completion in any context: some 1,500 lines of code."""
+_UNKNOWN_TOKENS: Final = 8_192
+"""Tokens of a completion if the context's size is unknown: half of the usual 16,384 or more."""
+_WEAK_TOKENS: Final = 512
+"""Tokens of a completion of a weak model: it writes one line, or rambles."""
+_UNKNOWN_CHARS: Final = 8_000
+"""Characters of an observation if the context's size is unknown: a third of 8,192 tokens."""
+_OBSERVATION_CHARS: Final = (4_000, 32_000)
+"""The least and most characters of an observation: a page of a file, and ten of them."""
 
 
 # --- the limits of one run ------------------------------------------------------------------------
@@ -156,36 +176,66 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 class Limits:
     """The most that one run may use. Reaching a limit is never an exception.
 
-    ``max_iterations``        completions; then the model is told to finish
-    ``max_format_errors``     unreadable completions in a row before the run stops
-    ``total_timeout``         seconds for the whole run, time waiting for a person not counted
-    ``completion_timeout``    seconds for one completion
-    ``idle_timeout``          seconds of a silent server before a completion is given up
-    ``tool_timeout``          seconds for one call, where the tool declares no shorter time
-    ``max_tokens``            tokens of one completion
-    ``max_argument_bytes``    bytes of one call's arguments as JSON
-    ``max_observation_chars`` characters of a tool's output that the model sees
-    ``max_calls_per_turn``    calls that the model may make in one turn
-    ``parallel``              calls that run at the same time, at most 4
-
     Raises UsageError, naming the limit, for a value of the wrong type or out of bounds.
     """
 
-    max_iterations: int = 4
+    max_iterations: int = 24
+    """Completions of one question; then the model is told to finish."""
     max_format_errors: int = 2
-    total_timeout: float = 300.0
-    completion_timeout: float = 120.0
+    """Unreadable completions in a row before the run stops."""
+    total_timeout: float = 1_800.0
+    """Seconds for the whole run. Time spent waiting for a person does not count."""
+    completion_timeout: float = 900.0
+    """Seconds for one completion: 16,384 tokens at 18 a second, which a slow machine writes."""
     idle_timeout: float = 60.0
+    """Seconds without a byte from the server before a completion is given up."""
     tool_timeout: float = 30.0
-    max_tokens: int = 512
-    max_argument_bytes: int = 65_536
-    max_observation_chars: int = 4_000
-    max_calls_per_turn: int = 8
+    """Seconds for one call, unless the tool declares a shorter time."""
+    max_tokens: int | None = None
+    """Tokens of one completion. None follows the model (`for_model`)."""
+    max_argument_bytes: int = 1_000_000
+    """Bytes of one call's arguments as JSON: a file of 16,384 tokens fits many times."""
+    max_observation_chars: int | None = None
+    """Characters of a tool's output that the model sees. None follows the model (`for_model`)."""
+    max_calls_per_turn: int = 16
+    """Calls of one completion that run. Any further one gets an observation that says so."""
     parallel: int = 4
+    """Calls that run at the same time, at most 4."""
+
+    @property
+    def completion_tokens(self) -> int:
+        """Tokens of one completion, for a context of unknown size if nothing else is set."""
+        return _UNKNOWN_TOKENS if self.max_tokens is None else self.max_tokens
+
+    @property
+    def observation_chars(self) -> int:
+        """Characters of an observation, for a context of unknown size if nothing else is set."""
+        known = self.max_observation_chars
+        return _UNKNOWN_CHARS if known is None else known
+
+    def for_model(self, context: int | None, *, weak: bool = False) -> Limits:
+        """Return the limits with each one that follows the model set to a number.
+
+        Args:
+            context: tokens that the model's context holds, None if unknown.
+            weak: the model's verdict says that it rarely calls tools correctly. It writes little
+                that is of use, so its completions stay short.
+        """
+        tokens, chars = self.max_tokens, self.max_observation_chars
+        if tokens is None:
+            known = _UNKNOWN_TOKENS if context is None else min(_MOST_TOKENS, context)
+            tokens = min(known, _WEAK_TOKENS) if weak else known
+        if chars is None:
+            eighth = _UNKNOWN_CHARS if context is None else context // 8 * CHARS_OF_TOKEN
+            least, most = _OBSERVATION_CHARS
+            chars = max(least, min(eighth, most))
+        return replace(self, max_tokens=max(1, tokens), max_observation_chars=chars)
 
     def __post_init__(self) -> None:
         for name, (least, most) in _BOUNDS.items():
             value = getattr(self, name)
+            if value is None and name in _FOLLOW_MODEL:
+                continue
             seconds = name.endswith("_timeout")
             sound = isinstance(value, int | float if seconds else int)
             if not sound or isinstance(value, bool) or not least <= value <= most:
@@ -196,9 +246,14 @@ class Limits:
                 )
 
     def lower(self, other: Limits) -> Limits:
-        """The lower of both, one by one."""
-        most = require_instance("other", other, Limits, "write Limits(…)").to_json()
-        return Limits(**{name: min(value, most[name]) for name, value in self.to_json().items()})
+        """The lower of both, one by one. One that follows the model is the higher."""
+        lower = self.to_json()
+        for name, most in (
+            require_instance("other", other, Limits, "write Limits(…)").to_json().items()
+        ):
+            if lower[name] is None or (most is not None and most < lower[name]):
+                lower[name] = most
+        return Limits(**lower)
 
     def to_json(self) -> dict[str, Any]:
         """The limits as JSON values; `from_json` reads them back."""

@@ -51,6 +51,7 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "turns.forged": (),
     "turns.native_forged": (),
     "turns.no_calls": ("question",),
+    "turns.too_many_calls": ("most",),
     "turns.cut": ("omitted",),
     "turns.edited": ("arguments",),
     "turns.cut_readable": ("omitted", "name", "id", "offset"),

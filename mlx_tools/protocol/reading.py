@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -106,6 +106,19 @@ class Reading(Struct, frozen=True, kw_only=True):
     call_like: bool = False
 
 
+_LOOP_SHOWN: Final = 400
+"""Characters of a text that repeats itself that the model sees again: enough to know it by."""
+
+
+def as_repetition(reading: Reading) -> Reading:
+    """Return the reading of a text that was ended since it repeated itself: if it was cut off, that
+    is why. Only its beginning goes on in the prompt: a model that sees a loop goes on with it."""
+    if reading.error is None or reading.error.code != "truncated_output":
+        return reading
+    error = ErrorInfo("repetition", "the same text came over and over, so it was stopped")
+    return replace(reading, error=error, counted=reading.counted[:_LOOP_SHOWN])
+
+
 def with_mended(reading: Reading, mended: Sequence[int]) -> Reading:
     """``reading`` with the repair ``mended`` on the messages of these numbers, from 0."""
     if not mended:
@@ -142,6 +155,9 @@ class ArgumentsDelta(Struct, frozen=True):
     index: int
     text: str
 
+
+Place = Literal["answer", "thought", "call"]
+"""Where a text stands while it is written: prose counts as an answer."""
 
 Delta = AnswerDelta | ThoughtDelta | CallStarted | ArgumentsDelta
 

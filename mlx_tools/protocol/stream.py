@@ -22,6 +22,7 @@ from mlx_tools.protocol.reading import (
     CallStarted,
     Delta,
     Draft,
+    Place,
     Reading,
     ReadingRules,
     ThoughtDelta,
@@ -40,6 +41,7 @@ _SPARE: Final = 2_000
 mark, where they were no call."""
 
 _MOST_WRAPPING: Final = 1000
+_ANALYSIS: Final = "<|channel|>analysis<|message|>"
 _MESSAGE_END: Final = delimiters.any_of(["<|end|>", "<|channel|>final<|message|>"])
 
 _NO_ARRAY: Final = 0
@@ -82,6 +84,7 @@ class Reader:
         self._run_begun: Run | None = None  # the last one that a mark opened
         self._run_read: Run | None = None  # that stands behind a mark
         self._open: OpenObject | None = None
+        self.thought_closer = ""  # what closes the thought that is open, empty if none is
         self._steps = self._turn()
         self._push(rules.prefix)
 
@@ -89,6 +92,19 @@ class Reader:
     def in_object(self) -> bool:
         """True if an object is open that begins a line, and may soon say that it is a message."""
         return self._open is not None and not self._open.inline
+
+    @property
+    def place(self) -> Place:
+        """Where the end of the text stands; an object that may still be prose is an ``answer``."""
+        if self.thought_closer:
+            return "thought"
+        one = self._open
+        is_call = one is not None and (
+            one.tagged
+            or one.scanner.type == "tool_call"
+            or one.scanner.first_key in ("name", "function", "tool")
+        )
+        return "call" if is_call or self._run_read is not None else "answer"
 
     @property
     def opened(self) -> tuple[int, str | None] | None:
@@ -150,7 +166,8 @@ class Reader:
         taken anew when there is more; at the very end none yields."""
         source, draft = self._source, self._draft
         if self._rules.in_thought:
-            yield from self._thought(0, self._marks.any_end)
+            closer = self._rules.reasoning_markers[0][1] if self._rules.reasoning_markers else ""
+            yield from self._thought(0, self._marks.any_end, closer)
         while not self.done:
             self._settled = source.pos
             if not source.left:
@@ -300,7 +317,8 @@ class Reader:
         what, source, draft, marks = mark[0], self._source, self._draft, self._marks
         if what in marks.closers:
             source.pos = mark.end()
-            yield from self._thought(mark.start(), marks.closers[what][1])
+            closer = dict(self._rules.reasoning_markers).get(what, "")
+            yield from self._thought(mark.start(), marks.closers[what][1], closer)
         elif what in marks.turn_ends or what == delimiters.STRUCK:
             if self._ends_turn(what):
                 self._end_turn()
@@ -408,7 +426,8 @@ class Reader:
         if run.header is not None:  # a message's header is no text; a thought may follow, or speech
             source.pos = run.end
             if run.header.channel == "analysis" and not run.header.recipient:
-                yield from self._thought(run.begin, _MESSAGE_END)
+                closer = dict(rules.reasoning_markers).get(_ANALYSIS, "<|end|>")
+                yield from self._thought(run.begin, _MESSAGE_END, closer)
                 return
             self._draft.leave_out(run.begin)
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
@@ -485,10 +504,11 @@ class Reader:
 
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
-    def _thought(self, opening: int, closer: re.Pattern[str]) -> Steps[None]:
-        """What is thought from here on; ``opening``: where the mark is that opens it."""
+    def _thought(self, opening: int, closer: re.Pattern[str], literal: str) -> Steps[None]:
+        """What is thought from here on; ``opening``: where the mark is that opens it, ``literal``:
+        the mark that closes it, as its model writes it."""
         marks, source, draft = self._marks, self._source, self._draft
-        begin = source.pos
+        begin, self.thought_closer = source.pos, literal
         while True:
             found, end = source.seek(closer, marks.end_begun, marks.longest)
             if piece := source.take(end):
@@ -506,6 +526,7 @@ class Reader:
                 source.pos = end = min(begun)
             else:
                 draft.cut(source.pos)
+        self.thought_closer = ""
         draft.reasoning.append(source.text[begin:end])
         source.pos = end if found is None else found.end()
         draft.leave_out(opening)

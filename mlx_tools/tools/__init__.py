@@ -30,6 +30,7 @@ from mlx_tools.tools.exports import FORMATS, export, to_mcp, to_openai
 from mlx_tools.tools.folder.collection import OFF, ToolCollection, exposed_by, write_template
 from mlx_tools.tools.folder.definition import FOLDER, ToolFolder, folders_in, read_folder, renamed
 from mlx_tools.tools.folder.folder_tool import load_tool
+from mlx_tools.tools.functions import tools_of_file
 from mlx_tools.tools.host_tools import (
     DEFAULT_LIMIT,
     FoundTools,

@@ -1,5 +1,6 @@
 """What happened in a session, as values: records, outcomes, events, metrics. Pure."""
 
+from mlx_tools.transcript.endings import STOP_WORDS, cut_in_words, stopped_in_words
 from mlx_tools.transcript.events import Compacted, Event, Finished, FormatBroken
 from mlx_tools.transcript.outcome import (
     PREVIEW_CHARS,
@@ -31,6 +32,7 @@ from mlx_tools.transcript.records import (
     DecisionRecord,
     EditRecord,
     ExecutionRecord,
+    ExtendedRecord,
     GoldenRecord,
     Header,
     MendKind,

@@ -400,6 +400,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
             "answer": getattr(self, "answer", None),
             "bare_text": getattr(self, "bare_text", False),
             "truncated": getattr(self, "truncated", False),
+            "truncated_by": getattr(self, "truncated_by", None),
             "call_like": getattr(self, "call_like", False),
             "reason": getattr(self, "reason", None),
             "session": self.session,
@@ -429,6 +430,8 @@ class Answered(Outcome, frozen=True, kw_only=True):
     bare_text: bool = False
     truncated: bool = False
     call_like: bool = False
+    truncated_by: Literal["length", "repetition"] | None = None
+    """Why the answer was cut off: at the token limit, or since it repeated itself."""
 
 
 class Paused(Outcome, frozen=True, kw_only=True):
@@ -513,6 +516,7 @@ def outcome_of(
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,
+                truncated_by=_cut_by(last),
                 **common,
             )
         case PauseRecord():
@@ -524,6 +528,12 @@ def outcome_of(
     if so_far:
         return Unfinished(**common)
     raise TranscriptError("the run has not come to rest")
+
+
+def _cut_by(answer: AnswerRecord) -> Literal["length", "repetition"] | None:
+    if not answer.truncated:
+        return None
+    return "repetition" if answer.repeated else "length"
 
 
 def at_rest(records: Sequence[Record]) -> Record:

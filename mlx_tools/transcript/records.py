@@ -22,10 +22,10 @@ from mlx_tools.messages import (
     Usage,
 )
 
-MendKind = Literal["name", "key", "value", "bracket", "envelope", "end", "quote"]
+MendKind = Literal["name", "key", "value", "bracket", "envelope", "end", "quote", "thought"]
 """What did not fit: a tool's name; a key, a value or the punctuation of its arguments; white space
-and what stands around arguments; that the text ended; or, without a request, a quote in an answer
-that is not escaped."""
+and what stands around arguments; that the text ended; without a request, a quote in an answer that
+is not escaped; or a thought that repeated itself, and was closed."""
 
 
 class _Record(Struct, frozen=True, tag_field="type", forbid_unknown_fields=True):
@@ -57,6 +57,8 @@ class RecordedSettings(Struct, frozen=True, kw_only=True):
     tool_choice: Annotated[str, Meta(description="auto, none, required, a tool")] = "auto"
     require_tools: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    functions: tuple[str, ...] = ()
     long_observations: LongObservations = "cut"
     context: Annotated[int, Meta(ge=1, description="tokens, a whole number from 1")] | None = None
     compact: Compaction = "off"
@@ -116,6 +118,10 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     compact: Compaction = "off"
     route: Mapping[str, Any] = field(default_factory=dict)
     output_schema: Mapping[str, Any] | None = None
+    commands: tuple[str, ...] = ()
+    """Programs that ``run_command`` may run besides its own."""
+    functions: tuple[str, ...] = ()
+    """Python files whose functions are tools."""
     seal: str = ""
 
 
@@ -197,6 +203,8 @@ class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):
     prompt: str | None = None
     kept: int = 0
     context: int | None = None
+    repeated: bool = False
+    """The turn was ended since its text repeated itself."""
 
 
 class MendRecord(_Record, frozen=True, kw_only=True, tag="mend"):
@@ -228,7 +236,7 @@ class MendRecord(_Record, frozen=True, kw_only=True, tag="mend"):
         """Return whether only white space, punctuation, or what stands around arguments was
         mended."""
         closes = bool(self.put) and not self.put.strip("}] \n")
-        return self.kind in ("envelope", "quote") or (self.kind == "bracket" and closes)
+        return self.kind in ("envelope", "quote", "thought") or (self.kind == "bracket" and closes)
 
 
 def dropped(mends: Iterable[MendRecord]) -> str:
@@ -432,6 +440,14 @@ class CorrectionRecord(_Record, frozen=True, kw_only=True, tag="correction"):
     forged: bool = False
 
 
+class ExtendedRecord(_Record, frozen=True, kw_only=True, tag="extended"):
+    """A person let the run take more steps than its limit."""
+
+    iterations: int
+    """Completions that the question may take in addition."""
+    at: str = ""
+
+
 class AnswerRecord(_Record, frozen=True, kw_only=True, tag="final_answer"):
     """The final answer. ``sources`` is what the model named as such, whatever that is.
 
@@ -445,6 +461,8 @@ class AnswerRecord(_Record, frozen=True, kw_only=True, tag="final_answer"):
     bare_text: bool = False
     truncated: bool = False
     call_like: bool = False
+    repeated: bool = False
+    """It was cut off since its text repeated itself, not at the token limit."""
 
 
 class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
@@ -506,6 +524,7 @@ Record = (
     | CompactedRecord
     | ObservationRecord
     | CorrectionRecord
+    | ExtendedRecord
     | AnswerRecord
     | StoppedRecord
 )
@@ -533,7 +552,7 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
     State.EMPTY: frozenset({"header"}),
     State.IDLE: frozenset({"golden", "carried", "user", "compacted"}),
     State.COMPLETING: frozenset(
-        {"mend", "completion", "compacted", "correction", "resumed", "stopped"}
+        {"mend", "completion", "compacted", "correction", "extended", "resumed", "stopped"}
     ),
     State.READING: frozenset(
         {"tool_call", "repair", "decision", "tool_observation", "correction", "final_answer"}

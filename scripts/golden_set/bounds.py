@@ -57,6 +57,32 @@ def _iterations() -> Iterator[Scene]:
         tools=lambda: [look()],
         says=['{"type":"tool_call","name":', ""],
     )
+    loop = "over and over " * 2_000
+    yield Scene(
+        name="limits/repetition-in-a-call",
+        about="A call that repeats one text is stopped, and corrected once.",
+        features=("repetition",),
+        tools=lambda: [look()],
+        says=[
+            f'{{"type":"tool_call","name":"look","arguments":{{"text":"{loop}',
+            LOOK,
+            answer("Yes."),
+        ],
+    )
+    yield Scene(
+        name="limits/repetition-in-a-thought",
+        about="A thought that repeats one text is closed, and the turn goes on.",
+        features=("repetition",),
+        tools=lambda: [look()],
+        says=[f"<think>{loop[:4_000]}", LOOK, answer("Yes.")],
+    )
+    yield Scene(
+        name="limits/repetition-in-an-answer",
+        about="An answer that repeats one text ends there, and says so.",
+        features=("repetition", "truncated"),
+        tools=lambda: [look()],
+        says=[f"Here it is: {loop[:7_000]}"],
+    )
     yield Scene(
         name="limits/repeated-call",
         about="A call that was made before is not run again, and the model is reminded.",

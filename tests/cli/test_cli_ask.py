@@ -12,7 +12,8 @@ import pytest
 from mlx_tools.testing import USAGE, Completion, ScriptedServer, answer, call
 
 KEYS = [
-    *("status", "answer", "bare_text", "truncated", "call_like", "reason", "session", "transcript"),
+    *("status", "answer", "bare_text", "truncated", "truncated_by", "call_like", "reason"),
+    *("session", "transcript"),
     *("turns", "calls", "sources", "pending", "usage", "repairs", "mends", "context", "model"),
     "strategy",
 ]
@@ -170,7 +171,8 @@ def test_a_run_that_stops_says_why_with_exit_code_1(run: Any) -> None:
     result, _ = ask(run, broken, broken, broken, options=options)
     assert result.code == 1
     assert result.json["status"] == "stopped" and result.json["reason"] == "format_errors"
-    assert result.error.startswith("mlx-tools: stopped: format_errors")
+    assert result.error.startswith("mlx-tools: stopped: the call was cut off at the token limit")
+    assert "--max-tokens" in result.error
 
 
 def test_a_backend_that_fails_is_exit_code_3_at_once_and_later(run: Any) -> None:

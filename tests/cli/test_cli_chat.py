@@ -59,7 +59,7 @@ def test_a_paused_turn_is_told_and_the_talk_goes_on(run: Any, environ: Any) -> N
 
 
 def test_a_talk_goes_on_after_a_turn_that_a_full_disk_broke_off(run: Any) -> None:
-    script = (answer("Much. " * 5_000), answer("Two."), answer("One."))
+    script = (answer(" ".join(map(str, range(6_000)))), answer("Two."), answer("One."))
     with ScriptedServer(*script) as server:
         with file_size_limit(25_000):
             result = run("chat", "--url", server.url, stdin="first?\nsecond?\n")

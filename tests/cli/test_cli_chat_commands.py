@@ -77,6 +77,38 @@ def test_a_line_with_a_blank_before_its_slash_is_a_question(say: Say) -> None:
     assert result.out == "One.\n" and "User: /etc/passwd is what?" in server.prompts[0]
 
 
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_limits_are_shown_as_they_hold_and_one_can_be_set_for_this_conversation(say: Say) -> None:
+    result, server = say(
+        "first?", "/limits", "/set max_tokens 77", "/set total_timeout 90", "/limits", "second?"
+    )
+    assert result.code == 0
+    rows = [line.split(maxsplit=1) for line in result.out.splitlines()]
+    assert ["max_iterations", "24"] in rows and ["total_timeout", "1800 s"] in rows
+    assert ["max_tokens", "8192 (follows the model)"] in rows
+    assert ["max_tokens", "77"] in rows and ["total_timeout", "90 s"] in rows
+    first, second = server.bodies
+    assert (first["max_tokens"], second["max_tokens"]) == (8192, 77)
+    assert "first?" in server.prompts[1]  # the conversation goes on
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/set max_token 5", "did you mean max_tokens?"),
+        ("/set max_tokens", "no value"),
+        ("/set max_tokens many", "an integer from 1"),
+        ("/set max_iterations 0", "an integer from 1 to 1000"),
+        ("/set total_timeout -1", "a number from 0.001"),
+    ],
+)
+def test_a_limit_that_cannot_be_set_is_told_with_what_can(say: Say, line: str, said: str) -> None:
+    result, server = say(line)
+    assert (result.code, server.bodies) == (2, []) and said in result.error
+
+
 # --- what may run ---------------------------------------------------------------------------------
 
 
@@ -89,7 +121,7 @@ def test_tools_says_what_runs_what_asks_what_is_off_and_what_to_do(say: Say, hom
         "file_access           off: no folder was named that it may see (/root DIR)",
     ):
         assert row in before.splitlines()
-    assert "file_access           runs (read), needs /allow file_access (write)" in after
+    assert "file_access           runs (read), asks first (write)" in after
     assert "create_file           asks first (write)" in after
 
 

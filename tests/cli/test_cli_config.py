@@ -46,7 +46,7 @@ def test_check_lists_every_fault_on_a_line_of_its_own(run: Any, write: Any) -> N
     lines = result.err.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("mlx-tools: error: mine.toml: ") for line in lines)
-    text = "[limits]\nmax_iterations = 9\n"
+    text = "[limits]\nmax_iterations = 99\n"
     assert run("config", "check", write("mine.toml", text)).code == 0
     assert run("config", "check", write("mlx-tools.toml", text)).code == 2  # as a project's
 

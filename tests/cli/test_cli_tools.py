@@ -110,9 +110,10 @@ def test_what_may_not_be_called_or_is_no_json_comes_with_what_to_do(run: Any) ->
     denied = run("tools", "call", "format_xml", '{"content": "<a/>"}')
     assert denied.error.endswith("(to allow it in a run: --tools format_xml)")
     more = ("file_access", '{"operation": "write", "path": "a", "content": ""}', "--root", ".:rw")
-    assert run("tools", "call", *more).error.endswith(
+    assert run("tools", "call", *more, "--preset", "readonly_basic").error.endswith(
         "write is not granted by preset readonly_basic (to allow it in a run: --tools file_access)"
     )
+    assert run("tools", "call", *more).code == 4
     assert run("tools", "call", *more, "--tools", "file_access").code == 4
     assert run("tools", "call", *more, "--tools", "file_access", "--approve", "always").code == 0
     up = ("file_access", '{"operation": "read", "path": "../a"}', "--root", ".")

@@ -107,7 +107,7 @@ def test_a_trace_holds_prompts_outputs_and_counters(run: Any) -> None:
 
 
 def test_without_being_asked_no_output_is_printed_and_no_trace_written(run: Any) -> None:
-    Path("note.txt").write_text("x" * 5000 + "the end")
+    Path("note.txt").write_text("x" * 9000 + "the end")
     script = (call("file_access", operation="read", path="note.txt"), answer("Read."))
     for option in ("--json", "--events"):
         result = ask(run, *script, options=("Read it", "--root", ".", option))
@@ -115,7 +115,7 @@ def test_without_being_asked_no_output_is_printed_and_no_trace_written(run: Any)
         outcome = result.lines[-1].get("outcome", result.lines[-1])
         (made,) = outcome["calls"]
         assert made["output_omitted"] is True and "output" not in made
-        assert made["output_size_chars"] == 5007
+        assert made["output_size_chars"] == 9007
     assert [path.name for path in Path().iterdir()] == ["note.txt"]
     wanted = ("Read it", "--root", ".", "--json", "--include-outputs")
     (made,) = ask(run, *script, options=wanted).json["calls"]
@@ -123,10 +123,10 @@ def test_without_being_asked_no_output_is_printed_and_no_trace_written(run: Any)
 
 
 def test_the_whole_of_a_long_output_is_named_and_is_where_it_is_said(run: Any) -> None:
-    Path("note.txt").write_text("x" * 5000 + "the end")
+    Path("note.txt").write_text("x" * 9000 + "the end")
     script = (call("file_access", operation="read", path="note.txt"), answer("Read."))
     value = ask(run, *script, options=("Read it", "--root", ".", "--json")).json
     folder = Path(value["transcript"]).parent / "artifacts"
     kept = folder / value["calls"][0]["artifact"]
-    assert kept.read_text() == "x" * 5000 + "the end"
+    assert kept.read_text() == "x" * 9000 + "the end"
     assert (mode(kept), mode(folder)) == (0o600, 0o700)

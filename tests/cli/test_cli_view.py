@@ -113,7 +113,8 @@ def test_sources_are_told_at_a_terminal_and_of_an_answer_that_it_was_cut_off(
 ) -> None:
     cited = (GivenSource(2, "Tea\x1b[2J", "docs/tea.md"),)
     cut_off = (
-        "mlx-tools: truncated: the answer was cut off at the token limit (limits.max_tokens)\n"
+        "mlx-tools: truncated: the answer was cut off at the token limit "
+        "(raise it with --max-tokens)\n"
     )
     for screen, told in (
         (Terminal(), "mlx-tools: source: [2] Tea\\x1b[2J (docs/tea.md)\n"),

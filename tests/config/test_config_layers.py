@@ -58,7 +58,7 @@ def test_each_source_goes_over_the_one_before(place: Any) -> None:
         origin = loaded.origins["limits.max_iterations"][-1]
         return loaded.settings.limits.max_iterations, origin.kind
 
-    assert found() == (4, "default")
+    assert found() == (24, "default")
     assert found(user) == (9, "user")
     assert found(user, project) == (8, "project")
     assert found(user, project, environ) == (7, "environment")
@@ -306,7 +306,7 @@ def test_a_project_file_that_would_loosen_one_above_it_is_a_fault(
 
 def test_a_project_file_above_home_is_not_read(place: Any) -> None:
     (place.home.parent / "mlx-tools.toml").write_text("[limits]\nmax_iterations = 1\n")
-    assert place.load().settings.limits.max_iterations == 4
+    assert place.load().settings.limits.max_iterations == 24
 
 
 def test_a_project_file_may_tighten(place: Any) -> None:
@@ -352,8 +352,8 @@ def test_local_hosts_are_the_users_to_open(place: Any) -> None:
         ("policy.local_only = true", "policy.local_only = false"),
         ("", "policy.approve = 'always'"),
         ("policy.approve = 'never'", "policy.approve = 'ask'"),
-        ("", "limits.max_iterations = 5"),
-        ("", "limits.max_observation_chars = 100000"),
+        ("", "limits.max_iterations = 25"),
+        ("limits.max_observation_chars = 9999", "limits.max_observation_chars = 100000"),
         ("enabled = false", "enabled = true"),
         ("", "tools.roots = ['/']"),
         ("", "web.searxng = 'http://127.0.0.1:1'"),

@@ -36,7 +36,8 @@ from tests.core.sessions import completion, header
 from tests.examples import FEW
 
 SHAPE = {
-    *("status", "answer", "bare_text", "truncated", "call_like", "reason", "session", "transcript"),
+    *("status", "answer", "bare_text", "truncated", "truncated_by", "call_like", "reason"),
+    *("session", "transcript"),
     *("turns", "calls", "sources", "pending", "usage", "repairs", "mends", "context", "model"),
     "strategy",
 }

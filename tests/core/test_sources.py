@@ -159,7 +159,7 @@ def test_long_sources_are_cut_evenly_kept_whole_and_can_be_read_on(tmp_path: Pat
     assert report.artifact is not None
     (record,) = (r for r in records_of(outcome) if type(r) is ObservationRecord)
     content = record.content or ""
-    assert 3000 < len(content) <= Limits().max_observation_chars
+    assert 3000 < len(content) <= Limits().observation_chars
     assert "\n[2] B (b)\n> short\n[3] C (c)\n> xxx" in content
     assert report.artifact in content
     offset = int(re.findall(r"offset (\d+)", content)[0])

@@ -36,10 +36,11 @@ from mlx_tools.transcript.records import (
 from tests.golden.made import golden_of
 
 
-def calculated(*scripts: str) -> Golden:
+def calculated(*scripts: str, **limits: int) -> Golden:
     """A golden transcript of a scripted run with the built-in tools."""
-    policy, limits = Policy(preset="readonly_basic"), Limits(max_observation_chars=300)
-    return golden_of(builtin_tools(), *scripts, policy=policy, limits=limits)
+    policy = Policy(preset="readonly_basic")
+    within = Limits(**{"max_observation_chars": 300, **limits})
+    return golden_of(builtin_tools(), *scripts, policy=policy, limits=within)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +124,8 @@ def test_another_outcome_is_the_outcomes(golden: Golden) -> None:
 
 
 def test_a_run_that_goes_on_where_a_limit_was_is_the_outcomes() -> None:
-    stuck = calculated(*(call("calculator", expression=f"{n}+1") for n in range(5)))
+    calls = (call("calculator", expression=f"{n}+1") for n in range(5))
+    stuck = calculated(*calls, max_iterations=4)
     more = headed(stuck, limits={**stuck.header.limits, "max_iterations": 9})
     assert {room for room, _ in found(more)} == {"outcome"}
 

@@ -22,7 +22,7 @@ NAMES = [field.name for field in fields(Limits)]
 @pytest.mark.parametrize(
     "wrong",
     [
-        *(0, -1, 10**12, "4", None, True, float("nan"), float("inf"), [], 1e-9),
+        *(0, -1, 10**12, "4", True, float("nan"), float("inf"), [], 1e-9),
         pytest.param(10**5000, id="too long to be written"),
     ],
 )
@@ -39,8 +39,42 @@ def test_a_value_out_of_bounds_or_of_the_wrong_type_names_the_limit(name: str, w
 def test_any_sound_times_survive_json(times: dict[str, float]) -> None:
     limits = Limits(**times)
     assert Limits.from_json(limits.to_json()) == limits
-    assert (limits.max_iterations, limits.parallel) == (4, 4)
+    assert (limits.max_iterations, limits.parallel) == (24, 4)
     assert Limits.from_json({"max_tokens": 7}) == Limits(max_tokens=7)
+
+
+@pytest.mark.parametrize(
+    ("context", "weak", "tokens", "chars"),
+    [
+        (None, False, 8_192, 8_000),
+        (None, True, 512, 8_000),
+        (2_048, False, 2_048, 4_000),
+        (8_192, False, 8_192, 4_000),
+        (8_192, True, 512, 4_000),
+        (32_768, False, 16_384, 12_288),
+        (131_072, False, 16_384, 32_000),
+        (1, True, 1, 4_000),
+    ],
+)
+def test_limits_that_are_not_set_follow_the_model(
+    context: int | None, weak: bool, tokens: int, chars: int
+) -> None:
+    fitted = Limits().for_model(context, weak=weak)
+    assert (fitted.max_tokens, fitted.max_observation_chars) == (tokens, chars)
+    assert fitted.for_model(77) == fitted
+    chosen = Limits(max_tokens=100, max_observation_chars=200)
+    assert chosen.for_model(context, weak=weak) == chosen
+
+
+def test_of_two_limits_the_lower_one_holds_and_one_that_follows_the_model_is_the_higher() -> None:
+    follows, chosen = Limits(), Limits(max_tokens=9, max_iterations=30)
+    assert follows.lower(chosen) == chosen.lower(follows) == Limits(max_tokens=9)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"max_tokens", "max_observation_chars"}))
+def test_a_limit_that_does_not_follow_the_model_cannot_be_none(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"^limits\.{name}: "):
+        Limits(**{name: None})
 
 
 @pytest.mark.parametrize("wrong", [{"max_iteration": 3}, [], None, "x"])

@@ -1,0 +1,62 @@
+"""The stop of a completion that repeats itself: nothing else stops a small model that loops.
+
+Pure. A text repeats itself if its end is one short text over and over, without a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from mlx_tools.protocol import Place
+
+MAX_PERIOD: Final = 200
+"""Characters of the longest text whose repetition counts: two or three lines. A longer passage may
+well be meant to come again, as the rows of a table do."""
+
+MAX_REPEATED: Final[Mapping[Place, int]] = MappingProxyType(
+    {"answer": 6_000, "thought": 3_000, "call": 24_000}
+)
+"""Characters that may repeat, by where they stand. An answer may be asked to say a sentence a
+hundred times, and a file of a call may hold a thousand equal lines; a thought need do neither."""
+
+_STEP: Final = 256
+"""Characters between two looks at the text: a look costs as much as reading some of them."""
+
+
+class RepetitionWatch:
+    """Watches one text while it grows."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def repeats(self, text: str, place: Place) -> bool:
+        """Return whether the end of ``text`` has repeated itself for too long.
+
+        Args:
+            text: all of the text so far. It is looked at again once it has grown by some hundred
+                characters.
+            place: where its end stands, which says how long it may repeat itself.
+        """
+        if len(text) < self._seen + _STEP:
+            return False
+        self._seen = len(text)
+        return is_repeated(text, MAX_REPEATED[place])
+
+
+def is_repeated(text: str, most: int) -> bool:
+    """Return whether more than ``most`` characters at the end repeat at most `MAX_PERIOD` ones.
+
+    The work is linear in ``most``, whatever the text.
+    """
+    if len(text) <= most:
+        return False
+    tail = text[-most - 1 :]
+    # If the tail has a period, its last characters came before, so many characters earlier. The
+    # nearest such place is enough: two periods of one text that are this short have a common one.
+    before = tail.rfind(tail[-MAX_PERIOD:], -2 * MAX_PERIOD, -1)
+    if before < 0:
+        return False
+    period = len(tail) - MAX_PERIOD - before
+    return tail[period:] == tail[:-period]

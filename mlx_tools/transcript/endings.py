@@ -1,0 +1,111 @@
+"""The end of a run in words for a person: what happened, then what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from mlx_tools.errors import StopReason
+from mlx_tools.transcript.records import (
+    CompletionRecord,
+    CorrectionRecord,
+    Record,
+    StoppedRecord,
+)
+
+STOP_WORDS: Final[Mapping[StopReason, tuple[str, str]]] = MappingProxyType(
+    {
+        "total_timeout": (
+            "the time for one question is over",
+            "raise it with --timeout SECONDS, or /set total_timeout in chat",
+        ),
+        "completion_timeout": (
+            "the server took too long for one completion",
+            "see whether it is busy: mlx-tools doctor; then /retry",
+        ),
+        "backend_error": (
+            "the model's server failed",
+            "check it with mlx-tools doctor, then ask again, or /retry",
+        ),
+        "internal_error": (
+            "mlx-tools failed, which is a fault of its own",
+            "please report it with the transcript; /retry asks again",
+        ),
+        "interrupted": ("it was interrupted", "go on with mlx-tools ask -c, or /retry"),
+        "cancelled": ("it was cancelled", "ask again, or /retry"),
+        "context_full": (
+            "the model's context is full",
+            "ask for less at once, /compact in chat, or begin a new session with /clear",
+        ),
+        "format_errors": (
+            "the model wrote nothing that could be read",
+            "/retry, another --style (mlx-tools doctor --probe measures which), or another model",
+        ),
+        "iteration_limit": ("it took all its steps", "raise it with --max-iterations, or /retry"),
+        "repeated_call": (
+            "the model made the same call three times",
+            "ask in other words, or /retry",
+        ),
+        "repetition": (
+            "the model wrote the same text over and over",
+            "/retry, a higher --temperature, or another model",
+        ),
+    }
+)
+"""What each stop reason means, and what a person can do."""
+
+_THOUGHT: Final = (
+    "the model only thought and wrote no answer",
+    "raise --max-tokens, or give it --reasoning off",
+)
+
+
+def stopped_in_words(records: Sequence[Record]) -> str:
+    """Return why a run stopped, and what to do.
+
+    Args:
+        records: those of the question, the last one a `StoppedRecord`.
+    """
+    last = records[-1]
+    assert isinstance(last, StoppedRecord)
+    what, way_out = STOP_WORDS[last.reason]
+    completions = [r for r in records if isinstance(r, CompletionRecord)]
+    if last.reason == "iteration_limit" and completions:
+        return f"stopped after {len(completions)} steps ({way_out})"
+    if last.reason == "format_errors" and completions:
+        what, way_out = _unreadable(completions[-1], records) or (what, way_out)
+    elif last.message:
+        what = f"{what}: {last.message}" if last.reason != "context_full" else last.message
+    return f"stopped: {what} ({way_out})"
+
+
+def cut_in_words(records: Sequence[Record], *, repeated: bool = False) -> str:
+    """Return why an answer was cut off, and what to do.
+
+    Args:
+        records: those of the question.
+        repeated: the answer was cut off since its text repeated itself.
+    """
+    if repeated:
+        way_out = STOP_WORDS["repetition"][1]
+        return f"the answer repeated the same text over and over, so it was cut off ({way_out})"
+    completions = [r for r in records if isinstance(r, CompletionRecord)]
+    return f"the answer was cut off{_at_tokens(completions[-1:])} (raise it with --max-tokens)"
+
+
+def _unreadable(last: CompletionRecord, records: Sequence[Record]) -> tuple[str, str] | None:
+    """What was wrong with the last completion, and the way out, if more is known than that it
+    could not be read."""
+    corrections = [r for r in records if isinstance(r, CorrectionRecord)]
+    if not corrections or corrections[-1].error.code != "truncated_output":
+        return None
+    if last.reasoning and not last.counted.strip():
+        return _THOUGHT
+    return f"the call was cut off{_at_tokens([last])}", "raise it with --max-tokens"
+
+
+def _at_tokens(completions: Sequence[CompletionRecord]) -> str:
+    """At how many tokens a completion was cut off, as far as the server counted them."""
+    counts = [r.usage.completion_tokens for r in completions if r.requests == 1]
+    return f" at {counts[0]:,} tokens" if counts and counts[0] else " at the token limit"

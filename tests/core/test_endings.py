@@ -1,0 +1,58 @@
+"""Why a run stopped, in words that name a way out."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+
+from mlx_tools.errors import ErrorCode, StopReason
+from mlx_tools.messages import ErrorInfo, Usage
+from mlx_tools.transcript import STOP_WORDS, cut_in_words, stopped_in_words
+from mlx_tools.transcript.records import CompletionRecord, CorrectionRecord, StoppedRecord
+
+WAY_OUT = re.compile(r"--[a-z]+|/[a-z]+|mlx-tools [a-z]+")
+CODES = {*get_args(StopReason), *get_args(ErrorCode)}
+
+
+def completed(**more: object) -> CompletionRecord:
+    usage = Usage(prompt_tokens=10, completion_tokens=8_192)
+    return CompletionRecord(turn=1, text="x", counted="x", usage=usage, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("reason", get_args(StopReason))
+@pytest.mark.parametrize("message", ["", "what was seen"])
+def test_each_stop_reason_is_told_in_words_with_a_way_out(reason: StopReason, message: str) -> None:
+    assert {*STOP_WORDS} == {*get_args(StopReason)}
+    line = stopped_in_words([completed(), StoppedRecord(reason=reason, message=message)])
+    assert WAY_OUT.search(line) and "\n" not in line
+    assert not [code for code in CODES if "_" in code and code in re.sub(r"/set \w+", "", line)]
+
+
+def test_the_step_limit_names_the_steps_and_both_ways_on() -> None:
+    records = [completed()] * 24 + [StoppedRecord(reason="iteration_limit")]
+    assert stopped_in_words(records) == (
+        "stopped after 24 steps (raise it with --max-iterations, or /retry)"
+    )
+
+
+def test_a_call_that_was_cut_off_names_the_tokens() -> None:
+    cut = CorrectionRecord(turn=1, error=ErrorInfo("truncated_output", "open"))
+    records = [completed(finish_reason="length"), cut, StoppedRecord(reason="format_errors")]
+    line = stopped_in_words(records)
+    assert "the call was cut off at 8,192 tokens" in line and "--max-tokens" in line
+
+
+def test_a_model_that_only_thought_is_told_as_that() -> None:
+    thought = CompletionRecord(turn=1, text="<think>hm", reasoning="hm", finish_reason="length")
+    cut = CorrectionRecord(turn=1, error=ErrorInfo("truncated_output", "open"))
+    line = stopped_in_words([thought, cut, StoppedRecord(reason="format_errors")])
+    assert "only thought and wrote no answer" in line and "--reasoning off" in line
+
+
+def test_an_answer_that_was_cut_off_says_where_and_what_raises_it() -> None:
+    assert cut_in_words([completed()]) == (
+        "the answer was cut off at 8,192 tokens (raise it with --max-tokens)"
+    )
+    assert "over and over" in cut_in_words([completed()], repeated=True)

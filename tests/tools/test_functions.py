@@ -1,0 +1,133 @@
+"""The functions of a person's Python file as tools."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mlx_tools.errors import UsageError
+from mlx_tools.tools import Registry, tools_of_file
+
+FILE = '''
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlx_tools import tool
+from helpers import twice
+
+
+@dataclass
+class Size:
+    width: float
+    height: float
+
+
+def area(size: Size, unit: str = "m") -> str:
+    """Area of a rectangle.
+
+    Args:
+        size: its sides.
+        unit: of length.
+    """
+    return f"{size.width * size.height} {unit}2"
+
+
+async def later(number: int) -> int:
+    """Twice a number, a moment later."""
+    return twice(number)
+
+
+@tool(effects={"read"}, name="look")
+def looking(text: str) -> str:
+    """Look at a text."""
+    return text
+
+
+def _hidden(number: int) -> int:
+    """Not for the model."""
+    return number
+
+
+def undocumented(number: int) -> int:
+    return number
+
+
+def untyped(number):
+    """It has no type."""
+    return number
+'''
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "helpers.py").write_text("def twice(number):\n    return 2 * number\n")
+    path = tmp_path / "mine.py"
+    path.write_text(FILE)
+    return path
+
+
+def test_typed_documented_functions_and_tools_of_the_file_are_tools(file: Path) -> None:
+    registry = Registry(tools_of_file(str(file)))
+    specs = registry.specs()
+    assert [*specs] == ["area", "later", "look"]
+    assert {spec.plugin for spec in specs.values()} == {"functions"}
+    assert specs["area"].description == "Area of a rectangle."
+    assert specs["look"].possible_effects == {"read"}
+    assert specs["area"].mutates({}) and specs["later"].mutates({})  # so they ask
+    assert "its sides." in json.dumps(specs["area"].parameters)
+
+    async def made() -> list[Any]:
+        size = {"size": {"width": 2, "height": 3}}
+        calls = (("area", size), ("later", {"number": 4}), ("look", {"text": "hi"}))
+        return [await registry.get(name).call(given) for name, given in calls]
+
+    assert anyio.run(made) == ["6.0 m2", 8, "hi"]
+
+
+def test_two_files_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> None:
+    made = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        name = f"number_{number}"
+        (folder / "mine.py").write_text(
+            f'def {name}() -> int:\n    """It."""\n    return {number}\n'
+        )
+        made += tools_of_file(str(folder / "mine.py"))
+    assert [anyio.run(tool.call, {}) for tool in made] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no such file"),
+        ("def f(:\n", "line 1: SyntaxError"),
+        ("\n\nraise ValueError('no')\n", "line 3: ValueError: no"),
+        ("import no_such_module_here\n", "line 1: ModuleNotFoundError"),
+        ("def f(x):\n    return x\n", "it defines no tool"),
+        ("", "it defines no tool"),
+    ],
+)
+def test_a_file_that_gives_no_tool_is_told_in_a_line(
+    tmp_path: Path, text: str | None, said: str
+) -> None:
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        tools_of_file(str(path))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_or_another_kind_of_file_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("hello")
+    for path in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(UsageError):
+            tools_of_file(str(path))
