@@ -314,4 +314,6 @@ def look(session: str) -> Seen:
     except TranscriptError as error:
         return Seen(state="damaged", reason=str(error))
     changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
-    return Seen(state=listed.standing.state, reason=listed.standing.reason, changed=changed)
+    known = listed.standing
+    doubt = bool(known.in_doubt)
+    return Seen(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)

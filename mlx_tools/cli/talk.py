@@ -152,7 +152,10 @@ class Talk:
     def ask(self, question: str, *, piped: int = 0) -> Outcome:
         """Answer a question, of which so many characters at the end are somebody else's, and show
         what happens. Raises what `Conversation.run` raises, and
-        KeyboardInterrupt for Ctrl-C, which stops the answer."""
+        KeyboardInterrupt for Ctrl-C, which stops the answer. Calls in doubt are decided about
+        first: where nobody does, the question is not asked."""
+        if (paused := self._decide_doubts()) is not None:
+            return paused
         self._leave_unfinished()
         conversation = self.conversation
         return self._shown(lambda: conversation.stream(question, piped=piped))
@@ -161,11 +164,26 @@ class Talk:
         """Have decided what must be before the next question, where anything must: calls of a
         session that was paused, or broke off. Raises what `ask` raises."""
         conversation = self.conversation
-        if conversation.undecided:
+        if conversation.folded.state is State.STOPPED:  # that question was given up
+            self._decide_doubts()
+        elif conversation.undecided:
             self._shown(conversation.stream_resumed)
 
-    def _shown(self, stream: Callable[[], AsyncGenerator[Event]]) -> Outcome:
-        """What comes of a run, which is shown as it happens."""
+    def _decide_doubts(self) -> Outcome | None:
+        """Have a person decide about calls in doubt; the outcome where one is left."""
+        conversation = self.conversation
+        if not conversation.calls_in_doubt:
+            return None
+        outcome = self._shown(conversation.stream_decided, ends=False)
+        if not conversation.calls_in_doubt:
+            return None
+        tell(outcome, where=False)
+        self._left = False  # whatever is asked next, they are decided about first
+        return outcome
+
+    def _shown(self, stream: Callable[[], AsyncGenerator[Event]], *, ends: bool = True) -> Outcome:
+        """What comes of a run, which is shown as it happens; how it ended only where it ``ends``
+        a question."""
         view = LiveView.here(steps=self.steps, makes_room="/compact makes room")
         try:
             for event in self.turns.follow(stream, view):
@@ -177,7 +195,8 @@ class Talk:
         finally:
             view.end()
         assert isinstance(event, Finished)
-        tell(event.outcome, where=False)
+        if ends:
+            tell(event.outcome, where=False)
         self._left = isinstance(event.outcome, Paused)  # as above
         return event.outcome
 
@@ -186,6 +205,8 @@ class Talk:
         questions = [one.content for one in self.said if isinstance(one, UserRecord)]
         if not questions:
             raise UsageError("nothing was asked yet")
+        if (paused := self._decide_doubts()) is not None:
+            return paused
         self._go_on_in(self.controller, without_last=True)
         return self.ask(questions[-1])
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.earlier import Earlier, earlier_in, turn_of
     from mlx_tools.controller.outputs import Outputs, cleaner
     from mlx_tools.controller.session import Complete, Session, Write, reading_of
-    from mlx_tools.controller.turn import Turn, decision_on, refusal_by
+    from mlx_tools.controller.turn import Turn, decision_on, not_started, refusal_by
 
 __getattr__, __dir__ = names_of(
     globals(),

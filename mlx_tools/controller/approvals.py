@@ -77,8 +77,8 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     ``suspect`` is true where the call was repaired, coerced, echoed or stood beside other text: no
     standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
     unified diff), empty where it tells nothing; ``counts`` and ``omitted`` are those of `Preview`.
-    ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: the call
-    was started before, and nobody knows how it ended. ``state`` identifies what the call would act
+    ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: it, or the
+    same call before it, was started, and nobody knows how that ended. ``state`` identifies what the call would act
     on, such as the present content of a file; the approval binds to it. ``effects`` are those that
     it has with these arguments. ``changed``: somebody approved it, and it is no longer what was
     approved. ``edited``, where there is one, gives the request as it would be with other arguments,
@@ -482,18 +482,26 @@ class CallApprovals:
             raise UsageError("what was shown was changed in the transcript", hint="start again")
 
     def decide_again(self) -> None:
-        """Hold calls that have not run yet to the policy in force now."""
+        """Hold calls that have not run yet, or may run again, to the policy in force now."""
         session = self._session
         for state in tuple(session.current.open_calls.values()):
             last, approval = state.decision, state.approval
-            if state.in_doubt or (approval is not None and not approval.approved):
+            if approval is not None and not approval.approved:
                 continue
             decision = decision_on(state.record, session)
             if decision.decision == "deny":
                 self._conversation.append(decision)
-                self._conversation.append(refusal_by(decision, state.record, session))
+                self._conversation.append(refusal_by(decision, state, session))
+            elif state.in_doubt:
+                continue  # a person decides about it, whatever policy allows
             elif approval is None and (last is None or last.decision != decision.decision):
                 self._conversation.append(decision)
+
+    def take_back(self) -> None:
+        """Ask again about approved calls that never started: their process ended before that."""
+        for state in tuple(self._session.current.open_calls.values()):
+            if state.approval is not None and state.approval.approved:
+                self._ask_again(state.record, f"{state.record.name} was approved, and not started")
 
     async def take(self, answers: Answers) -> None:
         """Write down answers to what was asked last.
@@ -594,7 +602,7 @@ class CallApprovals:
             secret=self._conversation.secret,
             reason=decision.reason if decision is not None else "",
             expires_at=expires,
-            in_doubt=state.in_doubt,
+            in_doubt=session.is_doubtful(call),
             changed=decision is not None and decision.rule == CHANGED,
         )
 

@@ -72,7 +72,16 @@ from mlx_tools.tools import (
     tool_search,
     why_off,
 )
-from mlx_tools.transcript import Consents, Header, Outcome, RecordedSettings, State, events
+from mlx_tools.transcript import (
+    Consents,
+    Header,
+    Outcome,
+    Record,
+    RecordedSettings,
+    State,
+    UnknownEnds,
+    events,
+)
 
 T = TypeVar("T")
 
@@ -241,6 +250,7 @@ class Controller:
         self._now, self._templates = now, templates
         self._depth, self._parent = 0, ""
         self._consents: Consents | None = None
+        self._unknown_ends: UnknownEnds | None = None
         self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._kept: tuple[Any, Openings, Header] | None = None
         self._store: Store = MemoryStore()
@@ -453,6 +463,7 @@ class Controller:
                 disabled=disabled,
                 believes=lambda approval: same(seal_of(secret, approval), approval.seal),
                 consents=earlier.consents or self._consents,
+                unknown_ends=self._unknown_ends,
             )
             return Conversation(
                 session,
@@ -465,7 +476,9 @@ class Controller:
                 templates=self._templates,
                 secret=secret,
                 now=self._now,
-                make_nested=partial(NestedRuns, depth=self._depth, make=self._within),
+                make_nested=partial(
+                    NestedRuns, depth=self._depth, make=self._within, read=self._records_of
+                ),
                 reads=Reads(self.settings.cache),
                 earlier=earlier,
             )
@@ -502,8 +515,16 @@ class Controller:
             now=self._now,
         )
         within._depth, within._parent = self._depth + 1, run.parent
-        within._consents = run.consents
+        within._consents, within._unknown_ends = run.consents, run.unknown_ends
         return within
+
+    def _records_of(self, session: str) -> Sequence[Record]:
+        """The records of a session of this store, none where there is no such session."""
+        reads = getattr(self._store, "read", None)
+        try:
+            return () if reads is None or os.sep in session else reads(session).transcript
+        except UsageError:
+            return ()
 
     def _check_tools(self) -> None:
         """Raise `UsageError` where the run lacks a tool that it requires."""

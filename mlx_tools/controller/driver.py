@@ -38,7 +38,7 @@ from mlx_tools.controller.earlier import Earlier
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
-from mlx_tools.controller.turn import recorded, refusal, refusal_by
+from mlx_tools.controller.turn import not_started, recorded, refusal, refusal_by
 from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
@@ -205,12 +205,14 @@ class Conversation:
         session = self.folded
         if session.state is State.EMPTY:
             raise UsageError("nothing waits in the session: nothing was asked in it yet")
-        state, open_calls = session.state, session.current.open_calls
-        if state in (State.IDLE, State.STOPPED) and not isinstance(approvals, Mapping):
-            ended = "has its answer" if state is State.IDLE else "has stopped"
-            raise UsageError(f"nothing waits in the session: it {ended}", hint="ask again")
-        asked = session.current.asked() if state in (State.PAUSED, State.CALLING) else ()
-        sure = [call.call for call in asked if not open_calls[call.call].in_doubt]
+        state, doubts = session.state, self.calls_in_doubt
+        ended = state is State.IDLE or (state is State.STOPPED and not doubts)
+        if ended and not (isinstance(approvals, Mapping) and approvals):
+            why = "has its answer" if state is State.IDLE else "has stopped"
+            raise UsageError(f"nothing waits in the session: it {why}", hint="ask again")
+        calling = state in (State.PAUSED, State.CALLING) or bool(doubts)
+        asked = session.current.asked() if calling else ()
+        sure = [call.call for call in asked if not session.is_doubtful(call)]
         if strangers := results.keys() - set(sure):
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
         if state is State.PAUSED and session.pause is not None:
@@ -241,17 +243,36 @@ class Conversation:
     async def settle(self) -> Outcome:
         """Bring a question that broke off to rest, and run nothing for that.
 
-        It is paused where a person must decide about a call, or nobody knows how one ended, else
-        stopped; where it was ``cancelled`` it is stopped in any case, also while it is paused.
+        It is paused where a person must decide about a call: nobody knows how it ended, or it was
+        approved and did not start. Else it is stopped; where it was ``cancelled`` in any case, also
+        while it is paused.
         """
         self._write_read()
-        asked = self.folded.current.asked() if self.folded.state is State.CALLING else ()
-        if asked and not self.cancelled:
-            await self._approvals.pause(asked)
-        elif self.folded.state in _ANSWERING and (
-            self.cancelled or self.folded.state is not State.PAUSED
-        ):
+        session = self.folded
+        if not self.cancelled:
+            if session.state is State.STOPPED and session.calls_in_doubt:
+                self._append_resumed()
+            if session.state is State.CALLING:
+                self._approvals.take_back()
+                if asked := session.current.asked():
+                    await self._approvals.pause(asked)
+        if session.state in _ANSWERING and (self.cancelled or session.state is not State.PAUSED):
             self._break_off(KeyboardInterrupt())
+        return self._outcome()
+
+    async def decide(self, emit: Emit | None = None) -> Outcome:
+        """Have a person decide about calls in doubt, and run what is approved; ask no model.
+
+        The question that they belong to is left as it is: the next one can be asked. The outcome is
+        `Paused` where nobody decided.
+        """
+        with self._observed(emit) as self._emit:
+            self.outputs.begin()
+            with self._resumable():
+                self._append_resumed()
+                self._write_read()
+                self._approvals.decide_again()
+                await self._drive(answers=False)
         return self._outcome()
 
     def _write_read(self) -> None:
@@ -266,7 +287,8 @@ class Conversation:
         rest, else like `resume`. Raises `UsageError` where another question was asked."""
         if self.folded.question != question:
             raise UsageError("it asks something else than when it was made before")
-        at_rest = self.folded.state in (State.IDLE, State.STOPPED)
+        state = self.folded.state
+        at_rest = state is State.IDLE or (state is State.STOPPED and not self.calls_in_doubt)
         return self._outcome() if at_rest else await self.resume(approvals)
 
     def stream(
@@ -275,6 +297,10 @@ class Conversation:
         """Answer the next question and yield what happens; see `Controller.stream`."""
         run = partial(self.run, question, tool_choice=tool_choice, piped=piped)
         return _streamed(lambda emit: run(emit=emit))
+
+    def stream_decided(self) -> AsyncGenerator[events.Event]:
+        """Decide about calls in doubt like `decide` and yield what happens, like `stream`."""
+        return _streamed(self.decide)
 
     def stream_resumed(self, approvals: Approvals = None) -> AsyncGenerator[events.Event]:
         """Go on like `resume` and yield what happens, like `stream`."""
@@ -290,7 +316,7 @@ class Conversation:
         if self.earlier.question is not None:
             self._begin(self.earlier.question)
         state = self.folded.state
-        if state not in (State.EMPTY, State.IDLE, State.STOPPED):
+        if state not in (State.EMPTY, State.IDLE, State.STOPPED) or self.calls_in_doubt:
             raise UsageError(
                 "the session is in the middle of a question", hint="go on with it first"
             )
@@ -350,13 +376,22 @@ class Conversation:
         self._reopened = False
 
     @property
+    def calls_in_doubt(self) -> tuple[str, ...]:
+        """The calls that a person must decide about before anything else: nobody knows how they
+        ended, or how a call in a run within them did."""
+        return tuple(
+            key
+            for key, state in self.folded.current.open_calls.items()
+            if state.in_doubt
+            or (state.nested and self._nested_runs().in_doubt(state.nested.values()))
+        )
+
+    @property
     def undecided(self) -> str:
         """Why nothing can be asked before a person has decided about calls; empty where it can."""
-        session = self.folded
-        open_calls = session.current.open_calls if session.state in _ANSWERING else {}
-        if doubtful := [key for key, state in open_calls.items() if state.in_doubt]:
-            return f"nobody knows how {', '.join(doubtful)} ended"
-        return "it waits for an approval" if session.state is State.PAUSED else ""
+        if doubts := self.calls_in_doubt:
+            return f"nobody knows how {', '.join(doubts)} ended"
+        return "it waits for an approval" if self.folded.state is State.PAUSED else ""
 
     def _checked(self, tool_choice: str) -> str:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
@@ -396,18 +431,22 @@ class Conversation:
             error.hint = f"{error.cure}, then: mlx-tools sessions resume {self.files.session}"
             raise
 
-    async def _drive(self) -> None:
+    async def _drive(self, *, answers: bool = True) -> None:
+        """Take the steps that are next, until the run rests; without ``answers`` until the model
+        would be asked."""
         session, access = self.folded, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
             await started(self.backend)
             with anyio.move_on_after(session.limits.total_timeout) as scope:
                 self._scope = scope
-                await self._loop()
+                await self._loop(answers=answers)
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
                 self._stop("total_timeout", f"not done in {session.limits.total_timeout:g} s")
         except BackendError as error:
+            if session.state is State.CALLING:
+                raise  # calls wait to be made: the session is gone on with once the server is there
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
@@ -423,7 +462,7 @@ class Conversation:
         finally:
             access.end()
 
-    async def _loop(self) -> None:
+    async def _loop(self, *, answers: bool) -> None:
         while True:
             match self.folded.next_step():
                 case Write(records):
@@ -433,6 +472,9 @@ class Conversation:
                     for record in records:
                         if isinstance(record, DecisionRecord) and record.code == "dry_run":
                             await self._tell_dry_run(record)
+                case Complete() if not answers:
+                    self._break_off(KeyboardInterrupt())
+                    return
                 case Complete() as step:
                     await self._complete(step)
                 case Execute(calls):
@@ -487,11 +529,16 @@ class Conversation:
             self._stop(reason, f"the run was {reason}")
 
     def _give_up_calls(self, code: ErrorCode) -> None:
-        """Give the calls that are still open an error, save those nobody knows the end of."""
-        for state in [*self.folded.current.open_calls.values()]:
+        """Give the calls that are still open an error, save those that are in doubt."""
+        doubts = self.calls_in_doubt
+        for key, state in [*self.folded.current.open_calls.items()]:
             running = self.folded.state in (State.CALLING, State.PAUSED)
-            if running and not state.in_doubt:
-                self.append(refusal(state.record, self.folded, code))
+            if running and key not in doubts:
+                self.append(
+                    refusal(state.record, self.folded, code)
+                    if state.started
+                    else not_started(state.record, self.folded)
+                )
 
     # --- records ---
 
@@ -609,7 +656,7 @@ class Conversation:
         denied = self.files.access.check(tool.spec)
         if denied is not None:
             decision = recorded(call.call, denied)
-            self._write([decision, refusal_by(decision, call, session)])
+            self._write([decision, refusal_by(decision, state, session)])
             return
         mutates = tool.spec.mutates(call.arguments)
         shown_chars: int | None = self.outputs.most_chars

@@ -15,6 +15,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.controller.session import Session
+from mlx_tools.controller.turn import refusal
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo, ToolCall, Usage, replace
 from mlx_tools.protocol import ReadingRules, read, write_answer, write_call
@@ -64,8 +65,12 @@ class Earlier(Struct, frozen=True, kw_only=True):
         return next((one.content for one in self.said if isinstance(one, UserRecord)), None)
 
     def without_last(self) -> Earlier:
-        """The same but for the last question and all that came of it."""
+        """The same but for the last question and all that came of it. They stay where a call of it
+        is in doubt: the model is told, and the same call is asked about."""
         places = [n for n, one in enumerate(self.said) if isinstance(one, UserRecord)]
+        last = self.said[places[-1] :] if places else ()
+        if any(isinstance(one, ObservationRecord) and _is_in_doubt(one) for one in last):
+            return self
         return replace(self, said=self.said[: places[-1]] if places else ())
 
     def carried(
@@ -100,17 +105,27 @@ def form_of(session: Session) -> tuple[Any, ...]:
 
 
 def earlier_of(session: Session, artifacts: ArtifactStore | None) -> Earlier:
-    """What was said in a session, as far as it stands in its prompt."""
+    """What was said in a session, as far as it stands in its prompt, and that nobody knows how its
+    calls in doubt ended."""
     if session.state is State.EMPTY:
         return Earlier()
+    doubts = [session.current.call(key) for key in session.calls_in_doubt]
     prompt, compacted = session.prompt, session.compacted
     gone = [CompactedRecord(reason="asked", content=prompt.gone, artifacts=compacted)]
     return Earlier(
-        said=(*(gone if prompt.gone else ()), *map(_as_said, prompt.records)),
+        said=(
+            *(gone if prompt.gone else ()),
+            *map(_as_said, prompt.records),
+            *(refusal(call, session, "in_doubt") for call in doubts),
+        ),
         form=form_of(session),
         private=session.history.private_read,
         artifacts=artifacts,
     )
+
+
+def _is_in_doubt(record: ObservationRecord) -> bool:
+    return record.error is not None and record.error.code == "in_doubt"
 
 
 def _as_said(record: Said) -> Said:

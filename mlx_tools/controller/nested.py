@@ -10,7 +10,7 @@ crash: each run within it is gone on with where it was, and nothing in it happen
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -32,10 +32,14 @@ from mlx_tools.transcript import (
     CallRecord,
     Consents,
     NestedRecord,
+    ObservationRecord,
     Outcome,
     Paused,
     PendingCall,
+    Record,
     Stopped,
+    UnknownEnds,
+    calls_in_doubt,
     spelled_out,
 )
 
@@ -49,13 +53,15 @@ MAX_DEPTH: Final = 2
 
 class NestedRun(Struct, frozen=True, kw_only=True):
     """A run within a call: what it asks, and under what. ``consents`` are those of the session that
-    makes the call; ``parent`` names session and call."""
+    makes the call, ``unknown_ends`` its calls whose end nobody knows; ``parent`` names session and
+    call."""
 
     question: str
     policy: Policy
     limits: Limits
     approver: Approver
     consents: Consents
+    unknown_ends: UnknownEnds
     parent: str
 
 
@@ -72,18 +78,35 @@ class _OfCall(Struct):
 
 class NestedRuns:
     """The runs that tools of one session start. ``depth`` is that of the session itself, ``make``
-    gives the controller of a run. ``answers`` is what was decided of calls that wait in them."""
+    gives the controller of a run, ``read`` the records of its session, none where it is gone.
+    ``answers`` is what was decided of calls that wait in them."""
 
     def __init__(
-        self, conversation: Conversation, depth: int, make: Callable[[NestedRun], Controller]
+        self,
+        conversation: Conversation,
+        depth: int,
+        make: Callable[[NestedRun], Controller],
+        read: Callable[[str], Sequence[Record]],
     ) -> None:
         self.answers: Mapping[str, ApprovalAnswer] = {}
         self._conversation = conversation
         self._session = conversation.folded
         self._depth = depth
-        self._make = make
+        self._make, self._read = make, read
         self._one = anyio.Lock()
         self._calls: dict[str, _OfCall] = {}
+
+    def in_doubt(self, sessions: Iterable[str]) -> bool:
+        """Return whether a call in one of these runs, or in a run within them, is in doubt."""
+        left = [*sessions]
+        for session in left:
+            records = self._read(session)
+            if calls_in_doubt(records):
+                return True
+            ended = {one.call for one in records if isinstance(one, ObservationRecord)}
+            nested = (one for one in records if isinstance(one, NestedRecord))
+            left += [one.session for one in nested if one.call not in ended]
+        return False
 
     def begin(self, call: str) -> None:
         """Begin a call, perhaps once more: what its runs have spent stays spent."""
@@ -158,6 +181,7 @@ class NestedRuns:
             limits=session.limits,
             approver=_OuterApprover(self._conversation, context, name, call.name, once),
             consents=session.history.consented,
+            unknown_ends=session.history.unknown_ends,
             parent=f"{session.header.session}/{name}",
         )
         begun = session.current.calls[call.call].nested.get(number)

@@ -65,6 +65,7 @@ from mlx_tools.transcript import (
     SessionHistory,
     State,
     StoppedRecord,
+    UnknownEnds,
     UserRecord,
 )
 
@@ -167,11 +168,11 @@ class Session:
     last question.
     ``specs`` are the tools that exist now, by name; ``disabled`` those that exist but cannot run,
     with the reason; ``words`` the texts that a model reads; ``finder`` looks for secrets;
-    ``consents`` are those of the session that this one runs within. What the tools were when a
+    ``consents`` are those of the session that this one runs within, and ``unknown_ends`` the calls
+    there whose end nobody knows. What the tools were when a
     record was written may differ from what they are now: what is recorded holds.
     """
 
-    current: Turn
     prompt: Prompt
     policy: Policy
 
@@ -185,14 +186,16 @@ class Session:
         finder: SecretFinder | None = None,
         believes: Callable[[ApprovalRecord], bool] = lambda record: True,
         consents: Consents | None = None,
+        unknown_ends: UnknownEnds | None = None,
     ) -> None:
         self.state = State.EMPTY
+        self.current = Turn(())
         self.specs = specs
         self.words = words
         self.disabled = disabled or {}
         self.finder = finder
         self._believes = believes
-        self.history = SessionHistory(consents)
+        self.history = SessionHistory(consents, unknown_ends or UnknownEnds())
         self.turn = 0
         self.calls_made = 0
         self.question = ""
@@ -236,6 +239,9 @@ class Session:
                 record.call
             ):
                 raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
+        elif isinstance(record, ResumedRecord) and self.state is State.STOPPED:
+            if not self.current.open_calls:
+                raise TranscriptError("a run that has stopped has no call to decide about")
         elif isinstance(record, UserRecord) and not record.content.strip():
             raise TranscriptError("the question is empty")
         elif isinstance(record, CarriedRecord) and self.question:
@@ -281,7 +287,8 @@ class Session:
                 self.state, self.pause = State.PAUSED, record
             case ResumedRecord():
                 self.policy = Policy.from_json(record.policy)
-                self.state = State.CALLING if self.state is State.PAUSED else self.state
+                if self.state in (State.PAUSED, State.STOPPED):
+                    self.state = State.CALLING
             case ExtendedRecord():
                 self.max_iterations += record.iterations
                 return
@@ -325,6 +332,7 @@ class Session:
             names = {str(tool.get("name")) for tool in header.tools}
             self.result = result_tool(header.output_schema, names, self.words)
         self._result_name = "" if self.result is None else self.result.spec.name
+        self._carried_calls: dict[str, CallRecord] = {}
         self.planted: set[str] = set()  # calls that stand in outputs, and might be echoed
         self.current = Turn(())
         self.known = KnownTools(
@@ -341,8 +349,11 @@ class Session:
                 self._hear(record)
             case CallRecord():
                 self.calls_made += 1  # their keys go on behind these
+                self._carried_calls[record.call] = record
             case ObservationRecord():
                 self._take_in(record, RunHistory())
+                if call := self._carried_calls.get(record.call):
+                    self.history.unknown_ends.end(call, record)
             case CompactedRecord():
                 self.known.compact(record, ())
                 self.compacted = record.artifacts
@@ -398,6 +409,8 @@ class Session:
                 if self.state is not State.READING:
                     return
             case ExecutionRecord():
+                if record.mutates:
+                    self.history.unknown_ends.begin(turn.call(record.call))
                 yes = turn.calls[record.call].approval
                 if yes is not None and yes.scope == "session" and self._believes(yes):
                     self.history.consents[turn.call(record.call).name] = yes
@@ -419,6 +432,10 @@ class Session:
     def _observe(self, record: ObservationRecord) -> None:
         if record.nested:  # the last word is left, whatever runs within the call took
             self.iterations = min(self.iterations + record.nested, self.max_iterations)
+        state = self.current.calls[record.call]
+        if state.started:
+            self.history.unknown_ends.end(state.record, record)
+        self.run_history.end(state.record, record.error)
         search, ran = self._take_in(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
 
@@ -432,6 +449,21 @@ class Session:
         if text and not search:
             self.planted |= calls_in(text)
         return search, ran
+
+    # --- calls in doubt ---
+
+    @property
+    def calls_in_doubt(self) -> tuple[str, ...]:
+        """The open calls that are in doubt, whatever became of the run."""
+        return tuple(key for key, state in self.current.open_calls.items() if state.in_doubt)
+
+    def is_doubtful(self, call: CallRecord) -> bool:
+        """Return whether a call, or the same call before it, is in doubt: no standing consent
+        covers it then."""
+        own = self.current.calls.get(call.call)
+        return (own is not None and own.in_doubt) or self.history.unknown_ends.holds(
+            call.name, call.arguments
+        )
 
     # --- the next step ---
 

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes, replace
 from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded, facts_of
+from mlx_tools.prompt import one_line, signature
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -27,9 +28,9 @@ from mlx_tools.transcript import (
     ObservationRecord,
     Record,
     RepairRecord,
-    RunHistory,
     StoppedRecord,
     SummaryRecord,
+    in_doubt_after,
 )
 
 if TYPE_CHECKING:
@@ -41,14 +42,18 @@ OF_A_CALL: Final = (
 )
 
 
+_MOST_CHARS: Final = 500
+"""Characters of an error's words: what all of them have (`PromptWords.error`)."""
+
+
 class CallState(Struct):
     """The state of one call.
 
     ``decision`` is the last one, ``approval`` what a person said, where that still holds,
     ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
     it, by number. ``started``: it began to run, be it that nobody knows how it ended; ``in_doubt``:
-    just that, and it can change things. ``may_run``: policy or a person let it, and it is not in
-    doubt.
+    just that, and it can change things. ``may_run``: a person let it, or policy did and it is not
+    in doubt.
     """
 
     record: CallRecord
@@ -99,6 +104,7 @@ class Turn(Struct):
         if not isinstance(record, OF_A_CALL):
             return
         state = self.calls[record.call]
+        state.in_doubt = in_doubt_after(record, state.in_doubt)
         match record:
             case DecisionRecord():
                 state.decision, state.approval = record, None
@@ -110,10 +116,8 @@ class Turn(Struct):
                 state.edited, state.decision = True, None
             case ApprovalRecord():
                 state.approval = record
-                state.in_doubt = state.in_doubt and not record.approved
             case ExecutionRecord():
                 state.started, state.approval = True, None  # the approval is used up
-                state.in_doubt = state.in_doubt or record.mutates
             case NestedRecord():
                 state.nested[record.run] = record.session
             case SummaryRecord():
@@ -121,7 +125,7 @@ class Turn(Struct):
             case ObservationRecord():
                 del self.open_calls[record.call]
         if state.approval is not None:
-            state.may_run = state.approval.approved and not state.in_doubt
+            state.may_run = state.approval.approved
         else:
             allowed = state.decision is not None and state.decision.decision == "allow"
             state.may_run = allowed and not state.in_doubt
@@ -177,7 +181,7 @@ def _calls(
     verdicts: list[Record] = []
     turn = completion.turn
     run = session.run_history
-    history = RunHistory(changes=run.changes, seen=dict(run.seen))
+    history = run.copy()
     made = dict(session.history.made)
     for number, call in enumerate(judged, start=session.calls_made + 1):
         record = CallRecord(
@@ -199,7 +203,7 @@ def _calls(
             reason = session.words.text("turns.too_many_calls", most=most)
             verdicts.append(refusal(record, session, "rate_limited", reason))
         elif repeated:
-            verdicts.append(refusal(record, session, "repeated_call"))
+            verdicts.append(_repetition(record, session, history.fault(record)))
         elif call.error is not None and record.name not in session.disabled:
             verdicts.append(_refusal(record, call.error))
         elif len(json_bytes(record.arguments)) > session.limits.max_argument_bytes:
@@ -208,9 +212,11 @@ def _calls(
             decision = decision_on(record, session, made=made, at=completion.at)
             verdicts.append(decision)
             if decision.decision == "deny":
-                verdicts.append(refusal_by(decision, record, session))
+                verdicts.append(refusal_by(decision, CallState(record), session))
             else:
                 made[record.call] = record.name, completion.at
+        if isinstance(last := verdicts[-1], ObservationRecord):
+            history.end(record, last.error)
     return calls + verdicts
 
 
@@ -240,6 +246,7 @@ def decision_on(
             session.finder,
             consented=history.consented(spec),
             private_read=history.private_read,
+            repeats_doubt=history.unknown_ends.holds(record.name, record.arguments),
             exceeded=exceeded(policy, spec, made, history.at if at is None else at),
         )
     decision = decide(
@@ -266,9 +273,10 @@ def recorded(call: str, decision: Decision) -> DecisionRecord:
     )
 
 
-def refusal_by(decision: DecisionRecord, call: CallRecord, session: Session) -> ObservationRecord:
-    """The end of a call that a decision denied."""
-    return refusal(call, session, decision.code or "not_allowed", decision.reason)
+def refusal_by(decision: DecisionRecord, state: CallState, session: Session) -> ObservationRecord:
+    """The end of a call that a decision denied; one that was started may have done its work."""
+    code: ErrorCode = "in_doubt" if state.in_doubt else decision.code or "not_allowed"
+    return refusal(state.record, session, code, decision.reason)
 
 
 def refusal(
@@ -277,6 +285,26 @@ def refusal(
     """The end of a call that did not run, in the words that the model reads."""
     text = session.words.error(code, name=call.name, reason=reason)
     return _refusal(call, ErrorInfo(code, text))
+
+
+def _repetition(call: CallRecord, session: Session, fault: ErrorInfo | None) -> ObservationRecord:
+    """The end of a call that was made before. One that brought no result then is told why, and
+    what would fit."""
+    if fault is None:
+        return refusal(call, session, "repeated_call")
+    words, spec = session.words, session.specs.get(call.name)
+    reason = fault.message if fault.message[-1:] in (*".!?…", "") else f"{fault.message}."
+    said = [words.text("turns.refused_before", reason=reason), words.correction(fault.code)]
+    if fault.code == "invalid_arguments" and spec is not None:
+        said.append(words.text("turns.takes", tool=signature(spec).partition(" - ")[0]))
+    text = one_line(" ".join(filter(None, said)), _MOST_CHARS)
+    return _refusal(call, ErrorInfo("repeated_call", text))
+
+
+def not_started(call: CallRecord, session: Session) -> ObservationRecord:
+    """The end of a call that was let through, or waited, when its run ended."""
+    text = session.words.text("turns.not_started", name=call.name)
+    return _refusal(call, ErrorInfo("tool_error", text))
 
 
 def _refusal(call: CallRecord, error: ErrorInfo) -> ObservationRecord:

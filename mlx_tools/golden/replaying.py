@@ -20,6 +20,7 @@ from mlx_tools.controller import (
     Written,
     decision_on,
     misfits,
+    not_started,
     reading_of,
     refusal_by,
 )
@@ -429,13 +430,15 @@ class _Replayer:
         due = session.next_step()
         written = due.records if isinstance(due, Write) else ()
         now: Record | None = next((r for r in written if alike(r, record)), None)
-        decision = session.current.calls[record.call].decision
+        state = session.current.calls[record.call]
+        decision, code = state.decision, record.error.code if record.error is not None else ""
         if now is None and decision is not None and decision.decision == "deny":
-            now = refusal_by(decision, session.current.call(record.call), session)
+            now = refusal_by(decision, state, session)
+        if now is None and code == "tool_error" and not state.started:
+            now = not_started(state.record, session)
         if now is None and record.error is not None:
-            code = record.error.code
-            said = session.words.error(code, name=record.name)
-            now = replace(record, error=ErrorInfo(code, said))
+            said = session.words.error(record.error.code, name=record.name)
+            now = replace(record, error=ErrorInfo(record.error.code, said))
         if not isinstance(now, ObservationRecord):
             return record
         self._comparing.record(now, record)

@@ -38,7 +38,18 @@ from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
 from mlx_tools.store import RootName
 from mlx_tools.tools import Registry
-from mlx_tools.transcript import Event, Finished, Header, Outcome, Record, outcome_of, rests
+from mlx_tools.transcript import (
+    Event,
+    Finished,
+    Header,
+    Outcome,
+    PauseRecord,
+    Record,
+    at_rest,
+    calls_in_doubt,
+    outcome_of,
+    rests,
+)
 
 ASKED: Final = "asked"
 """What a header says of a session that a client began, among what it says of the backend."""
@@ -111,13 +122,15 @@ class Delegation:
         left: anyio.Event,
         answers: Mapping[str, ApprovalAnswer] | None = None,
     ) -> Outcome:
-        """The outcome of a session that a client began, which goes on where it was broken off, or a
-        person has decided. One that waits for a person is left as it is, without ``answers``.
+        """The outcome of a session that a client began, which goes on where it was broken off, a
+        call of it is in doubt, or a person has decided. One that waits for a person is left as it
+        is, without ``answers``.
 
         Raises `UsageError` where there is no such session, or an answer does not hold.
         """
         records = self._records(session)
-        if answers is None and rests(records):
+        waits = rests(records) and isinstance(at_rest(records), PauseRecord)
+        if answers is None and rests(records) and (waits or not calls_in_doubt(records)):
             path = session_store(self.configuration).read(session).path
             return outcome_of(records, transcript=path)
         header = records[0]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mlx_tools.lazy import names_of
 from mlx_tools.policy.approval_template import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.policy.decision import (
+    IN_DOUBT,
     TEMPLATE,
     Decision,
     Facts,

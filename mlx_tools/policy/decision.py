@@ -44,6 +44,9 @@ _ASK_EFFECTS: Final = "ask_effects "
 TEMPLATE: Final = "template "
 """How the rules begin of decisions for a tool's own wish, for effects, and by a template."""
 
+IN_DOUBT: Final = "in_doubt"
+"""The rule that asks about a call which was started before with an unknown end."""
+
 _NEVER: Final = datetime(MAXYEAR, 12, 31, tzinfo=UTC)
 _compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -67,14 +70,16 @@ class Facts(Struct, frozen=True, kw_only=True):
     ``consented`` are the effects that a person allowed this tool for the rest of the session, None
     where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
     ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
-    tool has answered in this session. ``exceeded`` is the denial by a rate that leaves no room for
-    the call.
+    tool has answered in this session. ``repeats_doubt``: the same call was started before, and
+    nobody knows how it ended. ``exceeded`` is the denial by a rate that leaves no room for the
+    call.
     """
 
     consented: Effects | None = None
     secrets: tuple[str, ...] = ()
     placeholder: bool = False
     private_read: bool = False
+    repeats_doubt: bool = False
     exceeded: Decision | None = None
 
 
@@ -101,8 +106,9 @@ def decide(
     In order: disabled, unknown; denied by name, not allowed, effects beyond what is granted,
     network in local-only mode; a secret for the network, a placeholder in a call that can change
     things, network after a private read, an echoed call that can change things, a rate that is used
-    up, dry run; asked; allowed. All that denies comes before what asks. What lets a call through
-    that would have been asked about is the rule of the decision, and its reason says which effects.
+    up, dry run; asked, first a call that repeats one in doubt; allowed. All that denies comes
+    before what asks. What lets a call through that would have been asked about is the rule of the
+    decision, and its reason says which effects.
     """
     if disabled_reason is not None:
         return Decision("deny", "disabled", f"{name} is disabled: {disabled_reason}", "disabled")
@@ -206,6 +212,8 @@ def _suspect(
         return Decision("deny", "echoed", echo, "echoed_call")
     if facts.exceeded is not None:
         return facts.exceeded
+    if facts.repeats_doubt and mutates:
+        return _ask(IN_DOUBT, f"{name} was started with these arguments, and may have done that")
     if echoed:
         return _ask("echoed", echo)
     if runs == "with_approval":
@@ -322,6 +330,7 @@ def facts_of(
     *,
     consented: Effects | None = None,
     private_read: bool = False,
+    repeats_doubt: bool = False,
     exceeded: Decision | None = None,
 ) -> Facts:
     """The facts of a call with these arguments, which ``finder`` looks through; without one,
@@ -347,6 +356,7 @@ def facts_of(
         secrets=tuple(sorted(secrets)),
         placeholder=placeholder,
         private_read=private_read,
+        repeats_doubt=repeats_doubt,
         exceeded=exceeded,
     )
 

@@ -40,10 +40,8 @@ from mlx_tools.store.artifacts import (
 from mlx_tools.store.transcript import NAME, Transcript
 from mlx_tools.transcript import (
     AnswerRecord,
-    ApprovalRecord,
     CallRecord,
     DecisionRecord,
-    ExecutionRecord,
     Header,
     ObservationRecord,
     PauseRecord,
@@ -52,6 +50,7 @@ from mlx_tools.transcript import (
     StoppedRecord,
     UserRecord,
     at_rest,
+    calls_in_doubt,
     pending_calls,
 )
 
@@ -154,12 +153,6 @@ def standing_of(records: Sequence[Record]) -> Standing:
     """
     header = records[0] if records and isinstance(records[0], Header) else None
     questions = [record for record in records if isinstance(record, UserRecord)]
-    doubt: dict[str, None] = {}
-    for record in records:
-        if isinstance(record, ExecutionRecord) and record.mutates:
-            doubt[record.call] = None
-        elif isinstance(record, ObservationRecord | ApprovalRecord):
-            doubt.pop(record.call, None)
     known = Standing(
         state="empty",
         created=header.created if header else "",
@@ -167,7 +160,7 @@ def standing_of(records: Sequence[Record]) -> Standing:
         question=questions[0].content if questions else "",
         questions=len(questions),
         first_call=next((r.name for r in records if isinstance(r, CallRecord)), ""),
-        in_doubt=tuple(doubt),
+        in_doubt=calls_in_doubt(records),
     )
     if len(records) < 2:
         return known

@@ -18,9 +18,18 @@ from mlx_tools.errors import (
     StopReason,
     TranscriptError,
 )
-from mlx_tools.messages import ALL_EFFECTS, Effects, ErrorInfo, ToolSpec, Usage, total_usage
-from mlx_tools.policy import RateCounts
+from mlx_tools.messages import (
+    ALL_EFFECTS,
+    Effects,
+    ErrorInfo,
+    ToolSpec,
+    Usage,
+    replace,
+    total_usage,
+)
+from mlx_tools.policy import IN_DOUBT, RateCounts
 from mlx_tools.schema import hashable
+from mlx_tools.transcript.doubt import UnknownEnds, in_doubt_after
 from mlx_tools.transcript.records import (
     AnswerRecord,
     ApprovalRecord,
@@ -29,6 +38,7 @@ from mlx_tools.transcript.records import (
     CompactedRecord,
     CompletionRecord,
     CorrectionRecord,
+    DecisionRecord,
     EditRecord,
     ExecutionRecord,
     Header,
@@ -59,7 +69,7 @@ class RunHistory(Struct):
     The same call again is a repeat unless a call that can change things, itself not a repeat, came
     in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
     ``answered``: one has run; ``acted``: one that was more than a search for tools; ``reminded``:
-    the model was told that it repeats itself.
+    the model was told that it repeats itself. ``faults`` are why calls brought no result.
     """
 
     answered: bool = False
@@ -67,6 +77,23 @@ class RunHistory(Struct):
     reminded: bool = False
     changes: int = 0
     seen: dict[tuple[str, Any], int] = field(default_factory=dict)
+    faults: dict[tuple[str, Any], ErrorInfo] = field(default_factory=dict)
+
+    def copy(self) -> RunHistory:
+        """Return a history that can be added to while this one stays."""
+        return replace(self, seen=dict(self.seen), faults=dict(self.faults))
+
+    def fault(self, call: CallRecord) -> ErrorInfo | None:
+        """Return why the same call brought no result before, None where it did."""
+        return self.faults.get((call.name, hashable(call.arguments)))
+
+    def end(self, call: CallRecord, error: ErrorInfo | None) -> None:
+        """Take in how a call ended; a reminder says nothing new."""
+        key = call.name, hashable(call.arguments)
+        if error is None:
+            self.faults.pop(key, None)
+        elif error.code != "repeated_call":
+            self.faults[key] = error
 
     def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
         """Take in a call; return whether it was made before, and nothing has changed since."""
@@ -85,10 +112,12 @@ class SessionHistory(Struct):
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
     answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source
     that was given, ``consents`` what a person allowed for the rest of the session, by tool.
-    ``shared`` are the consents of the session whose call this one runs within.
+    ``shared`` are the consents of the session whose call this one runs within, and
+    ``unknown_ends`` are the calls whose end nobody knows, there and here.
     """
 
     shared: Consents | None = None
+    unknown_ends: UnknownEnds = field(default_factory=UnknownEnds)
     made: RateCounts = field(default_factory=dict)
     private_read: bool = False
     sources: int = 0
@@ -261,13 +290,14 @@ _REQUESTING = (CompletionRecord, SummaryRecord, CompactedRecord)
 
 
 class _Call(Struct):
-    """The course of a call. ``in_doubt``: it was started, can change things, and has no end."""
+    """The course of a call. ``repeats_doubt``: it is the same as one whose end nobody knows."""
 
     record: CallRecord
     arguments: Mapping[str, Any]
     repairs: list[str] = field(default_factory=list)
     started: bool = False
     in_doubt: bool = False
+    repeats_doubt: bool = False
     end: ObservationRecord | None = None
     error: ErrorInfo | None = None
 
@@ -282,15 +312,18 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
         call = calls.get(getattr(record, "call", None) or "")
         if call is None:
             continue
+        call.in_doubt = in_doubt_after(record, call.in_doubt)
         match record:
+            case DecisionRecord() if record.rule == IN_DOUBT:
+                call.repeats_doubt = True
             case RepairRecord():
                 call.repairs.append(record.name)
             case EditRecord():
-                call.arguments = record.arguments
+                call.arguments, call.repeats_doubt = record.arguments, False
             case ExecutionRecord():
-                call.started, call.in_doubt = True, call.in_doubt or record.mutates
+                call.started = True
             case ObservationRecord():
-                call.end, call.error, call.in_doubt = record, record.error, False
+                call.end, call.error = record, record.error
     return calls
 
 
@@ -628,7 +661,7 @@ def pending_calls(run: Sequence[Record], pause: PauseRecord) -> tuple[PendingCal
             arguments=dict(calls[key].arguments),
             digest=digest,
             expires_at=pause.expires_at,
-            in_doubt=calls[key].in_doubt,
+            in_doubt=calls[key].in_doubt or calls[key].repeats_doubt,
         )
         for key, digest in zip(pause.calls, pause.digests, strict=False)
         if key in calls

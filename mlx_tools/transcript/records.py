@@ -279,8 +279,8 @@ class DecisionRecord(_Record, frozen=True, kw_only=True, tag="decision"):
 
 
 class PendingCall(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it was
-    started, and nobody knows how it ended."""
+    """A call that waits for a person. An approval must carry its ``digest``. ``in_doubt``: it, or
+    the same call before it, was started, and nobody knows how that ended."""
 
     call_id: str
     name: str
@@ -563,6 +563,6 @@ TRANSITIONS: Final[Mapping[State, frozenset[str]]] = {
         | {"summary", "tool_observation", "resumed", "stopped"}
     ),
     State.PAUSED: frozenset({"edited", "approval", "tool_observation", "resumed", "stopped"}),
-    State.STOPPED: frozenset({"user", "compacted"}),
+    State.STOPPED: frozenset({"user", "compacted", "resumed"}),
 }
 """Which records may come next. One that may not is a `TranscriptError`, and changes nothing."""

@@ -88,6 +88,8 @@ def _fits(state: State, kind: str) -> bool:
     if state is State.READING:
         # Nothing has been read yet, so no call is open.
         return kind not in ("decision", "tool_observation")
+    if kind == "resumed":  # a run that has stopped is gone on with where a call of it is open
+        return state is not State.STOPPED
     if kind in ("approval", "edited"):  # the call that runs as policy allows is not asked about
         return state is State.PAUSED
     return kind != "execution_started" or state is State.CALLING

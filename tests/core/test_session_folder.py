@@ -94,7 +94,7 @@ STARTED = ExecutionRecord(call="c1", mutates=True)
         # one that was started and can change things is in doubt until it is decided
         ([*Run().apply(ASKED).say(call("write", x=1)).records, STARTED], "interrupted", ("c1",)),
         ([header(), ASKED, STARTED, StoppedRecord(reason="interrupted")], "stopped", ("c1",)),
-        ([header(), ASKED, STARTED, YES], "interrupted", ()),
+        ([header(), ASKED, STARTED, YES], "interrupted", ("c1",)),  # it may have done its work
         ([header(), ASKED, STARTED, YES, STARTED], "interrupted", ("c1",)),
         ([header(), ASKED, STARTED, YES, STARTED, SEEN], "interrupted", ()),
     ],

@@ -30,8 +30,8 @@ RunStatus = (
     Literal["running", "answered", "stopped", "paused", "in_doubt"]
     | Literal["interrupted", "failed", "abandoned"]
 )
-"""How a run of a job stands. ``in_doubt``: its process ended in the middle, and it may have changed
-things; ``interrupted``: it ended so and changed nothing; ``failed``: it could not be begun;
+"""How a run of a job stands. ``in_doubt``: it broke off, and a call may have changed things;
+``interrupted``: it broke off and changed nothing; ``failed``: it could not be begun;
 ``abandoned``: its session waited, and was removed."""
 
 OPEN: Final = ("running", "paused", "in_doubt")
@@ -127,7 +127,7 @@ class JobRun(Struct, frozen=True, kw_only=True):
 class RunEnd(Struct, frozen=True, kw_only=True):
     """How a run ended, as whoever ran it says."""
 
-    status: Literal["answered", "stopped", "paused"]
+    status: Literal["answered", "stopped", "paused", "in_doubt"]
     reason: str = ""
     answer: str | None = None
     exit_code: int = 0
@@ -140,19 +140,23 @@ class RunEnd(Struct, frozen=True, kw_only=True):
             return cls(status="answered", answer=outcome.answer, exit_code=code)
         if isinstance(outcome, Paused):
             return cls(status="paused", exit_code=code)
-        return cls(status="stopped", reason=getattr(outcome, "reason", None) or "", exit_code=code)
+        doubt = any(call.status == "in_doubt" for call in outcome.calls)
+        reason = getattr(outcome, "reason", None) or ""
+        return cls(status="in_doubt" if doubt else "stopped", reason=reason, exit_code=code)
 
 
 class Seen(Struct, frozen=True, kw_only=True):
     """What a session's transcript says of a run whose process is gone, or that waits.
 
     ``state`` is one of `mlx_tools.store.session_store.SessionState`, or ``missing``; ``changed``
-    says whether a call was started that can change things, or that cannot be known.
+    says whether a call was started that can change things, or that cannot be known; ``in_doubt``
+    whether nobody knows how such a call ended.
     """
 
     state: str
     reason: str = ""
     changed: bool = True
+    in_doubt: bool = False
 
 
 class Listed(Struct, frozen=True, kw_only=True):

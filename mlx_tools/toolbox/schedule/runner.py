@@ -186,6 +186,8 @@ def _standing(run: JobRun, seen: Seen) -> tuple[RunStatus | None, str]:
     match seen.state:
         case "answered":
             return "answered", ""
+        case "stopped" if seen.in_doubt:
+            return "in_doubt", seen.reason
         case "stopped" if seen.changed or seen.reason != "interrupted":
             return "stopped", seen.reason
         case "paused":

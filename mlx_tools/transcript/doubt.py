@@ -1,0 +1,64 @@
+"""Doubt about a call: it was started, can change things, and has no known end.
+
+Doubt belongs to the call, whatever ended its run: Ctrl-C, a time limit, a cancellation, a crash or
+a lost database. A person decides about it before the session goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from mlx_tools.policy import IN_DOUBT
+from mlx_tools.schema import hashable
+from mlx_tools.transcript.records import CallRecord, ExecutionRecord, ObservationRecord, Record
+
+
+def in_doubt_after(record: Record, before: bool) -> bool:
+    """Return whether a call is in doubt after one of its records, and was ``before`` it."""
+    match record:
+        case ExecutionRecord():
+            return before or record.mutates
+        case ObservationRecord():
+            return False
+    return before
+
+
+def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
+    """Return the keys of the calls of a session that are in doubt, in the order they started."""
+    doubts: dict[str, None] = {}
+    for record in records:
+        if isinstance(record, ExecutionRecord | ObservationRecord):
+            if in_doubt_after(record, record.call in doubts):
+                doubts[record.call] = None
+            else:
+                doubts.pop(record.call, None)
+    return tuple(doubts)
+
+
+class UnknownEnds(Struct):
+    """The calls, by name and arguments, that were started and whose end nobody knows.
+
+    A call stays here after a person gave it up: the same call again is asked about, whatever stands
+    for the session. It leaves once the same call has ended.
+    """
+
+    calls: set[tuple[str, Any]] = field(default_factory=set)
+
+    def holds(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Return whether a call with these arguments would repeat one whose end is unknown."""
+        return (name, hashable(arguments)) in self.calls if self.calls else False
+
+    def begin(self, call: CallRecord) -> None:
+        """Take in that a call which can change things was started."""
+        self.calls.add((call.name, hashable(call.arguments)))
+
+    def end(self, call: CallRecord, record: ObservationRecord) -> None:
+        """Take in how a call ended that was started."""
+        key = call.name, hashable(call.arguments)
+        if record.error is not None and record.error.code == IN_DOUBT:
+            self.calls.add(key)
+        else:
+            self.calls.discard(key)
