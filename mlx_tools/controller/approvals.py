@@ -78,11 +78,12 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     standing consent covers it. ``preview`` is what the call would change, as the tool tells it (a
     unified diff), empty where it tells nothing; ``counts`` and ``omitted`` are those of `Preview`.
     ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: it, or the
-    same call before it, was started, and nobody knows how that ended. ``state`` identifies what the call would act
-    on, such as the present content of a file; the approval binds to it. ``effects`` are those that
-    it has with these arguments. ``changed``: somebody approved it, and it is no longer what was
-    approved. ``edited``, where there is one, gives the request as it would be with other arguments,
-    whose digest an answer can carry; it raises `UsageError` where the call cannot have them.
+    same call before it, was started, and nobody knows how that ended. ``state`` identifies what the
+    call would act on, such as the present content of a file; the approval binds to it. ``effects``
+    are those that it has with these arguments. ``changed``: somebody approved it, and it is no
+    longer what was approved. ``edited``, where there is one, gives the request as it would be with
+    other arguments, whose digest an answer can carry; it raises `UsageError` where the call cannot
+    have them.
     """
 
     call: str

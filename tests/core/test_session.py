@@ -383,3 +383,40 @@ def test_only_a_private_tool_that_answered_is_a_private_read() -> None:
     allowed = Talk(Policy(allow=["*"], network_after_read="ask"))
     allowed.say(at(0), numbered("files", 1))
     assert allowed.say(at(1), numbered("fetch", 1)) == ["ask network_after_read"]
+
+
+@pytest.mark.parametrize(
+    ("line", "policy", "told"),
+    [
+        (call("look", y=1), None, ("y: no such key", "look(x?: any)", "arguments that fit")),
+        (call("loook"), None, ("'loook' is no tool", "exact name of a tool")),
+        (call("look"), Policy(deny=["look"]), ("look may not be called here", "Answer without it")),
+    ],
+)
+@pytest.mark.parametrize("same_turn", [False, True])
+def test_a_refused_call_that_comes_again_is_told_why_and_what_would_fit(
+    line: str, policy: Policy | None, told: tuple[str, ...], same_turn: bool
+) -> None:
+    session = _asked(policy=policy)
+    first, *rest = (
+        [r for r in say(session, line, line) if isinstance(r, ObservationRecord)]
+        if same_turn
+        else [r for _ in range(2) for r in say(session, line) if isinstance(r, ObservationRecord)]
+    )
+    assert first.error is not None and first.error.code != "repeated_call"
+    (again,) = rest
+    assert again.error is not None and again.error.code == "repeated_call"
+    assert "above" not in again.error.message
+    assert "You made this very call before" in again.error.message
+    for part in (first.error.message.rstrip("."), *told):
+        assert part in again.error.message
+
+
+def test_a_call_that_brought_a_result_is_told_that_it_is_above() -> None:
+    session = _asked()
+    say(session, call("look"))
+    for record in ran("c1", "look"):
+        session.apply(record)
+    (_, again) = [*say(session, call("look"))][-2:]
+    assert isinstance(again, ObservationRecord) and again.error is not None
+    assert "its result is above" in again.error.message

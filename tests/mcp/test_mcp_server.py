@@ -20,7 +20,7 @@ from mcp.types import CallToolResult, ElicitResult, InputRequiredResult
 
 from mlx_tools.app import Door, RunOptions, config, session_store
 from mlx_tools.cli.call_text import in_message, in_words
-from mlx_tools.controller import ApprovalRequest
+from mlx_tools.controller import AlwaysApprove, ApprovalRequest
 from mlx_tools.errors import UsageError
 from mlx_tools.mcp import Delegation, McpServer, Wording, http_application
 from mlx_tools.mcp.delegation import DelegatedRun
@@ -407,6 +407,54 @@ def test_a_client_that_cancels_ends_its_run(serving: Serving, home: Path) -> Non
             assert last.reason == "interrupted"
 
     anyio.run(cancel)
+
+
+def test_a_call_that_a_client_left_is_decided_about_when_its_run_is_resumed(
+    serving: Serving, home: Path
+) -> None:
+    """Its client cancels, and goes on with the session: nothing is made again unasked."""
+    written: list[str] = []
+
+    async def leave() -> tuple[str, Any, Any]:
+        left, begun = anyio.Event(), anyio.Event()
+
+        @tool(effects={"write"})
+        async def keep(text: str) -> str:
+            """Keeps a text."""
+            written.append(text)
+            begun.set()
+            await anyio.sleep_forever()
+            return ""
+
+        served = serving(
+            call("keep", text="a"), answer("Well."), policy__allow="*", policy__approve="always"
+        )
+        delegation = served.delegation
+        delegation.registry.add(keep)
+
+        async def see(event: Any) -> None: ...
+
+        async def start() -> None:
+            with pytest.raises(UsageError, match="the client has left"):
+                run = DelegatedRun(user="x")
+                await delegation.run(run, AlwaysApprove(), see, left)
+
+        async with aclosing(delegation):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(start)
+                await begun.wait()
+                left.set()
+            (folder,) = (home / "state" / "sessions").glob("*-*")
+            again = [folder.name, AlwaysApprove(), see, anyio.Event()]
+            paused = await delegation.resume(*again)
+            person = ScriptedApprover(False)
+            ended = await delegation.resume(folder.name, person, see, anyio.Event(), {})
+            return folder.name, paused, (ended, person.requests)
+
+    _, paused, (ended, asked) = anyio.run(leave)
+    assert [one.in_doubt for one in paused.pending] == [True]
+    assert [one.in_doubt for one in asked] == [True]
+    assert (ended.status, ended.answer, written) == ("answered", "Well.", ["a"])
 
 
 # --- tools ----------------------------------------------------------------------------------------

@@ -192,6 +192,7 @@ class Killed(BaseException):
         (Seen(state="stopped", reason="iteration_limit"), "stopped", False),
         (Seen(state="stopped", reason="interrupted", changed=True), "stopped", False),
         (Seen(state="stopped", reason="interrupted", changed=False), "interrupted", True),
+        (Seen(state="stopped", reason="interrupted", in_doubt=True), "in_doubt", False),
         (Seen(state="paused"), "paused", False),
     ],
 )
