@@ -51,6 +51,6 @@ __getattr__, __dir__ = names_of(
         "earlier": ("Earlier", "earlier_in", "turn_of"),
         "outputs": ("Outputs", "cleaner"),
         "session": ("Complete", "Session", "Write", "reading_of"),
-        "turn": ("Turn", "decision_on", "refusal_by"),
+        "turn": ("Turn", "decision_on", "not_started", "refusal_by"),
     },
 )

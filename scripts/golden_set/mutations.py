@@ -110,7 +110,12 @@ MESSAGES = (
     ("timeout", "did not finish in time", "took too long", "did not finish in time"),
     ("payload", "are too long. {{reason}}", "are far too long. {{reason}}", "are too long. "),
     ("rates", "was called too often. {{", "was called very often. {{", "was called too often. "),
-    ("repeated", "You made this very call", "You made this same call", "made this very call"),
+    (
+        "repeated",
+        "You made this very call before; its",
+        "You made this same call before; its",
+        "made this very call",
+    ),
     ("iteration-limit", "No more tool calls.", "No tool calls now.", "No more tool calls."),
     ("in-doubt", "Nobody knows whether", "It is not known whether", "Nobody knows whether"),
     ("unfilled", "A part of the line was not", "Part of the line was not", "part of the line was"),
