@@ -17,6 +17,7 @@ from mlx_tools.app.config import Configuration
 from mlx_tools.app.wiring import (
     Note,
     RunOptions,
+    addresses,
     approval_templates,
     choose,
     jobs_of,
@@ -25,7 +26,7 @@ from mlx_tools.app.wiring import (
     roots_of,
     session_store,
 )
-from mlx_tools.backends import Backend, Chunk, CompletionRequest
+from mlx_tools.backends import Backend, Chosen, Chunk, CompletionRequest
 from mlx_tools.controller import (
     Approver,
     Controller,
@@ -54,7 +55,8 @@ class _Nobody:
 
 class KeptSession(Struct, frozen=True):
     """A session to go on with: its id or its transcript's path, how its model is reached, and what
-    its policy is narrowed by, where by anything. ``note`` takes what a person should know."""
+    its policy is narrowed by, where by anything. ``note`` takes what a person should know.
+    ``other`` reaches it at another address, where that one does not."""
 
     place: str
     records: Sequence[Record]
@@ -62,6 +64,7 @@ class KeptSession(Struct, frozen=True):
     run: RunOptions
     note: Note
     within: Policy | None = None
+    other: RunOptions | None = None
 
     @asynccontextmanager
     async def opened(
@@ -71,13 +74,24 @@ class KeptSession(Struct, frozen=True):
         `mlx_tools.app.opened`."""
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
-        chosen = await choose(self.run, self.note)
+        chosen = await self._chosen()
         try:
             chosen.free_markers(self.header.style)
             yield self._controller(wrap(chosen.backend), registry, approver)
         finally:
             await registry.aclose()
             await chosen.backend.aclose()
+
+    async def _chosen(self) -> Chosen:
+        """The backend, or the one at the other address where there is none at the first."""
+        try:
+            return await choose(self.run, self.note)
+        except (BackendError, UsageError) as error:
+            if self.other is None:
+                raise
+            url = self.other.configuration.settings.backend.url
+            self.note(f"{error.message}: trying {', '.join(addresses(url))}")
+            return await choose(self.other, self.note)
 
     @asynccontextmanager
     async def looked_at(self) -> AsyncIterator[Conversation]:

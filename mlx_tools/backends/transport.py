@@ -338,6 +338,8 @@ def refused(
         hint = "the server wants a key, or refuses this one"
     elif status in (404, 405) and len(said) < 20 and not re.search("(?i)error|model", said):
         hint = f"it may be no completions server: {path} is not offered there"
+        if path.endswith("/completions") and "chat" not in path:
+            hint += "; --backend native asks a server by its own chat interface"
     elif status == 404:
         hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):

@@ -28,7 +28,7 @@ from msgspec import Struct
 from mlx_tools.app import RunOptions, opened
 from mlx_tools.backends import Backend
 from mlx_tools.cli.approve import Questions, approver_of
-from mlx_tools.cli.inputs import handled
+from mlx_tools.cli.inputs import ctrl_c_later, handled
 from mlx_tools.cli.output import begin_line, complain, note
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.type_ahead import TypeAhead
@@ -158,9 +158,11 @@ class Turns:
         Raises what the run raises. Ctrl-C (KeyboardInterrupt) ends the run, which is then in the
         transcript as interrupted, and is raised again.
         """
-        future = self.portal.start_task_soon(self._run, stream)
+        future: Future[None] | None = None
         ended = False
         try:
+            with ctrl_c_later():
+                future = self.portal.start_task_soon(self._run, stream)
             with handled(signal.SIGCONT, view.displaced):
                 while (item := self._next(view)) is not None:
                     if isinstance(item, _Question):
@@ -173,6 +175,8 @@ class Turns:
             ended = True
             future.result()
         except BaseException:
+            if future is None:
+                raise  # nothing was begun
             future.cancel()
             # A cancelled future does not say that the run has written down that it was told to
             # stop. Another Ctrl-C, or a tool that does not let go, ends the wait for that.

@@ -172,10 +172,13 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
         control_tokens=written_tokens(served.chat_format),
         native=check_native_tools(served.chat_format),
     )
-    if found.failed:
+    if not {check.name for check in found.checks if check.status == "fail"} <= {"completion"}:
         return
     try:
-        found.checks.append(check_tried(await try_native(run, chosen, again=again)))
+        tried = await try_native(run, chosen, again=again)
+        found.checks.append(check_tried(tried))
+        if tried is not None and tried.passed:
+            found.checks[:] = map(_spared, found.checks)
     except MlxToolsError as error:
         found.checks.append(Check("native calls", "skip", f"cannot be told: {error.message}"))
     try:
@@ -184,6 +187,15 @@ async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bo
         found.checks.append(Check("route", "ok", said))
     except MlxToolsError as error:
         found.checks.append(failed_check("route", error))
+
+
+def _spared(check: Check) -> Check:
+    """A check of a server whose own chat interface works: it need not complete text."""
+    if check.name != "completion" or check.status != "fail":
+        return check
+    return Check(
+        check.name, "warn", check.detail, "its own chat interface is used: --backend native"
+    )
 
 
 # --- the probe ----------------------------------------------------------------------------------

@@ -278,6 +278,17 @@ def handled(number: int, handler: Callable[..., None]) -> Iterator[None]:
         signal.signal(number, before)
 
 
+@contextlib.contextmanager
+def ctrl_c_later() -> Iterator[None]:
+    """Inside, Ctrl-C is held back; at the end it comes. For what must not be left half done, such
+    as work that is started and that Ctrl-C is to end."""
+    pressed: list[int] = []
+    with handled(signal.SIGINT, lambda number, frame: pressed.append(number)):
+        yield
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
+
+
 def confirmed(
     question: str,
     yes: bool = False,

@@ -122,13 +122,16 @@ def approvals_of(
     return said or None
 
 
-def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
+def resume_session(
+    given: str, approvals: Approvals, options_given: options.Options, *, as_json: bool
+) -> int:
     """Goes on with a session, by its id, the beginning of one, ``last`` or its transcript's path.
+    ``options_given`` say where its server is now.
 
     Shows what happens and returns the exit code of how it ended. One in which nothing waits is
     talked on in, at a terminal.
     """
-    kept = _kept(given, {})
+    kept = _kept(given, options_given)
     if not isinstance(approvals, Mapping) and standing_of(kept.records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
@@ -137,7 +140,7 @@ def resume_session(given: str, approvals: Approvals, *, as_json: bool) -> int:
             )
         from mlx_tools.cli.chat import talk_on
 
-        return talk_on(going_on(given, False, {}))
+        return talk_on(going_on(given, False, options_given))
     outcome = answer(
         kept,
         lambda conversation: conversation.stream_resumed(approvals),
@@ -155,8 +158,20 @@ def _kept(session: str, given: options.Options) -> KeptSession:
     place = session if os.sep in session else store.find(session)
     records = store.read(place).transcript
     header = header_of(place, records, store.secret)
-    run = options.run_options({**as_options(header), **given})
-    return KeptSession(place, records, header, run, note, _within(run, given))
+    begun = as_options(header)
+    run = options.run_options({**begun, **given})
+    other = None
+    if "backend.url" in begun and "backend.url" not in given:
+        # Where the model runs is no part of what was approved: the environment is asked first, as
+        # it is said for this command; the user's file where the recorded address does not answer.
+        origins = config.load().origins.get("backend.url", ())
+        kind = origins[-1].kind if origins else ""
+        if kind in ("environment", "user"):
+            elsewhere = {key: value for key, value in begun.items() if key != "backend.url"}
+            other = options.run_options({**elsewhere, **given})
+        if other is not None and kind == "environment":
+            run, other = other, run
+    return KeptSession(place, records, header, run, note, _within(run, given), other)
 
 
 def _within(run: RunOptions, given: options.Options) -> Policy | None:

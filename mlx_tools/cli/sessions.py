@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from mlx_tools.app import config, session_store, steps_of
-from mlx_tools.cli import inputs
+from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import as_name, in_words, on_one_line
 from mlx_tools.cli.completion import session_ids
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
@@ -116,6 +116,7 @@ def show(
 
 
 @app.command()
+@options.with_settings("backend.url", "backend.api_key")
 @fails_as_json
 def resume(
     session: SessionId,
@@ -137,12 +138,14 @@ def resume(
         tuple[str, str] | None, option("--edit CALL JSON", "Let it run with these arguments.")
     ] = None,
     as_json: AsJson = False,
+    *,
+    options_given: options.Options,
 ) -> int:
     """Go on with a session that is paused or was broken off; at a terminal, talk on in any."""
     from mlx_tools.cli.resume import approvals_of, resume_session
 
     said = approvals_of(approve or (), approve_all, deny or (), reason, [edit] if edit else ())
-    return resume_session(session, said, as_json=as_json)
+    return resume_session(session, said, options_given, as_json=as_json)
 
 
 @app.command()

@@ -4,6 +4,7 @@ and what it may do change under it."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from mlx_tools.app import (
 )
 from mlx_tools.cli.background import Turns
 from mlx_tools.cli.call_text import in_words
+from mlx_tools.cli.inputs import ctrl_c_later
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
@@ -127,11 +129,14 @@ class Talk:
 
     def wait(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What an asynchronous function of the loop gives; Ctrl-C ends it."""
-        future = self._portal.start_task_soon(function, *arguments)
+        future: Future[Any] | None = None
         try:
+            with ctrl_c_later():
+                future = self._portal.start_task_soon(function, *arguments)
             return future.result()
         except BaseException:
-            future.cancel()
+            if future is not None:
+                future.cancel()
             raise
 
     def close(self) -> None:

@@ -23,18 +23,33 @@ def header(result: Any) -> Any:
     return json.loads(Path(result.json["transcript"]).read_text().splitlines()[0])
 
 
-def test_doctor_tries_a_servers_own_calling_and_later_runs_go_by_it(run: Any) -> None:
-    def told(asked: str) -> Completion:
-        """What the trial wants, and text to whatever else the doctor asks."""
-        if '"role": "tool"' in asked:
-            return Completion("4 degrees and rain.")
-        if "weather in Oslo" in asked:
-            return calls(ChatCall("get_weather", '{"city": "Oslo"}'))
-        if "Dentist" in asked:
-            given = '{"title": "Dentist", "tags": ["health", "friday"], "urgent": true}'
-            return calls(ChatCall("save_note", given))
-        return Completion("Hello.", size=99)
+def told(asked: str) -> Completion:
+    """What the trial wants, and text to whatever else the doctor asks."""
+    if '"role": "tool"' in asked:
+        return Completion("4 degrees and rain.")
+    if "weather in Oslo" in asked:
+        return calls(ChatCall("get_weather", '{"city": "Oslo"}'))
+    if "Dentist" in asked:
+        given = '{"title": "Dentist", "tags": ["health", "friday"], "urgent": true}'
+        return calls(ChatCall("save_note", given))
+    return Completion("Hello.", size=99)
 
+
+def test_a_server_with_a_chat_interface_alone_is_tried_and_then_asked_by_it(run: Any) -> None:
+    with ScriptedServer(*[told] * 99, model="oracle", chat=True) as server:
+        server.posts = ("/v1/chat/completions",)
+        refused = run("ask", "Hi", "--url", server.url)
+        assert (refused.code, "--backend native" in refused.err) == (3, True)
+        done = run("doctor", "--url", server.url, "--json")
+        shown = {one["name"]: one for one in done.json["checks"]}
+        assert (done.code, shown["native calls"]["status"]) == (0, "ok")
+        assert shown["completion"]["status"] == "warn"
+        assert done.json["route"]["path"] == "native"
+        result = run("ask", "Hi", "--url", server.url, "--json")
+        assert (result.code, result.json["answer"]) == (0, "Hello."), result.err
+
+
+def test_doctor_tries_a_servers_own_calling_and_later_runs_go_by_it(run: Any) -> None:
     with ScriptedServer(*[told] * 99, model="oracle", chat=True) as server:
         shown = run("doctor", "--url", server.url, "--json").json
         url = server.url
