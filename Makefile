@@ -14,10 +14,10 @@ QUESTION ?= What is 17 * 23?
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check format docs lock clean
+.PHONY: help setup demo test test-slow test-slowed test-hard check format docs lock clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## Make .venv (the other targets do it by themselves)
 
@@ -30,6 +30,12 @@ test: $(READY) ## The default tests: everything but the slow ones
 
 test-slow: $(READY) ## The slow tests, and the properties with new examples
 	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile explore $(PYTEST_ARGS)
+
+test-slowed: $(READY) ## The default tests, with pauses before commands and prompts
+	TESTS_OF_MLX_TOOLS_SLOWED=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-hard: $(READY) ## The default tests, as strangers run them: an hour
+	bash scripts/test_hard.sh $(HARD)
 
 check: $(READY) ## Lint, format, types, import order, repository hygiene
 	$(BIN)/ruff check .
@@ -57,7 +63,7 @@ lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest 
 	  --custom-compile-command "make lock" --quiet $(LOCK_ARGS) --output-file requirements.lock
 
 clean: ## Remove .venv and what tools left behind
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A tree that was copied or moved along with its .venv would run the code of the place it came from.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))

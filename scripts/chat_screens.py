@@ -78,6 +78,10 @@ def screens() -> Iterator[tuple[str, Terminal]]:
             yield "continue", terminal
 
 
+PROMPT: Final = "^>$(?s:.*)qwen3-4b$"
+"""The prompt and the line below it, which is drawn last."""
+
+
 def _chat(home: Path, url: str, *arguments: str) -> Terminal:
     kinds = ("CONFIG", "DATA", "STATE", "CACHE")
     places = {f"MLX_TOOLS_{kind}_DIR": str(home / kind) for kind in kinds}
@@ -98,10 +102,10 @@ def _first_day(terminal: Terminal) -> Iterator[tuple[str, Terminal]]:
     yield "markdown", terminal
     _clear(terminal)
     _say(terminal, "Put lettuce into bed 2.")
-    terminal.see("y yes")
+    terminal.see("y yes(?s:.*)p pause")
     yield "approval", terminal
     terminal.type("y")
-    terminal.see("lettuce now(?s:.*)\n>$")
+    terminal.see(f"lettuce now(?s:.*)\n{PROMPT}")
     _clear(terminal)
     _ask(terminal, "/help", "/quit")
     yield "commands", terminal
@@ -112,7 +116,7 @@ def _first_day(terminal: Terminal) -> Iterator[tuple[str, Terminal]]:
 def _ask(terminal: Terminal, question: str, told: str) -> None:
     """Until it is answered, and the next may be asked."""
     _say(terminal, question)
-    terminal.see(rf"{told}(?s:.*)\n>$")
+    terminal.see(rf"{told}(?s:.*)\n{PROMPT}")
 
 
 def _say(terminal: Terminal, question: str) -> None:
@@ -123,7 +127,7 @@ def _say(terminal: Terminal, question: str) -> None:
 
 def _clear(terminal: Terminal) -> None:
     terminal.press("ctrl-l")
-    terminal.see(r"\A>$")
+    terminal.see(rf"\A{PROMPT}")
 
 
 # --- a screen as a picture -----------------------------------------------------------------------

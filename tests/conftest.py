@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.aside import cache_environs, take_aside
 
 if TYPE_CHECKING:
     from tests.gateway.postgres import Cluster
@@ -33,17 +36,32 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     if room.f_bavail * room.f_frsize > 4 << 30 and not room.f_flag & getattr(os, "ST_NOEXEC", 0):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
-ENVIRON = dict(os.environ)
-"""As the tests were started with; a test that sets variables of its own does not reach it."""
+PERSON, ENVIRON = cache_environs(take_aside())
+"""The environments of the person who runs the tests, to read a cache, and of the tests: a test that
+sets variables of its own does not reach it."""
 
-os.environ["MLX_TOOLS_DATA_DIR"] = str(Path(tempfile.gettempdir(), f"mlx-tools-none-{os.getpid()}"))
-"""What the person who runs the tests keeps is no part of them."""
+sys.dont_write_bytecode = False
 
 for heard in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
     # `nohup` and a shell's `&` have them ignored, and what the tests start would inherit that.
     if signal.getsignal(heard) is signal.SIG_IGN:
         usual = signal.default_int_handler if heard is signal.SIGINT else signal.SIG_DFL
         signal.signal(heard, usual)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--known-skips-only",
+        action="store_true",
+        help="fail if a test is skipped for a reason that tests/skips.txt does not list",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--known-skips-only"):
+        from tests.skips import KnownSkipsOnly
+
+        config.pluginmanager.register(KnownSkipsOnly())
 
 
 @pytest.fixture(scope="session")
@@ -62,13 +80,13 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def real_model() -> Path:
-    """The embedded model's folder; fetched into the cache where it is not there yet.
+    """The embedded model's folder: the person's own if it is there, else fetched for the tests.
 
-    ``MLX_TOOLS_CACHE_DIR`` names a cache to share between runs.
+    ``MLX_TOOLS_CACHE_DIR`` names a cache to share between checkouts.
     """
-    from mlx_tools.backends import DEFAULT_MODEL, pull_model
+    from mlx_tools.backends import DEFAULT_MODEL, find_model, pull_model
 
-    return pull_model(DEFAULT_MODEL, environ=ENVIRON).path
+    return find_model(DEFAULT_MODEL, PERSON) or pull_model(DEFAULT_MODEL, environ=ENVIRON).path
 
 
 @pytest.fixture(scope="session")

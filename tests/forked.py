@@ -31,6 +31,8 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+from tests import slowed
+
 ROOT = Path(__file__).resolve().parents[1]
 
 LATE = (
@@ -141,14 +143,14 @@ class Forked:
         """The exit code, negative for a signal; None while it runs."""
         return self._ended(0)
 
-    def wait(self, timeout: float = 60.0) -> int:
+    def wait(self, timeout: float = 120.0) -> int:
         """The exit code, once it ended."""
         code = self._ended(timeout)
         if code is None:
             raise subprocess.TimeoutExpired("mlx-tools", timeout)
         return code
 
-    def communicate(self, timeout: float = 60.0) -> tuple[bytes, bytes]:
+    def communicate(self, timeout: float = 120.0) -> tuple[bytes, bytes]:
         """What it still writes until it ends; to its standard error no more than a pipe holds."""
         out, err = (b"" if file.closed else file.read() for file in (self.stdout, self.stderr))
         self.stdout.close()
@@ -239,6 +241,8 @@ def run(job: dict[str, Any], files: list[int]) -> None:
     sys.argv = ["mlx-tools", *job["arguments"]]
     code: Any = 0
     try:
+        if slowed.is_slowed():
+            slowed.slow_down()
         if job.get("code"):
             sys.path.insert(0, "")
             sys.argv[0] = "-c"

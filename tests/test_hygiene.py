@@ -75,8 +75,7 @@ def test_no_file_names_a_package_registry() -> None:
 
 
 def test_no_file_speaks_of_how_it_was_made() -> None:
-    # The runner looks for data that may stand beside the clone; nothing else knows of it.
-    assert places(HISTORY, leave_out=(".ci/run",)) == []
+    assert places(HISTORY) == []
 
 
 @pytest.mark.parametrize(

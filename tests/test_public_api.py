@@ -12,7 +12,8 @@ import pytest
 
 import mlx_tools
 from mlx_tools.cli.completion import TABLE
-from scripts.completion_table import table
+from scripts.completion_table import table as completion_table
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -60,7 +61,7 @@ def test_dir_shows_the_public_names() -> None:
     assert set(PUBLIC) <= set(dir(mlx_tools))
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@table("name", PUBLIC)
 def test_a_public_name_can_be_had_and_says_what_it_is(name: str) -> None:
     thing = getattr(mlx_tools, name)
     if inspect.isclass(thing) or inspect.isfunction(thing):
@@ -86,4 +87,4 @@ def test_the_version_is_that_of_the_project_file() -> None:
 
 
 def test_what_a_tab_completes_is_what_the_commands_take() -> None:
-    assert Path(TABLE).read_text(encoding="utf-8") == table(), "out of date: make docs"
+    assert Path(TABLE).read_text(encoding="utf-8") == completion_table(), "out of date: make docs"

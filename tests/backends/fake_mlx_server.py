@@ -71,7 +71,6 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
             self.wfile.flush()
             if asked and fault("midway"):
-                time.sleep(0.1)
                 os.kill(os.getpid(), signal.SIGKILL)
         self.wfile.write(b'data: {"choices":[{"text":"","finish_reason":"stop"}]}\n\n')
         self.wfile.write(b"data: [DONE]\n\n")

@@ -123,7 +123,7 @@ class Server:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         for thread in self._threads:
-            thread.join(5)
+            thread.join(120)
 
     def _accept(self) -> None:
         while not self.over.is_set():

@@ -176,12 +176,13 @@ def test_what_is_a_backend_stays_one_and_what_is_neither_is_refused() -> None:
 
 
 def gives(what: Any) -> Any:
-    """A function that raises what can be raised, and returns anything else in 30 s or at once."""
+    """A function that raises what can be raised, and returns anything else, but for ``late``."""
 
     async def function(prompt: str) -> Any:
         if isinstance(what, Exception):
             raise what
-        await asyncio.sleep(30 if what == "late" else 0)
+        if what == "late":
+            await asyncio.Event().wait()
         return what
 
     return function

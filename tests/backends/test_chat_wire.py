@@ -16,6 +16,7 @@ from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import ReadingRules, read
 from tests.backends.asking import json_values
+from tests.tables import table
 
 RULES = ReadingRules(catalog={"weather": {}, "clock": {}})
 PARIS = {"city": "Paris"}
@@ -87,7 +88,7 @@ def test_a_turn_is_its_thought_its_words_and_a_line_for_each_call() -> None:
     assert calls(text) == [("a1", "weather", PARIS), ("a2", "clock", {})]
 
 
-@pytest.mark.parametrize("step", range(1, 60))
+@table("step", range(1, 60))
 def test_a_turn_is_the_same_however_its_bytes_are_split(step: int) -> None:
     assert turn(TWO, step) == turn(TWO)
 

@@ -19,6 +19,8 @@ from mlx_tools.errors import BackendRefused, UsageError
 from mlx_tools.messages import Usage
 from tests.backends.asking import ask, collect, request
 from tests.backends.loopback import SSE, Connection, answers, says, serving
+from tests.tables import table
+from tests.waiting import HANG, until
 
 USAGE = {
     "prompt_tokens": 9,
@@ -141,9 +143,7 @@ NOT_TO_BE_SENT = {
 }
 
 
-@pytest.mark.parametrize(
-    "options", [{name: value} for name, values in NOT_TO_BE_SENT.items() for value in values]
-)
+@table("options", [{name: value} for name, values in NOT_TO_BE_SENT.items() for value in values])
 def test_what_no_server_can_complete_is_refused_before_anything_is_sent(
     options: dict[str, Any],
 ) -> None:
@@ -167,15 +167,14 @@ def test_a_completion_that_is_given_up_closes_the_connection(cancels: bool) -> N
                 assert (await anext(chunks)).text == "Hi"
             return
         task = asyncio.create_task(collect(backend))
-        while not server.requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: server.requests)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     with serving(complete) as server:
         asyncio.run(given_up(CompletionsBackend(server.url)))
-        assert server.closed_by_client.wait(5)
+        assert server.closed_by_client.wait(HANG)
 
 
 def test_one_backend_serves_several_event_loops_and_several_tasks() -> None:

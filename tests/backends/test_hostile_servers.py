@@ -7,15 +7,17 @@ import gzip
 import inspect
 import itertools
 import json
+import threading
 from collections.abc import Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 
-from mlx_tools.backends import CompletionsBackend
+from mlx_tools.backends import Chunk, CompletionsBackend
 from mlx_tools.backends.transport import translate, words_of
 from mlx_tools.errors import (
     BackendBroken,
@@ -27,8 +29,11 @@ from mlx_tools.errors import (
     MlxToolsError,
     UsageError,
 )
+from mlx_tools.testing import run, skip
 from tests.backends.asking import AT_ONCE, ask, collect, request
 from tests.backends.loopback import SSE, Connection, answers, says, serving
+from tests.tables import table
+from tests.waiting import EXPIRES, HANG, until
 
 Complete = Callable[[Connection], None]
 
@@ -104,7 +109,7 @@ NO_STREAMS = (
 )
 
 
-@pytest.mark.parametrize("complete", NO_STREAMS)
+@table("complete", NO_STREAMS)
 def test_what_is_no_stream_of_a_completion_is_broken_and_never_text(complete: Complete) -> None:
     assert isinstance(raised_by(complete), BackendBroken)
 
@@ -223,14 +228,32 @@ def test_what_has_no_end_is_ended(
 
 
 def test_silence_after_the_reason_ends_the_completion_without_an_error() -> None:
+    sent = threading.Event()
+
     def complete(request: Connection) -> None:
         request.send(SSE)
         request.text("Hi", "stop")
+        sent.set()
         request.until_gone()
 
+    async def long_after() -> None:
+        await until(sent.is_set)
+        for _ in range(50):  # what was sent is read
+            await anyio.sleep(0)
+        await skip(HANG)
+
+    async def silence() -> list[Chunk]:
+        backend = CompletionsBackend(server.url)
+        heard: list[Chunk] = []
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(long_after)
+            async with aclosing(backend.complete(request(idle_timeout=HANG))) as chunks:
+                heard += [chunk async for chunk in chunks]
+        return heard
+
     with serving(complete) as server:
-        text, last = ask(CompletionsBackend(server.url), idle_timeout=0.5)
-    assert (text, last.finish_reason) == ("Hi", "stop")
+        heard = run(silence)
+    assert ("".join(c.text for c in heard), heard[-1].finish_reason) == ("Hi", "stop")
 
 
 @pytest.mark.parametrize(
@@ -274,7 +297,7 @@ def test_a_dead_servers_own_words_are_recognised() -> None:
 def test_a_failure_of_a_server_that_is_unavailable_is_its_death(complete: Complete) -> None:
     with serving(complete, health=answers(503, {"status": "unavailable"})) as server:
         with pytest.raises(BackendDead) as caught:
-            ask(CompletionsBackend(server.url), idle_timeout=0.3)
+            ask(CompletionsBackend(server.url), idle_timeout=EXPIRES)
         assert server.url in caught.value.message
 
 
@@ -322,7 +345,7 @@ def httpx_errors() -> list[type[Exception]]:
     return [c for c in found if inspect.isclass(c) and issubclass(c, Exception)]
 
 
-@pytest.mark.parametrize("kind", httpx_errors(), ids=lambda kind: kind.__name__)
+@table("kind", httpx_errors(), ids=lambda kind: kind.__name__)
 def test_every_exception_of_httpx_has_a_place_in_our_tree(kind: type[Exception]) -> None:
     error = translate(kind.__new__(kind), "http://there")
     assert isinstance(error, BackendError | UsageError)

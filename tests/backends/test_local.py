@@ -26,6 +26,7 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import ReadingRules, forcing_prefix, judge, read
 from tests.backends.asking import ask, collect, request
 from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
+from tests.waiting import EXPIRES
 
 pytestmark = pytest.mark.real
 
@@ -277,7 +278,7 @@ def test_one_completion_is_made_at_a_time(tiny: Path) -> None:
 
 def test_a_completion_that_takes_too_long_is_given_up(local: LocalBackend) -> None:
     with pytest.raises(BackendTimeout, match="did not complete within"):
-        ask(local, "1 2 3", max_tokens=100_000, timeout=0.05, temperature=1.0)
+        ask(local, "1 2 3", max_tokens=100_000, timeout=EXPIRES, temperature=1.0)
     assert ask(local, "1 2 3", max_tokens=2)[1].finish_reason
 
 

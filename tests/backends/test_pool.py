@@ -26,6 +26,7 @@ from mlx_tools.errors import (
 )
 from tests.backends.loopback import Connection, answers, says, serving
 from tests.backends.test_choose import NOBODY, OK, listing, mlx_server, no_models, server_of
+from tests.tables import table
 
 __all__ = ["no_models"]  # a fixture
 
@@ -92,8 +93,8 @@ async def said(pool: UpstreamPool, conversation: str = "c") -> str:
 # --- failover -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("error", [*GONE, *FAILS, NotHere("busy")], ids=lambda e: type(e).__name__)
+@table("late", [False, True])
+@table("error", [*GONE, *FAILS, NotHere("busy")], ids=lambda e: type(e).__name__)
 def test_the_next_is_asked_where_one_fails_before_its_first_byte_and_not_later(
     error: BackendError, late: bool
 ) -> None:

@@ -246,7 +246,7 @@ def test_a_server_that_reads_a_long_prompt_is_gone_when_its_parent_is_killed(
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         os.kill(parent.pid, signal.SIGKILL)
-        parent.wait(10)
+        parent.wait(120)
         assert wait_until_gone(pid)
 
 

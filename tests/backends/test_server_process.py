@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from mlx_tools.errors import (
 )
 from tests.backends.asking import ask, collect
 from tests.forked import forks
+from tests.waiting import HANG, until, wait_until
 
 FAKE = Path(__file__).with_name("fake_mlx_server.py")
 
@@ -50,7 +50,7 @@ def backend(
         program=[str(FAKE)],
         log_folder=model.parent / "logs",
         environ=environ,
-        **{"start_timeout": 20.0, **options},
+        **{"start_timeout": HANG, **options},
     )
     try:
         yield made
@@ -69,11 +69,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> bool:
-    for _ in range(500):
-        if not is_alive(pid):
-            return True
-        time.sleep(0.02)
-    return False
+    return bool(wait_until(lambda: not is_alive(pid)))
 
 
 def test_it_starts_with_the_first_completion_and_ends_for_ever_with_aclose(model: Path) -> None:
@@ -161,7 +157,7 @@ def test_a_completion_whose_text_had_begun_is_not_asked_again(model: Path) -> No
 def test_a_cancelled_start_leaves_no_process(model: Path) -> None:
     async def cancelled(server: ServerBackend) -> None:
         task = asyncio.create_task(server.start())
-        await asyncio.sleep(0.3)
+        await until(lambda: processes_with(str(model)))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -172,9 +168,11 @@ def test_a_cancelled_start_leaves_no_process(model: Path) -> None:
 
 
 def processes_with(argument: str) -> list[str]:
-    listed = subprocess.run(["ps", "-axo", "pid,args"], capture_output=True, text=True, check=True)
+    # -ww: else a line ends after 80 columns, before what is looked for.
+    command = ["ps", "-axww", "-o", "pid,args"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
     return [
-        line for line in listed.stdout.splitlines() if argument in line and "ps -axo" not in line
+        line for line in listed.stdout.splitlines() if argument in line and "ps -axww" not in line
     ]
 
 
@@ -203,7 +201,7 @@ def test_the_server_is_gone_when_its_parent_is_killed(model: Path, name: str) ->
         pid = int(process.stdout.readline())
         assert is_alive(pid)
         process.send_signal(getattr(signal, name))
-        process.wait(10)
+        process.wait(HANG)
         assert wait_until_gone(pid)
     finally:
         process.kill()

@@ -26,9 +26,11 @@ from tests.backends.loopback import (
     says,
     serving,
 )
+from tests.tables import table
+from tests.waiting import HANG
 
 
-@pytest.mark.parametrize(
+@table(
     ("url", "base"),
     [
         ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
@@ -61,7 +63,7 @@ NO_ADDRESSES = (
 )
 
 
-@pytest.mark.parametrize("url", NO_ADDRESSES)
+@table("url", NO_ADDRESSES)
 def test_what_is_no_address_is_refused_with_a_hint(url: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_address(url)
@@ -118,7 +120,7 @@ def test_all_that_is_asked_in_one_loop_goes_over_one_connection() -> None:
     with serving(route, health=kept(OK), models=kept(MODELS)) as server:
         asyncio.run(several(CompletionsBackend(server.url)))
         assert (server.connections, len(server.requests)) == (1, 8)
-        assert server.ended.acquire(timeout=5)  # the loop's end closed it, though nobody else did
+        assert server.ended.acquire(timeout=HANG)  # the loop's end closed it
 
 
 def test_each_event_loop_has_a_connection_of_its_own_and_closes_it() -> None:
@@ -127,7 +129,7 @@ def test_each_event_loop_has_a_connection_of_its_own_and_closes_it() -> None:
         for number in range(1, 4):
             assert ask(backend)[0] == "Hi"
             assert server.connections == number
-            assert server.ended.acquire(timeout=5)
+            assert server.ended.acquire(timeout=HANG)
 
 
 def test_a_closed_backend_has_no_connection_and_may_be_asked_again() -> None:
@@ -135,7 +137,7 @@ def test_a_closed_backend_has_no_connection_and_may_be_asked_again() -> None:
         await collect(backend)
         await backend.aclose()
         await backend.aclose()
-        assert await asyncio.to_thread(server.ended.acquire, timeout=5)
+        assert await asyncio.to_thread(server.ended.acquire, timeout=HANG)
         await collect(backend)
 
     with serving(kept(says("Hi"))) as server:
@@ -147,7 +149,7 @@ def test_a_backend_that_nobody_holds_any_more_has_let_go_of_its_connection() -> 
     async def forgotten() -> bool:
         await collect(CompletionsBackend(server.url))
         gc.collect()
-        return await asyncio.to_thread(server.ended.acquire, timeout=5)
+        return await asyncio.to_thread(server.ended.acquire, timeout=HANG)
 
     with serving(kept(says("Hi"))) as server:
         assert asyncio.run(forgotten())
@@ -171,10 +173,12 @@ def test_a_connection_that_the_server_gave_up_is_replaced() -> None:
 class Clock:
     """A time that passes only in sleep."""
 
-    def __init__(self, jitter: float = 0.5) -> None:
+    def __init__(self, jitter: float = 0.5, pause: float = 0.1) -> None:
         self.time = 0.0
         self.slept: list[float] = []
-        self.retry = Retry(sleep=self._sleep, jitter=lambda: jitter, clock=lambda: self.time)
+        self.retry = Retry(
+            pause=pause, sleep=self._sleep, jitter=lambda: jitter, clock=lambda: self.time
+        )
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -184,9 +188,9 @@ class Clock:
 GATEWAY = answers(502, b"<title>Bad gateway</title>", "text/html")
 
 
-@pytest.mark.parametrize("failure", [FAILS, answers(503, b""), GATEWAY, drops])
-@pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}], ids=["streamed", "whole"])
-@pytest.mark.parametrize("times", [1, 3])
+@table("failure", [FAILS, answers(503, b""), GATEWAY, drops])
+@table("options", [{}, {"top_logprobs": 2}], ids=["streamed", "whole"])
+@table("times", [1, 3])
 def test_what_failed_before_its_first_byte_is_sent_again(
     failure: Route, options: dict[str, Any], times: int
 ) -> None:
@@ -226,12 +230,12 @@ def test_how_often_a_failure_is_sent_again(
 
 
 def test_nothing_is_sent_again_for_which_no_time_is_left() -> None:
-    clock = Clock()
+    clock = Clock(pause=100)
     with serving(FAILS, health=OK) as server:
         with pytest.raises(BackendRefused, match="out of memory"):
-            ask(CompletionsBackend(server.url, retry=clock.retry), timeout=0.5)
+            ask(CompletionsBackend(server.url, retry=clock.retry), timeout=500)
         assert len(server.bodies) == 3
-    assert clock.slept == [0.1, 0.2]  # a third pause would have outlasted the request
+    assert clock.slept == [100, 200]  # a third pause would have outlasted the request
 
 
 # --- likelihoods ----------------------------------------------------------------------------------
@@ -281,10 +285,8 @@ USAGE = {"prompt_tokens": 9, "completion_tokens": 2}
 WHOLE = {"choices": [{"text": "Größe", "finish_reason": "stop"}], "usage": USAGE}
 
 
-@pytest.mark.parametrize("before", [b"", b" \r\n", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize(
-    "kind", ["application/json", "text/event-stream", "text/plain", "text/html"]
-)
+@table("before", [b"", b" \r\n", b"\xef\xbb\xbf"])
+@table("kind", ["application/json", "text/event-stream", "text/plain", "text/html"])
 def test_an_answer_that_comes_whole_is_read_whole(kind: str, before: bytes) -> None:
     with serving(answers(200, before + json.dumps(WHOLE).encode(), kind)) as server:
         text, last = ask(CompletionsBackend(server.url))
@@ -337,7 +339,7 @@ END = event({"text": "", "finish_reason": "stop"})
 DONE = b"data: [DONE]\n\n"
 
 
-@pytest.mark.parametrize(
+@table(
     "stream",
     [
         PIECES + END + event(None, usage=USAGE) + DONE,
@@ -356,8 +358,8 @@ DONE = b"data: [DONE]\n\n"
         *("comment", "no empty line", "no line's end"),
     ],
 )
-@pytest.mark.parametrize("kind", ["text/event-stream", "application/json", "text/plain"])
-@pytest.mark.parametrize("options", [{}, {"top_logprobs": 2}], ids=["asked for", "not asked for"])
+@table("kind", ["text/event-stream", "application/json", "text/plain"])
+@table("options", [{}, {"top_logprobs": 2}], ids=["asked for", "not asked for"])
 def test_streams_of_all_kinds_are_read(stream: bytes, kind: str, options: dict[str, Any]) -> None:
     with serving(answers(200, stream, kind)) as server:
         text, last = ask(CompletionsBackend(server.url), **options)

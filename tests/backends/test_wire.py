@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.backends.wire import MAX_EVENT, Collector, EventReader
 from mlx_tools.errors import BackendBroken, BackendError
 from tests.backends.asking import json_values
+from tests.tables import table
 
 lines = st.one_of(
     st.sampled_from(["", "data", "data:", ":", ": ping", "event: x", "id", "retry: 3", "data: a"]),
@@ -83,7 +84,7 @@ CUT_IN_TWO = ['{"a":"Use ', "", "", ' tags"}']
 THOUGHT = [*[""] * 9, "Sure", "."]
 
 
-@pytest.mark.parametrize(
+@table(
     ("texts", "tokens", "finish", "server", "edited"),
     [
         # as many tokens as pieces; or nobody counts

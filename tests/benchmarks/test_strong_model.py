@@ -14,6 +14,7 @@ from strong_text import DIALECTS
 from mlx_tools import CompletionsBackend
 from mlx_tools.backends import Chunk, CompletionRequest
 from mlx_tools.messages import ToolCall
+from tests.tables import table
 
 CALLS = (
     ToolCall(
@@ -36,8 +37,8 @@ def text_of(chunks: list[Chunk]) -> str:
     return "".join(chunk.text for chunk in chunks)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("spacing", ["compact", "blank", "pretty"])
+@table("dialect", DIALECTS)
+@table("spacing", ["compact", "blank", "pretty"])
 def test_it_goes_on_with_its_own_text_from_every_place_in_it(dialect: str, spacing: Any) -> None:
     for calls in (CALLS, CALLS[:1], ()):
         for escapes in (False, True):
@@ -48,8 +49,8 @@ def test_it_goes_on_with_its_own_text_from_every_place_in_it(dialect: str, spaci
                 assert model.rest(PROMPT + own[:place]) == own[place:]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize(
+@table("dialect", DIALECTS)
+@table(
     "begun",
     [
         '{"type":"',

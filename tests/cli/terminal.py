@@ -19,12 +19,14 @@ import select
 import struct
 import termios
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pyte
 
 from tests.forked import forks
+from tests.waiting import HANG
 
 BRACKETED_PASTE: Final = 2004 << 5
 """How pyte names the mode in which a program is told what was pasted."""
@@ -84,13 +86,13 @@ class Terminal:
         """The rows that have scrolled away, and those of the screen."""
         return "\n".join([*self.drawn.above, self.screen])
 
-    def see(self, pattern: str, timeout: float = 60.0) -> str:
+    def see(self, pattern: str, timeout: float = HANG) -> str:
         """The screen, once it shows the pattern. Spaces in it are any white space: words that were
         folded are found as well."""
         self._wait(lambda: self.shows(pattern), f"{pattern!r} did not come", timeout)
         return self.screen
 
-    def gone(self, pattern: str, timeout: float = 60.0) -> str:
+    def gone(self, pattern: str, timeout: float = HANG) -> str:
         """The screen, once it does not show the pattern any more."""
         self._wait(lambda: not self.shows(pattern), f"{pattern!r} did not go", timeout)
         return self.screen
@@ -100,7 +102,7 @@ class Terminal:
         spaced = re.sub(r" +(?![ *+?{])", r"\\s+", pattern)
         return bool(re.search(spaced, self.screen, re.MULTILINE))
 
-    def until(self, pattern: str, timeout: float = 60.0) -> str:
+    def until(self, pattern: str, timeout: float = HANG) -> str:
         """What was written up to and with the pattern; that much is then forgotten."""
         self._wait(lambda: re.search(pattern, self.text), f"{pattern!r} did not come", timeout)
         found = re.search(pattern, self.text)
@@ -139,28 +141,29 @@ class Terminal:
         self.drawn.resize(rows, columns)
         resize(self._master, columns, rows)
 
-    def insist(self, key: str, pattern: str) -> str:
-        """Type a key, again and again, until the pattern is written.
+    def insist(self, key: str | Callable[[], None], pattern: str) -> str:
+        """Type a key, or do something else, again and again until the pattern is written.
 
         A signal between readline's prompt and its wait for input is noticed with the next key only:
         no person is that fast, a test is.
         """
-        for _ in range(30):
-            self.type(key)
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
+        hangs = time.monotonic() + HANG
+        while time.monotonic() < hangs:
+            self.type(key) if isinstance(key, str) else key()
+            again = time.monotonic() + 1.0
+            while time.monotonic() < again:
                 if re.search(pattern, self.text):
                     return self.until(pattern)
                 self._read(0.1)
         raise AssertionError(f"{pattern!r} did not come: {self.text!r}")
 
-    def end(self, timeout: float = 60.0) -> int:
+    def end(self, timeout: float = HANG) -> int:
         """Wait for the command's end; its exit code."""
         end = time.monotonic() + timeout
         while self.process.poll() is None and time.monotonic() < end:
             self._read(0.02)
         self.read_rest()
-        return self.process.wait(1)
+        return self.process.wait(HANG)
 
     def read_rest(self) -> None:
         """Take in what was written so far."""

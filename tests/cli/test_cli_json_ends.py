@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from mlx_tools.testing import Completion, ScriptedServer, answer
 from tests.cli.test_cli_ask import KEYS
 from tests.forked import forks
+from tests.waiting import wait_until
 
 
 def stopped(result: Any, code: int, reason: str, error: str) -> Any:
@@ -51,12 +51,10 @@ def test_a_place_that_nothing_can_be_kept_in(run: Any, home: Path) -> None:
 
 
 def test_ctrl_c_in_a_run_tells_what_the_transcript_does(home: Path) -> None:
-    slow = Completion('{"type":"final_answer","content":"' + "x" * 400, delay=0.2)
+    slow = Completion('{"type":"final_answer","content":"' + "x" * 4000, delay=0.2)
     with ScriptedServer(slow) as server:
         process = forks().start("ask", "--json", "--url", server.url, "Hello?")
-        while not server.bodies:
-            time.sleep(0.02)
-            assert process.poll() is None
+        wait_until(lambda: server.bodies)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate()
     value = json.loads(out)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.forked import forks
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -115,9 +115,7 @@ def test_ctrl_c_says_that_what_was_taken_in_is_kept(home: Path) -> None:
     for number in range(2000):
         Path(f"{number}.txt").write_text(f"Number {number} of many.\n")
     adding = forks().start("kb", "add", ".")
-    while not (home / "data" / "knowledge-base.sqlite3").exists():
-        assert adding.poll() is None
-        time.sleep(0.01)
+    wait_until((home / "data" / "knowledge-base.sqlite3").exists, "it began nothing")
     adding.send_signal(signal.SIGINT)
     out, said = adding.communicate()
     assert (adding.returncode, out) == (130, b"")

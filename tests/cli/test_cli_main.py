@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mlx_tools import cli
 from mlx_tools.cli import root
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.testing import Completion, ScriptedServer, answer
+from tests.waiting import HANG, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROGRAM = [sys.executable, "-m", "mlx_tools"]
@@ -206,7 +206,7 @@ def test_help_for_a_standard_output_that_is_closed_goes_nowhere(command: str) ->
 
 
 def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> None:
-    slow = Completion('{"type":"final_answer","content":"' + "x" * 400, delay=0.2)
+    slow = Completion('{"type":"final_answer","content":"' + "x" * 4000, delay=0.2)
     with ScriptedServer(slow) as server:
         process = subprocess.Popen(
             [*PROGRAM, "ask", "--url", server.url, "Hello?"],
@@ -214,11 +214,9 @@ def test_ctrl_c_ends_with_130_and_says_where_the_transcript_is(home: Path) -> No
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        while not server.bodies:
-            time.sleep(0.02)
-            assert process.poll() is None, process.stderr
+        wait_until(lambda: server.bodies)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=HANG)
     assert process.returncode == 130 and out == b""
     assert b"transcript" in err and b"Traceback" not in err
     (transcript,) = (home / "state" / "sessions").glob("*/transcript.jsonl")

@@ -10,7 +10,6 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -306,13 +305,6 @@ def background(*arguments: str) -> subprocess.Popen[bytes]:
         signal.signal(signal.SIGINT, before)
 
 
-def wait_for(happens: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not happens():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 SLOW = Completion('{"type":"final_answer","content":"' + "slow " * 200 + '"}', size=1, delay=0.5)
 
 
@@ -327,7 +319,7 @@ def test_a_loop_runs_what_comes_and_ends_when_it_is_told_to(run: Any, start: Any
             assert child.stdout is not None
             assert json.loads(child.stdout.readline())["answer"] == "First."
             child.send_signal(signal.SIGTERM)
-            assert child.wait(20) == 130
+            assert child.wait(120) == 130
         finally:
             child.kill()
             child.communicate()

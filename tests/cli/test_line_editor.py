@@ -215,7 +215,7 @@ def test_a_terminal_that_goes_away_ends_the_input(line: Open, tmp_path: Path) ->
     screen.type("half")
     screen.see("half")
     screen.hang_up()
-    screen.process.wait(30)
+    screen.process.wait(120)
     assert (tmp_path / "redirected").read_text() == "READ None\n"
 
 

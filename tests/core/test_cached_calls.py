@@ -26,6 +26,7 @@ from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult
 from mlx_tools.transcript.records import ObservationRecord
 from tests.core.sessions import records_of
+from tests.waiting import EXPIRES
 
 ALL = Policy(allow=["*"], ask_effects=())
 READ = frozenset({"read"})
@@ -179,7 +180,7 @@ def test_nothing_is_kept_once_a_change_did_not_end_in_time() -> None:
 
     reads = Reads("session")
     assert made(reads, world.tools[0], {"at": "a"}).error is None
-    assert made(reads, slow, {}, timeout=0.05).error is not None
+    assert made(reads, slow, {}, timeout=EXPIRES).error is not None
     for _ in range(2):
         assert not made(reads, world.tools[0], {"at": "a"}).cached
     end.set()
@@ -208,14 +209,14 @@ def test_what_was_read_while_something_changed_is_not_kept() -> None:
         async with anyio.create_task_group() as group:
 
             async def read() -> None:
-                await reads.call(look, {}, ToolContext(), timeout=30.0)
+                await reads.call(look, {}, ToolContext(), timeout=120.0)
 
             group.start_soon(read)
             await read_began.wait()
-            await reads.call(change, {}, ToolContext(), timeout=30.0)
+            await reads.call(change, {}, ToolContext(), timeout=120.0)
             assert change_began.is_set()
             read_may_end.set()
-        assert not (await reads.call(look, {}, ToolContext(), timeout=30.0)).cached
+        assert not (await reads.call(look, {}, ToolContext(), timeout=120.0)).cached
 
     anyio.run(overlapping, backend="asyncio")
 
@@ -236,7 +237,7 @@ def test_each_tool_and_each_value_of_an_argument_has_an_answer_of_its_own() -> N
     async def go() -> None:
         for cached in (False, True):
             for made, arguments in wanted:
-                result = await reads.call(made, arguments, ToolContext(), timeout=30.0)
+                result = await reads.call(made, arguments, ToolContext(), timeout=120.0)
                 assert result.content == f"{made.spec.name} {arguments!r}"
                 assert result.cached == cached
 
@@ -255,7 +256,7 @@ def test_what_is_kept_has_bounds() -> None:
             return "x" * size
 
         look = Tool(ToolSpec("look", effects=READ), answered)
-        asyncio.run(reads.call(look, {"n": number}, ToolContext(), timeout=30.0))
+        asyncio.run(reads.call(look, {"n": number}, ToolContext(), timeout=120.0))
         return bool(calls)
 
     assert all(made(number, 100_000) for number in range(60))
@@ -290,7 +291,7 @@ def test_what_is_found_is_what_a_call_would_come_to(steps: list[tuple[str, Any]]
     async def go() -> None:
         for kind, key in steps:
             subject = subjects[kind]
-            result = await reads.call(subject, {"key": key}, ToolContext(), timeout=30.0)
+            result = await reads.call(subject, {"key": key}, ToolContext(), timeout=120.0)
             if kind == "read":
                 wanted = state.get(repr(key), 0)
                 assert (result.content or "").endswith(f" {wanted}")

@@ -17,6 +17,7 @@ from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.transcript.outcome import Answered
 from tests.core.sessions import answered
 from tests.prompt.tooled import TOOLED, tooled_format
+from tests.tables import table
 
 DIALECTS = {
     "qwen2.5-tools": "hermes",
@@ -92,8 +93,8 @@ def strong(name: str, **more: Any) -> StrongModel:
     )
 
 
-@pytest.mark.parametrize("strategy", ["auto", "guided", "free"])
-@pytest.mark.parametrize("name", sorted(DIALECTS))
+@table("strategy", ["auto", "guided", "free"])
+@table("name", sorted(DIALECTS))
 def test_calls_in_the_templates_own_form_run_at_a_request_a_turn(name: str, strategy: str) -> None:
     for spacing in ("compact", "blank"):
         model = strong(name, spacing=spacing)
@@ -115,8 +116,8 @@ def test_calls_that_the_server_cut_out_are_begun_by_the_host() -> None:
     assert model.asked[1].prompt.endswith('<tool_call>\n{"name": "')
 
 
-@pytest.mark.parametrize("choice", ["required", "weather"])
-@pytest.mark.parametrize("name", sorted(TOOLED))
+@table("choice", ["required", "weather"])
+@table("name", sorted(TOOLED))
 def test_a_call_that_is_due_is_begun_and_is_held(name: str, choice: str) -> None:
     said = TOOLED[name].calls("x").replace("look", "weather").replace("text", "city")
     tools_of = tooled_format(name).tools

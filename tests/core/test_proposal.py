@@ -15,6 +15,7 @@ from mlx_tools.errors import BackendBroken, BackendError, BackendTimeout
 from mlx_tools.messages import Usage
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import Script, ScriptedBackend, answer, call
+from tests.waiting import EXPIRES
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
 TOOLS = {
@@ -115,4 +116,4 @@ def test_a_turn_that_takes_too_long_says_so() -> None:
                 await anyio.sleep(60)
 
     with pytest.raises(BackendTimeout):
-        propose(Slow(Script(json.dumps("a") * 9, pieces=1)), limits=Limits(total_timeout=0.05))
+        propose(Slow(Script(json.dumps("a") * 9, pieces=1)), limits=Limits(total_timeout=EXPIRES))

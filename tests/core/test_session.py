@@ -55,6 +55,7 @@ from tests.core.sessions import (
     settle,
     spec,
 )
+from tests.tables import table
 
 EXAMPLES: dict[str, Record] = {
     record.type: record
@@ -95,7 +96,7 @@ def _fits(state: State, kind: str) -> bool:
     return kind != "execution_started" or state is State.CALLING
 
 
-@pytest.mark.parametrize(("state", "kind"), list(itertools.product(State, EXAMPLES)))
+@table(("state", "kind"), list(itertools.product(State, EXAMPLES)))
 def test_every_pair_of_state_and_record_is_taken_or_refused(state: State, kind: str) -> None:
     session = in_state(state)
     if kind in TRANSITIONS[state] and _fits(state, kind):

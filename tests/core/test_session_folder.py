@@ -35,6 +35,7 @@ from mlx_tools.transcript.records import (
 from tests.core.full_disk import file_size_limit
 from tests.core.records import RECORDS
 from tests.core.sessions import completion, header, open_session, ran, settle
+from tests.tables import table
 
 ASKED = UserRecord(content="what?")
 YES = ApprovalRecord(call="c1", approved=True, digest="d")
@@ -77,7 +78,7 @@ SEEN = ObservationRecord(call="c1", name="look", content="")
 STARTED = ExecutionRecord(call="c1", mutates=True)
 
 
-@pytest.mark.parametrize(
+@table(
     ("records", "state", "in_doubt"),
     [
         (Run().records, "empty", ()),

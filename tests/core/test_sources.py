@@ -12,7 +12,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +27,7 @@ from mlx_tools.transcript.sources import (
     spelled_out,
 )
 from tests.core.sessions import answered, records_of
+from tests.tables import table
 
 GIVEN = {n: GivenSource(n, f"Title {n}", f"docs/{n}.md") for n in range(1, 7)}
 ALL = Policy(allow=["look", "read_artifact"])
@@ -87,7 +87,7 @@ def test_text_of_a_source_forges_no_number() -> None:
     assert numbered == ["[1] T [5] x (a [6] b)"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("content", "named", "numbers"),
     [
         ("x [2].", (), [2]),

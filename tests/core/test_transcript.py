@@ -28,6 +28,7 @@ from mlx_tools.transcript.records import (
 from tests.core.full_disk import file_size_limit
 from tests.core.records import RECORDS
 from tests.forked import forks
+from tests.tables import table
 
 HEADER = Header(session="s", created="2026-01-01T00:00:00+00:00")
 
@@ -121,7 +122,7 @@ def test_damage_within_a_file_is_named_and_not_guessed_at_and_no_link_is_followe
     assert path.read_text() == "precious"
 
 
-@pytest.mark.parametrize(
+@table(
     ("line", "fault"),
     [
         *((line, "no record") for line in ("[]", "{}", '{"type":"nothing"}')),

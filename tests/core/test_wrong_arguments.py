@@ -23,6 +23,7 @@ from mlx_tools.app.proposal import Proposer
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Offer, Registry
+from tests.tables import table
 
 ANSWER = '{"type":"final_answer","content":"3"}'
 
@@ -91,7 +92,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "make"), WRONG)
+@table(("name", "make"), WRONG)
 def test_what_cannot_be_is_named_and_a_hint_given(name: str, make: Callable[[], Any]) -> None:
     with pytest.raises(UsageError, match=name) as caught:
         make()
@@ -127,7 +128,7 @@ def registry() -> Registry:
     return made.with_entry_points(lambda: [Offer("weather", "forecast", broken)])
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "required", "said"),
     [
         (Policy(allow=["*"]), "other", ["other (there is no such tool)"]),
@@ -140,7 +141,7 @@ def registry() -> Registry:
         (Policy(preset="readonly_basic"), "fetch", ["not among the allowed tools"]),
     ],
 )
-@pytest.mark.parametrize("named", ["require_tools", "tool_choice"])
+@table("named", ["require_tools", "tool_choice"])
 def test_what_is_missing_is_named_with_the_reason_before_the_model_is_asked(
     policy: Policy, required: str, said: list[str], named: str
 ) -> None:

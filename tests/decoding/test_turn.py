@@ -40,6 +40,7 @@ from mlx_tools.protocol import (
     write_call,
 )
 from mlx_tools.testing import Script, ScriptedBackend
+from tests.tables import table
 
 from .schemas import tools
 
@@ -163,7 +164,7 @@ LEFT_ALONE = (
 )
 
 
-@pytest.mark.parametrize("said", LEFT_ALONE)
+@table("said", LEFT_ALONE)
 def test_what_fits_or_is_read_all_the_same_is_never_interrupted(said: str) -> None:
     free = turn(said, strategy="free")
     assert free.reading.messages
@@ -456,11 +457,9 @@ def propose(
     )
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("dialect", sorted(DIALECTS))
-@pytest.mark.parametrize(
-    ("strategy", "style"), [("auto", "jsonl"), ("guided", "jsonl"), ("guided", "markdown-json")]
-)
+@table("streamed", [True, False])
+@table("dialect", sorted(DIALECTS))
+@table(("strategy", "style"), [("auto", "jsonl"), ("guided", "jsonl"), ("guided", "markdown-json")])
 def test_several_calls_come_out_as_wished_in_any_dialect(
     strategy: Strategy, style: Style, dialect: str, streamed: bool
 ) -> None:

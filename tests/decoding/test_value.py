@@ -6,7 +6,6 @@ import json
 import random
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import resolve, validate_arguments
 from mlx_tools.protocol.strict import loads
 from mlx_tools.schema.compilable import compilable
+from tests.tables import table
 
 from .schemas import tools
 
@@ -73,7 +73,7 @@ def misfit(text: str) -> tuple[str, str]:
     return found.kind, text[: found.boundary]
 
 
-@pytest.mark.parametrize(
+@table(
     "arguments",
     [
         '{"city":"Oslo"}',
@@ -96,7 +96,7 @@ def test_what_reading_takes_is_the_models_own(arguments: str) -> None:
         assert found.end == len(CALL + arguments) + 1
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "kind", "stands", "forced"),
     [
         ('{"type":"function"', "envelope", '{"type":', '"'),

@@ -42,6 +42,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Forks, forks, write_program
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "mlx_tools"
@@ -239,10 +240,12 @@ def to_run() -> Iterator[object]:
     for page in PAGES:
         for section in sections(page.read_text(encoding="utf-8")):
             if section.runs:
-                marks = [pytest.mark.real, pytest.mark.slow] if section.needs_model else []
+                marks = [pytest.mark.real] if section.needs_model else []
                 # The README's tour does the like of these.
-                if page != PAGES[0] and (section.installs or section.is_long):
-                    marks = [pytest.mark.slow]
+                if page != PAGES[0] and (
+                    section.needs_model or section.installs or section.is_long
+                ):
+                    marks = [*marks, pytest.mark.slow]
                 yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
 
 
@@ -305,6 +308,7 @@ def test_the_examples_of_a_section_do_what_the_page_shows(
     assert run_blocks(section, runner(section))
 
 
+@pytest.mark.slow
 def test_the_tour_does_what_it_shows_where_no_model_is(runner: Callable[[Section], Runner]) -> None:
     """Every way to add a tool is among its steps."""
     (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
@@ -327,7 +331,7 @@ def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
     assert {f"tides/{n}" for n in ("config.json", "tool_definition.json", "execute.py")} <= files
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@table("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_is_of_a_known_kind_and_parses(page: Path) -> None:
     for section in sections(page.read_text(encoding="utf-8")):
         for block in section.blocks:
@@ -347,7 +351,7 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@table("page", PAGES, ids=lambda page: page.stem)
 def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
     missing = []
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
@@ -363,7 +367,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
     assert missing == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@table("page", PAGES, ids=lambda page: page.stem)
 def test_every_file_of_the_project_that_a_page_names_is_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     rooms = "|".join(one.name for folder in (ROOT, PACKAGE) for one in folder.iterdir())

@@ -6,9 +6,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from mlx_tools.toolbox import parse_when
+from tests.tables import table
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "scheduler.md").read_text()
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -23,7 +22,7 @@ def shown_times() -> list[str]:
     return [time for cell in cells for time in re.findall("`([^`]+)`", cell)]
 
 
-@pytest.mark.parametrize("text", shown_times())
+@table("text", shown_times())
 def test_a_time_that_is_shown_is_understood(text: str) -> None:
     assert parse_when(text, "Europe/Berlin", NOW).next_after(NOW) is not None
 

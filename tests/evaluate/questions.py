@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.evaluate.bfcl_data import wheel_path
-from tests.conftest import ENVIRON
+from tests.conftest import ENVIRON, PERSON
 
 AREA = {
     "name": "shapes.area",
@@ -106,11 +106,8 @@ def make_wheel(path: Path) -> Path:
 
 
 def fetched_wheel() -> Path:
-    """BFCL's own package, where it is on this machine: in the cache, where `mlx-tools eval bfcl`
-    puts it, or in the folder ``MLX_TOOLS_SUITES``."""
-    cached = wheel_path(ENVIRON)
-    suites = Path(ENVIRON["MLX_TOOLS_SUITES"]) if "MLX_TOOLS_SUITES" in ENVIRON else None
-    for path in (cached, *(suites.rglob(cached.name) if suites is not None else ())):
-        if path.is_file():
+    """BFCL's own package, if `mlx-tools eval bfcl` put it into a cache of this machine."""
+    for environ in (PERSON, ENVIRON):
+        if (path := wheel_path(environ)).is_file():
             return path
-    pytest.skip("BFCL's package is neither in the cache nor in MLX_TOOLS_SUITES")
+    pytest.skip("BFCL's package is not in the cache")

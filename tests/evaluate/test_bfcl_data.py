@@ -29,6 +29,7 @@ from mlx_tools.messages import ToolCall
 from mlx_tools.protocol import validate_arguments
 from mlx_tools.schema.resolve import check_parameters
 from tests.evaluate.questions import AREA, QUESTIONS, make_wheel
+from tests.tables import table
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_types_become_those_of_json_schema() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "expected"),
     [
         ({"type": "any"}, {"type": "string"}),

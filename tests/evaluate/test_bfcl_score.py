@@ -18,6 +18,7 @@ from mlx_tools.evaluate.bfcl_data import load_items
 from mlx_tools.evaluate.bfcl_score import CallScore, score
 from mlx_tools.messages import ToolCall
 from tests.evaluate.questions import AREA, AREA_ANSWER, PLAY, PLAY_ANSWER, QUESTIONS, make_wheel
+from tests.tables import table
 
 RIGHT = {"width": 2.5, "height": 4}
 
@@ -42,7 +43,7 @@ def value_fault(kind: str, value: Any, allowed: list[Any], **schema: Any) -> str
     return score(category, [function], [ToolCall("f", {"p": value})], [{"f": {"p": allowed}}]).fault
 
 
-@pytest.mark.parametrize(
+@table(
     ("calls", "said"),
     [
         ((), "not_called"),
@@ -86,7 +87,7 @@ def test_texts_are_compared_without_case_spaces_and_some_punctuation(
     assert value_fault("string", value, allowed) == said
 
 
-@pytest.mark.parametrize(
+@table(
     ("kind", "value", "allowed", "said"),
     [
         ("float", 3, [3.0], ""),
@@ -110,7 +111,7 @@ def test_types_are_exact_but_for_whole_numbers_and_names_of_variables(
     assert value_fault(kind, value, allowed, items={"type": "float"}) == said
 
 
-@pytest.mark.parametrize(
+@table(
     ("inner", "value", "allowed", "said"),
     [
         ("string", ["Blue moon"], [["blue-Moon"]], ""),

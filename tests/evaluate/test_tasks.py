@@ -16,6 +16,7 @@ from mlx_tools.evaluate.results import Results
 from mlx_tools.evaluate.tasks import TOOLS, Task, World, answers, ask_task, load_tasks, run_tasks
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.testing import ScriptedBackend, answer, call
+from tests.tables import table
 
 TASKS = load_tasks()
 BY_ID = {task.id: task for task in TASKS.tasks}
@@ -125,7 +126,7 @@ def ask(task: Task, *script: Any, **more: Any) -> dict[str, Any]:
     return anyio.run(partial(ask_task, task, TASKS, backend, SETTINGS, **more))
 
 
-@pytest.mark.parametrize("task", TASKS.tasks, ids=lambda task: task.id)
+@table("task", TASKS.tasks, ids=lambda task: task.id)
 def test_every_task_can_be_done_with_the_tools_there_are(task: Task) -> None:
     result = ask(task, *RIGHT[task.id])
     assert result["fault"] == "" and result["correct"] and result["valid"]
@@ -156,7 +157,7 @@ DELETED_BOTH = [
 ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("id_", "script", "fault"),
     [
         ("product", [calc("1+1"), answer("2")], "wrong answer"),
@@ -254,7 +255,7 @@ def task(**expected: Any) -> Task:
     return Task(id="t", category="c", question="?", **expected)
 
 
-@pytest.mark.parametrize(
+@table(
     ("expected", "text", "right"),
     [
         ({"contains": ("Oats", "rice")}, "RICE and oats", True),

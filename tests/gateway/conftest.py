@@ -36,6 +36,7 @@ from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
 from mlx_tools.store import TranscriptStore, load_words
 from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import Registry
+from tests.waiting import HANG
 
 
 @pytest.fixture
@@ -285,7 +286,7 @@ async def queued(one: Any) -> dict[str, Any]:
 
 async def rested(one: Any, run: str) -> dict[str, Any]:
     if (live := one.runs._live.get(run)) is not None:
-        with anyio.fail_after(30):
+        with anyio.fail_after(HANG):
             await live.rested.wait()
     return (await one.client.get(f"/v1/runs/{run}")).json()
 

@@ -7,13 +7,14 @@ import pwd
 import shutil
 import signal
 import subprocess
-import time
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from tests.waiting import wait_until
 
 BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 """The folders of the versions that are installed, empty where none is."""
@@ -56,15 +57,16 @@ class Cluster:
         settings = [word for setting in self._settings for word in ("-c", setting)]
         words = ("postgres", "-D", "data", *options, *settings)
         self._server = self._begin(*words, stderr=subprocess.DEVNULL)
-        for _ in range(600):
+
+        def answers() -> bool:
             if self._server.poll() is not None:  # those of one that was killed are not gone yet
                 self._server = self._begin(*words, stderr=subprocess.DEVNULL)
-            try:
+            with suppress(psycopg.OperationalError):
                 psycopg.connect(self.dsn).close()
-                return
-            except psycopg.OperationalError:
-                time.sleep(0.05)
-        raise AssertionError("PostgreSQL did not start")
+                return True
+            return False
+
+        wait_until(answers, "PostgreSQL did not start")
 
     def kill(self) -> None:
         own = Path(f"/proc/{self._server.pid}/task/{self._server.pid}/children").read_text()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import httpx
 from mlx_tools.testing import ScriptedServer
 from tests.forked import Forked, forks
 from tests.gateway.conftest import WEATHER
+from tests.waiting import HANG, wait_until
 
 BODY = {"model": "default", "messages": [{"role": "user", "content": "Hi"}], "tools": [WEATHER]}
 
@@ -68,35 +68,32 @@ class House:
 
     def ask(self, headers: Any = None, **more: Any) -> httpx.Response:
         url = f"{self.url}/chat/completions"
-        return httpx.post(url, json=BODY | more, headers=headers, timeout=30)
+        return httpx.post(url, json=BODY | more, headers=headers, timeout=HANG)
 
     def stream(self) -> Any:
         body = BODY | {"stream": True}
-        return httpx.stream("POST", f"{self.url}/chat/completions", json=body, timeout=30)
+        return httpx.stream("POST", f"{self.url}/chat/completions", json=body, timeout=HANG)
 
     # --- runs ---
 
     def post(self, path: str = "", status: int = 0, **body: Any) -> dict[str, Any]:
-        got = httpx.post(f"{self.url}/runs{path}", json=body, timeout=30)
+        got = httpx.post(f"{self.url}/runs{path}", json=body, timeout=HANG)
         assert not status or got.status_code == status, got.text
         found: dict[str, Any] = got.json()
         return found
 
     def get(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = httpx.get(f"{self.url}/runs/{run}", timeout=30).json()
+        found: dict[str, Any] = httpx.get(f"{self.url}/runs/{run}", timeout=HANG).json()
         return found
 
     def until(self, run: str, *statuses: str) -> dict[str, Any]:
         """The run, once it stands so."""
-        for _ in range(600):
-            if (found := self.get(run))["status"] in statuses:
-                return found
-            time.sleep(0.05)
-        raise AssertionError(found)
+        wait_until(lambda: self.get(run)["status"] in statuses, f"{run} is never {statuses}")
+        return self.get(run)
 
     def events(self, run: str) -> Iterator[str]:
         """The kinds of the events of a run, as they come."""
-        with httpx.stream("GET", f"{self.url}/runs/{run}/events", timeout=30) as response:
+        with httpx.stream("GET", f"{self.url}/runs/{run}/events", timeout=HANG) as response:
             for line in response.iter_lines():
                 if line.startswith("event: "):
                     yield line.removeprefix("event: ")

@@ -13,6 +13,7 @@ from mlx_tools.app import Door
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.server import application
+from tests.waiting import HANG
 
 pytestmark = pytest.mark.anyio
 
@@ -223,7 +224,7 @@ def test_a_client_that_never_reads_frees_its_slot(serving: Any, stream: bool) ->
             await anyio.sleep_forever()
 
     async def main() -> None:
-        with anyio.fail_after(30):
+        with anyio.fail_after(HANG):
             whole = scope | {"query_string": b"", "client": ("127.0.0.1", 9)}
             await application(one.gateway, Door())(whole, receive, send)
 

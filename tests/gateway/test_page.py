@@ -9,7 +9,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import anyio
 import httpx
 import pytest
 from justhtml import JustHTML
@@ -25,6 +24,7 @@ from mlx_tools.tools import Preview, Tool
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
 from tests.forked import forks
 from tests.gateway.conftest import KEY, ask, rested
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -408,8 +408,12 @@ async def test_a_person_decides_about_what_was_asked_in_a_terminal(
     assert len(server.bodies) == 1  # to look asks no model
     assert "-old" in shown.text and "+new" in shown.text
     await decide(one, path, **fields)
-    while "answered" not in (shown := await one.client.get(path)).text:
-        await anyio.sleep(0.01)
+
+    async def answered() -> Any:
+        shown = await one.client.get(path)
+        return "answered" in shown.text and shown
+
+    shown = await until(answered)
     assert (tmp_path / "files" / "a.txt").read_text() == text and "Done." in shown.text
     assert one.runs.rows.page(one.runs.owner("one"), 9, None) == []  # it is no client's run
 

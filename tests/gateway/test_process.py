@@ -56,7 +56,7 @@ def test_told_to_end_it_finishes_what_it_serves(house: Any) -> None:
         next(lines)
         os.kill(one.gateway.pid, signal.SIGTERM)
         assert [line for line in lines if line][-1] == "data: [DONE]"
-    one.gateway.wait(30)
+    one.gateway.wait(120)
     with pytest.raises(httpx.ConnectError):
         one.ask()
 

@@ -19,6 +19,7 @@ from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview
 from mlx_tools.tools.host_tools import read_artifact
 from tests.gateway.conftest import ask, deciding, queued, rested, transcript_of, waiting
+from tests.waiting import HANG, until
 
 pytestmark = pytest.mark.anyio
 
@@ -91,7 +92,7 @@ async def test_who_names_an_event_beyond_the_end_is_told_what_comes_from_now_on(
     one = begin(answer("6"), answer("7"))
     made, told = await ask(one), []
     follow = one.runs.follow(await one.runs.find(None, made["id"]), 9_999, ends=())
-    with anyio.fail_after(30):
+    with anyio.fail_after(HANG):
         async with aclosing(follow) as follows:
             assert await anext(follows) is None
             await one.client.post(f"/v1/runs/{made['id']}/continue", json={"question": "Sure?"})
@@ -498,8 +499,10 @@ async def test_a_run_goes_on_when_its_client_leaves(begin: Any) -> None:
     one, come = begin(), anyio.Event()
     one.speaker.backend = waiting(come, answer("late"))
     run = (await one.client.post("/v1/runs", json={"question": "x"})).json()["id"]
-    with anyio.move_on_after(0.05):
-        await events(one, run)
+    async with anyio.create_task_group() as client:
+        client.start_soon(events, one, run)
+        await until(lambda: one.runs._followers)
+        client.cancel_scope.cancel()
     come.set()
     assert (await rested(one, run))["answer"] == "late"
     assert one.runs._followers == {}

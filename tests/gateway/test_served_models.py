@@ -17,6 +17,7 @@ from mlx_tools.gateway.turn import STEP
 from mlx_tools.messages import replace
 from mlx_tools.testing import ScriptedServer
 from tests.gateway.conftest import speaker_of
+from tests.waiting import HANG
 
 
 class Looking(ServedModels):
@@ -38,7 +39,7 @@ class Looking(ServedModels):
 async def test_a_model_that_is_being_looked_at_holds_up_no_other() -> None:
     served = Looking(SimpleNamespace(model_name=None), lambda line: None)  # type: ignore[arg-type]
     await served.open()
-    with anyio.fail_after(30):
+    with anyio.fail_after(HANG):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(served.speaker, "slow")
             await anyio.wait_all_tasks_blocked()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from mlx_tools.gateway.turn import StopTexts
 from mlx_tools.messages import TOOL_NAME, ToolSpec
 from mlx_tools.testing import ScriptedBackend
 from tests.gateway.conftest import speaker_of
+from tests.suites import dialect_vectors
 
 pytestmark = pytest.mark.anyio
 
@@ -43,15 +43,10 @@ def golden() -> tuple[Case, ...]:
 
 @cache
 def dialects() -> tuple[Case, ...]:
-    """Calls in the forms of sixty families, where the suite is at hand."""
-    folder = os.environ.get("MLX_TOOLS_SUITES")
-    if not folder:
-        return ()
-    lines = Path(folder, "dialects", "vectors.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
-    vectors = [json.loads(line) for line in lines]
+    """Calls in the forms of sixty families."""
     return tuple(
         (vector["text"], tuple(_spec(tool["function"]) for tool in vector["tools"]))
-        for vector in vectors
+        for vector in dialect_vectors()
         if vector["tools"]
         and all(TOOL_NAME.fullmatch(t["function"]["name"]) for t in vector["tools"])
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.expect import Expectation, expectations, matcher
+from tests.tables import table
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -18,7 +19,7 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("wanted", "value", "fits"),
     [
         ("a", "a", True),

@@ -40,6 +40,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.records import RECORDS
+from tests.tables import table
 
 VOID = {"meta"}
 INLINE = {"b", "span", "a", "strong", "small"}
@@ -368,7 +369,7 @@ AS_THEY_ARE = (
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "shown"),
     [
         *((text, text) for text in AS_THEY_ARE),

@@ -51,12 +51,13 @@ def goldens() -> list[Golden]:
     return [read_golden(path) for path in PATHS]
 
 
-@pytest.mark.parametrize("path", PATHS, ids=lambda path: str(path.relative_to(FOLDER)))
-def test_a_golden_transcript_replays_without_a_difference(path: Path) -> None:
-    golden = read_golden(path)
-    done = replay(golden)
-    assert [d.lines() for d in done.differences] == []
-    assert done.now.all == golden.all
+def test_a_replay_without_a_difference_makes_the_same_records_again() -> None:
+    # Each transcript is replayed as a test of its own, by the plugin.
+    for path in PATHS[::12]:
+        golden = read_golden(path)
+        done = replay(golden)
+        assert [d.lines() for d in done.differences] == [], path
+        assert done.now.all == golden.all, path
 
 
 def test_every_feature_style_format_repair_coercion_and_error_code_occurs(

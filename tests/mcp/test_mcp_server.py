@@ -33,6 +33,7 @@ from tests.cli.conftest import Run
 from tests.cli.conftest import home as home
 from tests.cli.conftest import run as run
 from tests.forked import forks
+from tests.waiting import until
 
 YES = ElicitResult(action="accept", content={"approve": True})
 NO = ElicitResult(action="accept", content={"approve": False, "reason": "not \x1b[2J there"})
@@ -400,10 +401,12 @@ def test_a_client_that_cancels_ends_its_run(serving: Serving, home: Path) -> Non
                 tasks.cancel_scope.cancel()
             (folder,) = (home / "state" / "sessions").glob("*-*")
             store = session_store(served.delegation.configuration)
-            last = None
-            while not isinstance(last, StoppedRecord):
-                await anyio.sleep(0.01)
+
+            def stopped() -> Any:
                 last = store.read(folder.name).transcript[-1]
+                return last if isinstance(last, StoppedRecord) else None
+
+            last = await until(stopped)
             assert last.reason == "interrupted"
 
     anyio.run(cancel)

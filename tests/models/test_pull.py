@@ -133,7 +133,7 @@ def test_a_pull_that_is_killed_leaves_nothing_that_counts(
             if line.strip() == stage:
                 process.kill()
                 break
-        process.wait(20)
+        process.wait(120)
     folder = folder_of(model, environ)
     assert not is_complete(folder, model)
     assert not folder.exists()

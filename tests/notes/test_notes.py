@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import stat
 import threading
 import unicodedata
@@ -30,10 +28,9 @@ from mlx_tools.toolbox.notes import (
 )
 from mlx_tools.tools import Registry, ToolContext, ToolError
 from tests.notes.conftest import NOON
+from tests.suites import naughty_strings
+from tests.tables import table
 from tests.tools.file_calls import executed
-
-SUITES = os.environ.get("MLX_TOOLS_SUITES", "")
-NAUGHTY = Path(SUITES) / "naughty_strings" / "blns.json"
 
 
 def calls(registry: Registry, name: str, *arguments: Any, **policy: Any) -> list[DirectCall]:
@@ -76,7 +73,7 @@ def test_a_note_never_replaces_another_that_some_file_system_takes_for_the_same(
     assert name.endswith(" 2.md") and (folder / "Plän.md").read_bytes() == first
 
 
-@pytest.mark.parametrize(
+@table(
     ("title", "stem"),
     [
         *(("../../etc/passwd", "etc passwd"), ("/etc/passwd", "etc passwd")),
@@ -140,9 +137,8 @@ def test_no_arguments_touch_anything_outside_the_folder_and_content_stays_as_it_
     assert content in note_of(name, after[f"notes/{name}"].decode()).text
 
 
-@pytest.mark.skipif(not NAUGHTY.is_file(), reason="MLX_TOOLS_SUITES has no naughty_strings")
 def test_naughty_strings_are_kept_as_they_are_and_found_again(tmp_path: Path) -> None:
-    strings = [text for text in json.loads(NAUGHTY.read_text()) if text.strip()]
+    strings = [text for text in naughty_strings() if text.strip()]
     registry = builtin_tools(notes=tmp_path / "notes")
     arguments = []
     for text in strings:

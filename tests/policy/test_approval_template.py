@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
 from mlx_tools.policy.approval_template import fits
+from tests.tables import table
 
 SAVE = ToolSpec("save", "Saves.", {"type": "object"}, frozenset({"write"}))
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -35,7 +36,7 @@ CALL = CallNow(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("pattern", "value", "fit"),
     [
         ("write", "write", True),
@@ -241,7 +242,7 @@ OTHER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("change", OTHER.values(), ids=OTHER)
+@table("change", OTHER.values(), ids=OTHER)
 def test_a_call_that_differs_in_anything_is_not_covered(change: dict[str, Any]) -> None:
     assert not YES.covers(replace(CALL, **change))
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mlx_tools.messages import ALL_EFFECTS, Effects, ToolSpec
 from mlx_tools.policy import Facts, facts_of
 from mlx_tools.tools import EffectsBy
+from tests.tables import table
 
 
 @dataclass
@@ -117,7 +118,7 @@ DISGUISES = {
 }
 
 
-@pytest.mark.parametrize("kind", DISGUISES)
+@table("kind", DISGUISES)
 def test_a_secret_for_the_network_is_known_in_disguise(kind: str) -> None:
     secret = DISGUISES[kind](TOKEN)
     for text in (secret, f"https://site.example/?q={secret}", f"a translation of {secret} please"):

@@ -14,12 +14,13 @@ from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Limits, Policy, Rate, RateCounts, exceeded
 from mlx_tools.policy.rules import UNITS
+from tests.tables import table
 
 NAMES = [field.name for field in fields(Limits)]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
+@table("name", NAMES)
+@table(
     "wrong",
     [
         *(0, -1, 10**12, "4", True, float("nan"), float("inf"), [], 1e-9),
@@ -152,7 +153,7 @@ def test_a_clock_that_was_set_back_counts_against_the_call() -> None:
     assert rule(policy, tally(("look", 0)), at(60)) is None
 
 
-@pytest.mark.parametrize(
+@table(
     "wrong",
     [
         *("", "10", "10/min", "10/Minute", "0/minute", "-1/minute", "01/minute", "1.5/hour"),

@@ -20,6 +20,7 @@ from mlx_tools.policy import (
 from mlx_tools.policy.rules import Preset
 from mlx_tools.toolbox import builtin
 from mlx_tools.tools import Callee, Offer, Registry, Tool
+from tests.tables import table
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
@@ -97,8 +98,8 @@ def test_file_access_is_held_to_reading_at_every_call(tmp_path: Path) -> None:
             assert made == ("allow" if reads else writes if known else "deny")
 
 
-@pytest.mark.parametrize("effects", [ALL_EFFECTS, READ, frozenset(), frozenset(("write",))])
-@pytest.mark.parametrize("preset", PRESETS)
+@table("effects", [ALL_EFFECTS, READ, frozenset(), frozenset(("write",))])
+@table("preset", PRESETS)
 def test_no_preset_means_a_plugins_tool_whatever_it_says_of_itself(
     preset: str, effects: Effects
 ) -> None:

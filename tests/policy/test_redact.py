@@ -14,13 +14,14 @@ from mlx_tools.errors import UsageError
 from mlx_tools.policy.redact import Redacted, Redactor, find_secrets, holds_placeholder
 from mlx_tools.policy.secret_kinds import CONTEXT_KINDS
 from tests.policy.secret_samples import ASSIGNED, SURROUNDINGS, TOKENS, pem, value
+from tests.tables import table
 
 REDACTOR = Redactor()
 KEYS = ("RSA PRIVATE KEY", "PRIVATE KEY", "EC PRIVATE KEY", "OPENSSH PRIVATE KEY")
 KEYS += ("ENCRYPTED PRIVATE KEY", "DSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK")
 
 
-@pytest.mark.parametrize("kind", TOKENS)
+@table("kind", TOKENS)
 def test_a_token_is_found_wherever_it_stands(kind: str) -> None:
     random = Random(kind)
     for surrounding in SURROUNDINGS:
@@ -30,7 +31,7 @@ def test_a_token_is_found_wherever_it_stands(kind: str) -> None:
         assert shown.text == surrounding.format(f"[redacted:{kind}]")
 
 
-@pytest.mark.parametrize("form", ASSIGNED)
+@table("form", ASSIGNED)
 def test_a_value_is_found_by_what_stands_before_it(form: str) -> None:
     random = Random(form)
     for _ in range(50):
@@ -43,8 +44,8 @@ def test_a_value_is_found_by_what_stands_before_it(form: str) -> None:
         assert shown.text.endswith(end)
 
 
-@pytest.mark.parametrize("name", KEYS)
-@pytest.mark.parametrize("escaped", [False, True])
+@table("name", KEYS)
+@table("escaped", [False, True])
 def test_a_private_key_is_one_secret_whole_or_without_its_last_line(
     name: str, escaped: bool
 ) -> None:
@@ -110,7 +111,7 @@ def test_encoded_keys_and_assignments_are_found() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *("API_KEY=<your key>", "password = changeme", 'password: "********"', "token: xxxxxxxx"),
@@ -173,7 +174,7 @@ def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
 # --- paths --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "shown"),
     [
         ("/home/ann/x.py", "[redacted:path]/x.py"),

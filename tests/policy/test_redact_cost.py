@@ -13,6 +13,7 @@ import pytest
 
 from mlx_tools.policy import redact, secret_kinds
 from mlx_tools.policy.secret_kinds import TOKEN_KINDS
+from tests.tables import table
 
 MODULES = (redact, secret_kinds)
 REPEATS = {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}
@@ -68,7 +69,7 @@ def least_width(nodes: Any) -> int:
     return int(_parser.SubPattern(state, list(nodes)).getwidth()[0])
 
 
-@pytest.mark.parametrize(("name", "pattern"), KINDS)
+@table(("name", "pattern"), KINDS)
 def test_a_kind_has_no_repeat_in_a_repeat_and_ends_with_its_endless_one(
     name: str, pattern: str
 ) -> None:
@@ -77,7 +78,7 @@ def test_a_kind_has_no_repeat_in_a_repeat_and_ends_with_its_endless_one(
     assert list(endless_before_the_end(tree)) == []
 
 
-@pytest.mark.parametrize(("name", "pattern"), OTHERS)
+@table(("name", "pattern"), OTHERS)
 def test_other_patterns_have_a_repeat_in_a_repeat_only_where_a_sign_parts_them(
     name: str, pattern: Any
 ) -> None:
@@ -136,7 +137,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.parametrize("unit", HOSTILE)
+@table("unit", HOSTILE)
 def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str) -> None:
     judged: list[int] = []
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.policy.redact import LOOK_AHEAD, WINDOW, Redactor
 from tests.policy.secret_samples import ALNUM, ASSIGNED, TOKENS, drawn, pem, value
+from tests.tables import table
 
 REDACTOR = Redactor(paths=True, folders=["/home/ann", "/home/ann/work", "/srv/my data"])
 DASHES = "-" * 5
@@ -99,7 +100,7 @@ def test_no_prefix_of_a_stream_ever_shows_a_part_of_the_secret() -> None:
             assert hidden[4:12] not in shown
 
 
-@pytest.mark.parametrize(
+@table(
     "unit",
     [
         *("A", "a1B2", "%41", "\\u0041", f"{DASHES}BEGIN PRIVATE KEY{DASHES}", "sk-", "x=", "eyJ."),

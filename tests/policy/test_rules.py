@@ -23,6 +23,7 @@ from mlx_tools.policy import (
     first_match,
     may_stand,
 )
+from tests.tables import table
 
 READ: Effects = frozenset(("read",))
 WRITE: Effects = frozenset(("write",))
@@ -79,7 +80,7 @@ UNCLEAN: dict[str, Any] = {"runs": "with_approval"}
 CONSENT: dict[str, Any] = {"consented": ANY}
 
 
-@pytest.mark.parametrize(
+@table(
     ("policy", "spec", "given", "decision", "said"),
     [
         (ALL, None, {}, "deny", "unknown_tool"),
@@ -159,7 +160,7 @@ def test_the_empty_policy_denies_everything() -> None:
             assert made(policy, spec).code == "not_allowed"
 
 
-@pytest.mark.parametrize(
+@table(
     ("pattern", "spec", "meant"),
     [
         *((name, LOOK, False) for name in ("loo", "Look", "look_", "lookup", "plugin:look", "ook")),
@@ -263,9 +264,7 @@ WRONG: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [(k, one) for k, wrong in WRONG.items() for one in wrong]
-)
+@table(("key", "value"), [(k, one) for k, wrong in WRONG.items() for one in wrong])
 def test_a_policy_that_cannot_be_is_refused(key: str, value: Any) -> None:
     with pytest.raises(UsageError, match=r"^policy\."):
         Policy(**{key: value})

@@ -12,6 +12,7 @@ from mlx_tools.policy import facts_of
 from mlx_tools.policy.redact import Redactor, find_secrets
 from mlx_tools.policy.secret_kinds import TABLE
 from tests.policy.secret_samples import ALNUM, HEX, drawn, filled
+from tests.tables import table
 
 REDACTOR = Redactor()
 
@@ -60,7 +61,7 @@ def values(random: Random) -> tuple[str, ...]:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_a_value_under_an_ordinary_name_is_found_in_every_form(name: str) -> None:
     random = Random(name)
     kinds = random.randrange(3)  # of one name a form has one of the values, of all names each
@@ -78,12 +79,12 @@ def check_every_split(text: str) -> None:
         assert stream.feed(text[:cut]) + stream.feed(text[cut:]) + stream.close() == whole
 
 
-@pytest.mark.parametrize(("form", "name"), list(zip(FORMS, NAMES, strict=False)))
+@table(("form", "name"), list(zip(FORMS, NAMES, strict=False)))
 def test_it_is_so_at_every_split(form: str, name: str) -> None:
     check_every_split(form.format(name, values(Random(name))[1]) + "\nand more")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@table("name", NAMES)
 def test_it_does_not_go_out_with_a_call(name: str) -> None:
     network = ToolSpec("fetch_url", effects=frozenset({"network"}))
     value = values(Random(name))[1]
@@ -125,7 +126,7 @@ LINES = (
 """``p`` is a password, ``t`` a token, ``u`` a UUID, ``d`` digits that begin as a year does."""
 
 
-@pytest.mark.parametrize("line", LINES)
+@table("line", LINES)
 def test_what_is_ordinarily_written_is_found_at_every_split(line: str) -> None:
     random = Random(line)
     values = {"p": "Tr0ub4dor", "t": drawn(random, ALNUM, 22) + "4t", "d": "209592229671192"}
@@ -190,7 +191,7 @@ NONE = (
 )
 
 
-@pytest.mark.parametrize("text", NONE)
+@table("text", NONE)
 def test_what_is_none_is_left_alone(text: str) -> None:
     assert find_secrets(text) == (), text
 
@@ -210,7 +211,7 @@ def glued(words: str) -> list[str]:
     return words.replace("-", "_").split()
 
 
-@pytest.mark.parametrize(("group", "entry"), ENTRIES)
+@table(("group", "entry"), ENTRIES)
 def test_an_entry_finds_its_line_and_leaves_the_other(group: str, entry: dict[str, Any]) -> None:
     random = Random(1)
     for _ in range(DRAWS):

@@ -19,6 +19,7 @@ from mlx_tools.prompt.catalog import (
     names_in,
     signature,
 )
+from tests.tables import table
 
 
 def tool(name: str = "f", description: str = "", /, **parameters: Any) -> ToolSpec:
@@ -48,7 +49,7 @@ def test_a_signature_names_arguments_types_and_what_the_tool_does() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "written"),
     [
         ({"type": "string"}, "string"),

@@ -36,6 +36,7 @@ from mlx_tools.transcript.records import (
 )
 from tests.prompt.conversations import MODELS, WORDS, format_of, template_of
 from tests.prompt.tooled import TOOLED, rendered_with_tools, tooled_format
+from tests.tables import table
 
 NAMES = sorted(TOOLED)
 LOOK = ToolSpec(
@@ -81,8 +82,8 @@ def called(prompt: Prompt, said: str, *results: str, prefix: str = "") -> None:
         prompt.add(ObservationRecord(call=f"c{number}", name="look", content=result))
 
 
-@pytest.mark.parametrize("adds_bos", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@table("adds_bos", [False, True])
+@table("name", NAMES)
 def test_a_template_that_tells_of_tools_is_learnt(name: str, adds_bos: bool) -> None:
     tools = tooled_format(name, adds_bos=adds_bos).tools
     assert tools is not None and tools.dialect == TOOLED[name].dialect

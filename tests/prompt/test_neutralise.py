@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.prompt.neutralise import KNOWN_TOKENS, Composer, Neutraliser
+from tests.tables import table
 
 PLAIN_LINES = ("\nUser:", "\nAssistant:", "\nSystem:")
 KNOWN = Neutraliser((*KNOWN_TOKENS, *PLAIN_LINES))
@@ -75,7 +76,7 @@ def test_the_tokens_of_a_family_are_broken_where_the_model_is_not_known(family: 
         assert token not in neutraliser.plain(f"a {token} b")
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *("cp <filename> /tmp", '<img src="a">', "<box>", "[a][b]", "[]", "", "a < b > c"),

@@ -21,6 +21,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.prompt.conversations import WORDS, folded
+from tests.tables import table
 
 CHATML = NAMED_FORMATS["chatml"]
 THINKS = replace(CHATML, reasoning=("<think>", "</think>"))
@@ -128,7 +129,7 @@ def test_records_that_no_model_sees_change_nothing() -> None:
 # --- thoughts ---
 
 
-@pytest.mark.parametrize(
+@table(
     ("chat_format", "header"),
     [
         (THINKS, "<think>\n\n</think>\n\n"),
@@ -137,7 +138,7 @@ def test_records_that_no_model_sees_change_nothing() -> None:
         (NAMED_FORMATS["mistral"], "[/INST] "),
     ],
 )
-@pytest.mark.parametrize("reasoning", ["off", "auto", 100])
+@table("reasoning", ["off", "auto", 100])
 def test_a_prefix_stands_in_no_thought_and_behind_the_headers_blank(
     chat_format: ChatFormat, header: str, reasoning: str | int
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.schema.sample import sample_arguments
 from tests.prompt.conversations import WORDS
+from tests.tables import table
 
 TEXTS = WORDS.examples.samples
 
@@ -23,7 +24,7 @@ def made(schema: Any, **root: Any) -> Any:
     return None if arguments is None else arguments["x"]
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "value"),
     [
         ({"type": "string"}, TEXTS["string"]),

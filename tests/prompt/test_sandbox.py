@@ -9,6 +9,7 @@ import pytest
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt.template_sandbox import ChatTemplate
 from mlx_tools.prompt.tool_probe import TemplateRefused
+from tests.tables import table
 
 MESSAGES = [{"role": "user", "content": " hi "}, {"role": "assistant", "content": "yo"}]
 
@@ -21,7 +22,7 @@ def render(template: str, **options: Any) -> str:
     return compiled(template).render(MESSAGES, **options)
 
 
-@pytest.mark.parametrize(
+@table(
     ("template", "text"),
     [
         ("{% for m in messages %}{{ m.role ~ ':' ~ m['content'] | trim }};{% endfor %}", None),

@@ -7,6 +7,7 @@ import pytest
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.prompt import ChatFormat, Neutraliser, format_from_template
 from tests.prompt.conversations import MODELS, format_of, joined, prompt_for, rendered, template_of
+from tests.tables import table
 
 ONE = [("system", "Be brief."), ("user", "What is a tram?")]
 LONG = [
@@ -20,18 +21,18 @@ REFUSES_SYSTEM = {"gemma2"}
 NEEDS_SYSTEM = {"needs-system"}
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - REFUSES_SYSTEM))
+@table("name", sorted(set(MODELS) - REFUSES_SYSTEM))
 def test_a_first_question_is_put_as_the_template_puts_it(name: str) -> None:
     assert joined(format_of(name), ONE, reasoning="auto") == rendered(name, ONE)
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODELS if not MODELS[n].rewrites))
+@table("name", sorted(n for n in MODELS if not MODELS[n].rewrites))
 def test_a_long_conversation_is_put_as_the_template_puts_it(name: str) -> None:
     messages = LONG[1:] if name in REFUSES_SYSTEM else LONG
     assert joined(format_of(name), messages, reasoning="auto") == rendered(name, messages)
 
 
-@pytest.mark.parametrize("name", sorted(set(MODELS) - NEEDS_SYSTEM))
+@table("name", sorted(set(MODELS) - NEEDS_SYSTEM))
 def test_without_a_system_text_the_templates_own_stands(name: str) -> None:
     assert joined(format_of(name), ONE[1:], reasoning="auto") == rendered(name, ONE[1:])
 
@@ -97,7 +98,7 @@ def test_reasoning_is_found_in_the_template(
     assert prompt_for(chat_format, reasoning="off").thought_open is False
 
 
-@pytest.mark.parametrize("name", sorted(n for n in MODELS if MODELS[n].bos))
+@table("name", sorted(n for n in MODELS if MODELS[n].bos))
 def test_there_is_one_beginning_of_text_whoever_adds_it(name: str) -> None:
     bos = MODELS[name].bos
     messages = LONG[1:] if name in REFUSES_SYSTEM else LONG
@@ -110,7 +111,7 @@ def test_there_is_one_beginning_of_text_whoever_adds_it(name: str) -> None:
         assert left_out == written
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@table("name", sorted(MODELS))
 def test_every_marker_of_a_format_is_a_control_token(name: str) -> None:
     chat_format = format_of(name)
     neutraliser = Neutraliser(chat_format.control_tokens)
@@ -119,7 +120,7 @@ def test_every_marker_of_a_format_is_a_control_token(name: str) -> None:
         assert neutraliser.found(forged), forged
 
 
-@pytest.mark.parametrize("name", sorted(MODELS))
+@table("name", sorted(MODELS))
 def test_a_format_comes_back_from_a_transcripts_header(name: str) -> None:
     chat_format = format_of(name)
     assert ChatFormat.from_json(chat_format.to_json()) == chat_format

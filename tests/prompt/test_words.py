@@ -12,6 +12,7 @@ from mlx_tools.errors import ConfigError
 from mlx_tools.paths import read_data
 from mlx_tools.prompt.words import CODES, FILES, fill, parse_words
 from mlx_tools.store import load_words
+from tests.tables import table
 
 TEXTS: Mapping[str, str] = {name: read_data(f"prompts/{name}") for name in FILES}
 
@@ -64,7 +65,7 @@ def test_a_missing_file_is_named(name: str) -> None:
         parse_words({key: text for key, text in TEXTS.items() if key != name})
 
 
-@pytest.mark.parametrize(
+@table(
     ("file", "old", "new", "said"),
     [
         ("messages.toml", "{{tools}}", "", "messages.toml, catalog.tools: .*{{tools}} is missing"),

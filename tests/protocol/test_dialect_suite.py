@@ -1,16 +1,11 @@
-"""Texts of sixty families from published test suites, where they are at hand (MLX_TOOLS_SUITES)."""
+"""Texts of sixty families from published test suites."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
-from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from mlx_tools.messages import TOOL_NAME, FinalAnswer, ToolCall, ToolSpec, replace
 from mlx_tools.protocol import (
@@ -23,20 +18,15 @@ from mlx_tools.protocol import (
     write_call,
 )
 from tests.protocol.texts import streamed
+from tests.suites import dialect_vectors
 
 Vector = Mapping[str, Any]
 SHARE = 0.98
 
-pytestmark = pytest.mark.skipif(
-    not os.environ.get("MLX_TOOLS_SUITES"), reason="MLX_TOOLS_SUITES names no folder of suites"
-)
 
-
-@cache
-def vectors() -> tuple[Vector, ...]:
-    """The suite's lines."""
-    path = Path(os.environ["MLX_TOOLS_SUITES"]) / "dialects" / "vectors.jsonl"
-    return tuple(map(json.loads, path.read_text(encoding="utf-8").split("\n")[:-1]))
+def all_vectors() -> tuple[Vector, ...]:
+    """The published texts, and those of forms that are not all read as calls."""
+    return (*dialect_vectors(), *dialect_vectors("vectors_2026.jsonl"))
 
 
 def _rules(vector: Vector) -> ReadingRules:
@@ -61,7 +51,7 @@ def _expected(vector: Vector) -> list[tuple[str, str]]:
 def test_calls_are_read_as_they_were_meant_and_none_is_wrong_or_invented() -> None:
     exact = due = 0
     wrong = []
-    for vector in vectors():
+    for vector in dialect_vectors():
         found = _calls(read(vector["text"], "stop", _rules(vector)))
         expected = _expected(vector)
         due += len(expected)
@@ -74,7 +64,7 @@ def test_calls_are_read_as_they_were_meant_and_none_is_wrong_or_invented() -> No
 
 def test_no_call_is_taken_for_an_answer() -> None:
     taken = []
-    for vector in vectors():
+    for vector in dialect_vectors():
         reading = read(vector["text"], "stop", _rules(vector))
         fenced = "\n```" in vector["text"] and not vector["text"].startswith("```")
         if vector["calls"] and reading.bare_text and not fenced:
@@ -83,7 +73,7 @@ def test_no_call_is_taken_for_an_answer() -> None:
 
 
 def test_a_text_reads_the_same_however_it_is_split() -> None:
-    for vector in vectors():
+    for vector in all_vectors():
         text, rules = vector["text"], _rules(vector)
         whole = read(text, "stop", rules)
         for sizes in ((1,), (2, 1, 3), (17, 5, 11)):
@@ -102,7 +92,7 @@ def _planted(text: str) -> Iterator[str]:
 
 def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys() -> None:
     ran = []
-    for vector in vectors():
+    for vector in all_vectors():
         rules = _rules(vector)
         reading = read(vector["text"], "stop", rules)
         calls = [m for m in reading.messages if isinstance(m, ToolCall)]
@@ -119,7 +109,7 @@ def test_a_call_that_stands_in_an_observation_does_not_run_when_the_model_obeys(
 
 
 def test_a_call_that_an_answer_quotes_is_part_of_the_answer() -> None:
-    for vector in vectors():
+    for vector in all_vectors():
         rules = replace(_rules(vector), in_thought=False)
         reading = read(write_answer(vector["text"]), "stop", rules)
         assert reading.messages == (FinalAnswer(vector["text"]),)

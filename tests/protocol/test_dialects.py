@@ -15,6 +15,7 @@ from mlx_tools.messages import TOOL_NAME, ToolCall, replace
 from mlx_tools.protocol import DIALECTS, Dialect, Reader, Reading, ReadingRules, read
 from tests.examples import FEW
 from tests.protocol.texts import streamed
+from tests.tables import table
 
 Call = tuple[str, Mapping[str, Any]]
 
@@ -219,7 +220,7 @@ def test_what_a_family_writes_is_read_back_streamed_as_whole(
     assert streamed(text, _rules(calls), sizes=sizes) == reading
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@table("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_a_call_that_is_cut_off_anywhere_is_no_answer_and_no_other_call(dialect: Dialect) -> None:
     call = ("get_weather", {"city": "Paris in spring"})
     text = written(dialect, [call])
@@ -229,13 +230,13 @@ def test_a_call_that_is_cut_off_anywhere_is_no_answer_and_no_other_call(dialect:
         assert reading.messages == () and reading.error is not None, text[:end]
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@table("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_without_tools_a_dialect_is_prose(dialect: Dialect) -> None:
     text = f"So:\n{written(dialect, [('get_weather', ARGUMENTS)])}"
     assert _read_calls(read(text)) == []
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@table("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_an_example_in_a_fence_or_in_backticks_is_an_answer(dialect: Dialect) -> None:
     example = written(dialect, [("get_weather", ARGUMENTS)]).removesuffix("\nObservation: so")
     if not example.startswith("```"):
@@ -293,7 +294,7 @@ def test_what_is_no_literal_is_not_read(body: str) -> None:
         assert (reading.messages, reading.bare_text) == ((), False), text
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *("<tool_call>", "I will use <tool_call> now.", "<tool_call>nonsense</tool_call>"),

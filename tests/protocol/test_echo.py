@@ -12,6 +12,7 @@ from hypothesis import given
 from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import calls_in, canonical, judge, read, write_call
 from tests.protocol.texts import arguments, mixtures
+from tests.tables import table
 
 WRITES = {"create_file": ToolSpec("create_file")}
 READS = {"create_file": ToolSpec("create_file", effects=frozenset({"read", "network"}))}
@@ -26,7 +27,7 @@ def echoed(observation: str, text: str = TEXT) -> bool:
     return call.echoed
 
 
-@pytest.mark.parametrize(
+@table(
     "observation",
     [
         TEXT,

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.schema.pattern import TooLong, UnsupportedPattern, compiled
+from tests.tables import table
 
 PATTERNS = (
     *(r"^(a+)+$", r"^[\w.+-]+@[\w-]+\.[\w.-]+$", r"^\d{4}-\d{2}$", r"foo|ba[rz]", r"\bcat\b"),
@@ -35,7 +36,7 @@ def test_where_python_differs_from_javascript_it_is_as_in_javascript() -> None:
     assert compiled(r"\s").search("\u00a0")
 
 
-@pytest.mark.parametrize(
+@table(
     "pattern",
     [
         *("(a)\\1", "(?=a)", "(?!a)", "(?<=a)b", "(?i)a", "(?i:a)", "\\p{L}", "(", "[", "a{2,1}"),

@@ -12,6 +12,7 @@ import pytest
 from mlx_tools.messages import ErrorInfo, FinalAnswer, ToolCall
 from mlx_tools.protocol import Reading, ReadingRules, read
 from tests.protocol.texts import ANSWER, CALL, OBSERVATION, OTHER_CALL
+from tests.tables import table
 
 CALLED = ToolCall("calculator", {"expression": "17 * 23"})
 CLOCK = ToolCall("clock", {"timezone": "Europe/Rome"})
@@ -106,7 +107,7 @@ FULL: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("text", "rules", "expected"), FULL.values(), ids=FULL)
+@table(("text", "rules", "expected"), FULL.values(), ids=FULL)
 def test_it_is_read_so(text: str, rules: dict[str, Any], expected: dict[str, Any]) -> None:
     reading = read_by(text, **rules)
     assert {name: getattr(reading, name) for name in expected} == expected
@@ -245,7 +246,7 @@ def short() -> Iterator[tuple[str, str] | tuple[str, str, dict[str, Any]]]:
         yield text, "!truncated_output", {"reason": reason, **XML}
 
 
-@pytest.mark.parametrize("row", [*short()], ids=lambda row: ascii(row[0])[1:50])
+@table("row", [*short()], ids=lambda row: ascii(row[0])[1:50])
 def test_the_rules_are_held_to(row: tuple[Any, ...]) -> None:
     text, expected, rules = (*row, {})[:3]
     reading = read_by(text, **rules)

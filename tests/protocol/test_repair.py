@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, judge, read
 from tests.protocol.texts import BROKEN, CALL, MESSAGES, REPAIRS, mixtures, streamed
+from tests.tables import table
 
 SPECS = {name: ToolSpec(name) for name in ("calculator", "clock", "a", "b", "c", "x", "t")}
 
@@ -21,7 +22,7 @@ def call_with(arguments: str) -> str:
     return f'{{"type":"tool_call","name":"t","arguments":{arguments}}}'
 
 
-@pytest.mark.parametrize(
+@table(
     ("arguments", "expected", "repair"),
     [
         ("{'a': 'b'}", {"a": "b"}, "single_quotes"),
@@ -161,7 +162,7 @@ def test_every_repair_that_occurs_is_listed() -> None:
             assert set(message.repairs) <= set(REPAIRS)
 
 
-@pytest.mark.parametrize(
+@table(
     "arguments",
     [
         '{"a":"say "b" now"}',  # quotes within quotes

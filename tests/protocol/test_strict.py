@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,20 +11,20 @@ from mlx_tools.messages import ToolCall, ToolSpec
 from mlx_tools.protocol import ReadingRules, judge, read
 from mlx_tools.protocol.strict import Unreadable, loads
 from tests.protocol.texts import json_values, one_line
+from tests.suites import json_test_suite
 
-SUITES = os.environ.get("MLX_TOOLS_SUITES")
-needs_suites = pytest.mark.skipif(SUITES is None, reason="MLX_TOOLS_SUITES is not set")
-FILES = sorted(Path(SUITES or "").glob("json_test_suite/test_parsing/*.json")) if SUITES else []
 WRITES = {"t": ToolSpec("t")}
 
 
-def named(kind: str) -> list[Path]:
-    return [path for path in FILES if path.name.startswith(kind)]
+def named(kind: str) -> dict[str, bytes]:
+    """The files of one kind: ``y_`` must be accepted, ``n_`` refused, ``i_`` either."""
+    files = {name: raw for name, raw in json_test_suite().items() if name.startswith(kind)}
+    assert len(files) > 30
+    return files
 
 
-def texts_of(path: Path) -> set[str]:
-    """The file as text: JSON is UTF-8, and these are partly not."""
-    raw = path.read_bytes()
+def texts_of(raw: bytes) -> set[str]:
+    """A file as text: JSON is UTF-8, and these are partly not."""
     return {raw.decode("utf-8", errors) for errors in ("replace", "surrogateescape")}
 
 
@@ -38,42 +36,33 @@ def as_messages(text: str) -> list[str]:
     ]
 
 
-@needs_suites
-@pytest.mark.parametrize("path", named("n_"), ids=lambda path: path.stem)
-def test_none_that_must_be_refused_is_strict_json_or_runs_a_mutating_tool_freely(
-    path: Path,
-) -> None:
-    for text in texts_of(path):
-        for message in as_messages(text):
+def test_none_that_must_be_refused_is_strict_json_or_runs_a_mutating_tool_freely() -> None:
+    for name, raw in named("n_").items():
+        for message in (m for text in texts_of(raw) for m in as_messages(text)):
             with pytest.raises(Unreadable):
-                loads(message)
+                pytest.fail(f"{name}: {loads(message)}")
             for mutates in (True, False):
                 rules = ReadingRules(mutates=lambda name, args, it=mutates: it)
-                reading = read(message, "stop", rules)
-                for judged in judge(reading, WRITES):
-                    assert judged.runs == "with_approval" or judged.error
+                for judged in judge(read(message, "stop", rules), WRITES):
+                    assert judged.runs == "with_approval" or judged.error, name
 
 
-@needs_suites
-@pytest.mark.parametrize("path", named("y_"), ids=lambda path: path.stem)
-def test_strict_reading_accepts_all_that_must_be_accepted(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    if "duplicated_key" in path.name:
-        with pytest.raises(Unreadable, match="twice"):
-            loads(text)
-        return
-    value = loads(text)
-    reading = read(as_messages(text)[2])
-    assert reading.messages == (ToolCall("t", {"v": value}),)
+def test_strict_reading_accepts_all_that_must_be_accepted() -> None:
+    for name, raw in named("y_").items():
+        text = raw.decode()
+        if "duplicated_key" in name:
+            with pytest.raises(Unreadable, match="twice"):
+                loads(text)
+            continue
+        reading = read(as_messages(text)[2])
+        assert reading.messages == (ToolCall("t", {"v": loads(text)}),), name
 
 
-@needs_suites
-@pytest.mark.parametrize("path", named("i_"), ids=lambda path: path.stem)
-def test_what_may_be_either_gives_a_value_that_can_be_written_or_an_error(path: Path) -> None:
-    for text in texts_of(path):
-        for message in as_messages(text):
+def test_what_may_be_either_gives_a_value_that_can_be_written_or_an_error() -> None:
+    for name, raw in named("i_").items():
+        for message in (m for text in texts_of(raw) for m in as_messages(text)):
             reading = read(message)
-            assert reading.messages or reading.error
+            assert reading.messages or reading.error, name
             for found in reading.messages:
                 if isinstance(found, ToolCall):
                     one_line(found.arguments).encode()

@@ -22,6 +22,7 @@ from mlx_tools.protocol import (
 from mlx_tools.schema.resolve import is_plain
 from mlx_tools.schema.validator import bounded, fits_plainly, validator_for
 from tests.protocol.texts import CALL, COERCIONS, json_values
+from tests.tables import table
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
 BOOLEAN, NULL = {"type": "boolean"}, {"type": "null"}
@@ -72,7 +73,7 @@ def judged(text: str, **more: Any) -> JudgedCall:
 # --- errors -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("parameters", "arguments", "message"),
     [
         (schema("expression", expression=STRING), {}, "expression: required"),
@@ -121,7 +122,7 @@ def test_the_message_has_at_most_500_characters() -> None:
 # --- coercions --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("expected", "given_value", "value", "coercions"),
     [
         (INTEGER, "5", 5, ("coerced_integer",)),
@@ -164,7 +165,7 @@ def test_null_for_an_optional_is_dropped_and_for_a_required_one_an_error() -> No
     assert checked(schema(a={"type": ["string", "null"]}), {"a": None})[0] == {"a": None}
 
 
-@pytest.mark.parametrize(
+@table(
     ("expected", "value"),
     [
         *(
@@ -346,7 +347,7 @@ def test_it_may_run_freely(text: str) -> None:
     assert judged(text).runs == "freely"
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *(f"Sure.\n{WRITE}", f"{WRITE}\nDone.", f"Sure: {WRITE}", f"- {WRITE}", f"{WRITE},"),

@@ -17,6 +17,7 @@ from mlx_tools.toolbox.schedule.when import (
     counts_from_now,
     parse_when,
 )
+from tests.tables import table
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin
@@ -29,7 +30,7 @@ def utc(text: str) -> datetime:
 # --- the grammar --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "at"),
     [
         ("2026-12-24 18:00", "2026-12-24 17:00"),
@@ -56,7 +57,7 @@ def test_a_time_is_never_early() -> None:
     assert parse_when("in 1 minute", BERLIN, now).at == NOW + timedelta(seconds=61)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "cron"),
     [
         ("0-0/5 0 1 Jan,feb-mar sun", "0-0/5 0 1 1,2-3 0"),
@@ -76,7 +77,7 @@ def test_a_repeated_time_is_cron(text: str, cron: str) -> None:
     assert parse_when(text, BERLIN, NOW) == When(BERLIN, cron=cron)
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "said"),
     [
         *(("", "not understood"), ("soon", "every weekday at 8:30")),
@@ -130,7 +131,7 @@ def test_any_text_is_a_time_to_come_or_an_error(text: str) -> None:
 # --- changed clocks -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "after", "due"),
     [
         # clocks go from 2:00 to 3:00 on 2026-03-29, and from 3:00 to 2:00 on 2026-10-25

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.calculator import MAX_CHARS, CalculationError, evaluate, write
+from tests.tables import table
 from tests.tools.file_calls import executed
 
 
@@ -19,7 +20,7 @@ def value(expression: str) -> str:
     return write(evaluate(expression))
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "expected"),
     [
         *(("17 * 23", "391"), ("0.1 + 0.2", "0.3"), ("10/4", "2.5"), ("1/3", "0.3333333333")),
@@ -60,7 +61,7 @@ def test_an_expression_has_its_value(expression: str, expected: str) -> None:
     assert value(expression) == expected
 
 
-@pytest.mark.parametrize(
+@table(
     ("expression", "what"),
     [
         *(("", "empty"), ("=", "empty"), ("1 / 0", "division by zero")),
@@ -98,7 +99,7 @@ def test_what_has_no_value_says_why(expression: str, what: str) -> None:
         evaluate(expression)
 
 
-@pytest.mark.parametrize(
+@table(
     "expression",
     [
         *("-" * (MAX_CHARS - 1) + "1", "(" * 49 + "1" + ")" * 49, "1/7+" * 249 + "1"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.toolbox.clock import clock
 from mlx_tools.tools import ToolError
+from tests.tables import table
 
 NOW = datetime(2026, 11, 21, 23, 30, 5, 123456, tzinfo=UTC)
 
@@ -59,7 +60,7 @@ def test_local_time_is_the_systems_or_what_is_given_and_its_clock_the_real_one()
     assert before <= datetime.fromisoformat(text.split()[0]) <= datetime.now(UTC)
 
 
-@pytest.mark.parametrize(
+@table(
     ("timezone", "hint"),
     [
         *(("Tokio", "Asia/Tokyo"), ("Louisville", "America/Louisville")),

@@ -21,6 +21,7 @@ from mlx_tools.toolbox.command_rules import (
     trusted_folders,
 )
 from scripts.commands_table import STRETCH
+from tests.tables import table
 from tests.tools.file_calls import written
 
 RULES = rules()
@@ -36,7 +37,7 @@ def refused(name: str, *arguments: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
+@table(
     ("given", "made"),
     [
         (["head", "-n", "5", "a"], ["-n", "5", "--", "a"]),
@@ -64,7 +65,7 @@ def test_arguments_come_out_in_an_order_that_has_one_meaning(
     assert words(*given) == (made if made is not None else given[1:])
 
 
-@pytest.mark.parametrize(
+@table(
     "given",
     [
         *(["sort", "-o", "out", "a"], ["sort", "-no", "out", "a"], ["sort", "--outp=out", "a"]),

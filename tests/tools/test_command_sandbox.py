@@ -31,6 +31,7 @@ from mlx_tools.toolbox.sandbox import (
     status_of,
 )
 from mlx_tools.tools.folder.folder_tool import without_network
+from tests.tables import table
 from tests.tools.file_calls import written
 
 FOLDERS = trusted_folders()
@@ -158,7 +159,7 @@ VIEW = SandboxView(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     ("operation", "path", "allowed"),
     [
         *(("file-read-data", "/data/a", True), ("file-read-data", "/database", False)),

@@ -19,6 +19,7 @@ from mlx_tools.schema.compilable import COMPACT, Compilable, compilable
 from mlx_tools.schema.validator import fits
 from tests.decoding.schemas import typed
 from tests.evaluate.questions import fetched_wheel
+from tests.tables import table
 
 
 @functools.cache
@@ -91,7 +92,7 @@ LOOSENED: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "is_exact"), [*((one, True) for one in EXACT), *((one, False) for one in LOOSENED)]
 )
 def test_what_cannot_be_held_is_taken_out(schema: Any, is_exact: bool) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.tools.signature import Docstring, parse_docstring
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "expected"),
     [
         (None, Docstring()),

@@ -26,6 +26,8 @@ from mlx_tools.tools import (
     tool,
 )
 from mlx_tools.tools.executor import MAX_OUTPUT_CHARS, MAX_THREADS
+from tests.tables import table
+from tests.waiting import until
 
 SOON = 0.05
 """Seconds that a call which never ends is waited for."""
@@ -74,7 +76,7 @@ class Silent(Exception):
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize(
+@table(
     ("error", "expected"),
     [
         (ValueError("no such city"), ("tool_error", "ValueError: no such city")),
@@ -280,9 +282,11 @@ def test_calls_run_at_the_same_time() -> None:
 
 async def threads_are_free() -> None:
     made = tool(name="quick")(lambda: 1)
-    with anyio.fail_after(LONG):
-        while (await execute(made, {}, timeout=LONG)).error is not None:
-            await anyio.sleep(0.01)
+
+    async def works() -> bool:
+        return (await execute(made, {}, timeout=LONG)).error is None
+
+    await until(works)
 
 
 def test_so_many_calls_left_behind_are_an_error_and_no_new_thread() -> None:

@@ -20,6 +20,7 @@ from mlx_tools.tools.exports import (
     to_mcp,
     to_openai,
 )
+from tests.tables import table
 
 TREE = {
     "type": "object",
@@ -138,7 +139,7 @@ def test_the_schema_of_the_line_takes_real_lines(line: str) -> None:
     LINES.validate(json.loads(line))
 
 
-@pytest.mark.parametrize(
+@table(
     "value",
     [
         {},

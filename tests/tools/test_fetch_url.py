@@ -17,6 +17,7 @@ from mlx_tools.toolbox.urls import Address, UrlRefused, read_local, read_url
 from mlx_tools.toolbox.web_fetch import MAX_REDIRECTS, Fetcher, read_body
 from mlx_tools.toolbox.web_tools import fetch_url
 from mlx_tools.tools import ToolContext, ToolError, ToolResult
+from tests.tables import table
 from tests.tools.file_calls import executed
 from tests.tools.web_server import (
     Asked,
@@ -30,6 +31,7 @@ from tests.tools.web_server import (
     site,
     text,
 )
+from tests.waiting import EXPIRES, HANG
 
 PAGE = "<title>A page</title><p>Hello <a href='/other?a=1'>there</a>."
 FIELDS = {"host", "user-agent", "accept", "accept-encoding", "connection"}
@@ -321,29 +323,33 @@ def test_the_beginning_of_a_page_that_is_too_long_is_read_and_the_server_is_left
         assert result.sources is not None and "only its beginning" in result.sources.note
 
 
+DRIP = 0.005
+"""Seconds between two pieces of a server that never ends."""
+
+
 def silent(asked: Asked) -> None:
-    asked.wait(30)
+    asked.wait(HANG)
 
 
 def half(asked: Asked) -> None:
     asked.send(HEAD + b"Content-Length: 100\r\n\r\nhalf")
-    asked.wait(30)
+    asked.wait(HANG)
 
 
 def fields_without_end(asked: Asked) -> None:
     asked.send(b"HTTP/1.1 200 OK\r\n")
-    while not asked.wait(0.001):
+    while not asked.wait(DRIP):
         asked.send(b"X-A: " + b"a" * 1000 + b"\r\n")
 
 
 def signs_of_life(asked: Asked) -> None:
-    while not asked.wait(0.005):
+    while not asked.wait(DRIP):
         asked.send(b"HTTP/1.1 102 Processing\r\n\r\n")
 
 
 def dripping(asked: Asked) -> None:
     asked.send(HEAD + b"Content-Length: 1000000\r\n\r\n")
-    while not asked.wait(0.02):
+    while not asked.wait(DRIP):
         asked.send(b"x")
 
 
@@ -364,11 +370,11 @@ def test_a_fetch_ends_in_its_time_whatever_comes(handle: Handle) -> None:
 
 def test_the_calls_own_time_holds_where_it_is_shorter() -> None:
     with site(dripping) as server:
-        result = executed(fetch_url(fetching(server)), timeout=0.5, url=server.url())
+        result = executed(fetch_url(fetching(server)), timeout=EXPIRES, url=server.url())
         assert refusal(result)[0] == "timeout"
 
 
-@pytest.mark.parametrize(
+@table(
     "answer",
     [
         *(b"", b"nonsense", b"\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"HTTP/1.1 99999 OK\r\n\r\n"),

@@ -14,6 +14,7 @@ from mlx_tools.errors import UsageError
 from mlx_tools.store.roots import PathPatterns, Root, RootName, private_part
 from mlx_tools.toolbox.run_command import run_command, unusable
 from mlx_tools.tools import Registry, ToolError
+from tests.tables import table
 from tests.tools.file_calls import SECRET, done, preview, refusal, written
 
 
@@ -140,7 +141,7 @@ def test_private_names_are_refused_in_any_spelling(files: Registry, path: str) -
         assert refusal(files, operation, path)[0] == "not_allowed"
 
 
-@pytest.mark.parametrize(
+@table(
     "path",
     [
         *("environment.txt", "env", "my.env.txt", "config", "hooks/x", "src/config/x.py"),

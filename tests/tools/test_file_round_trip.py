@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +11,9 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.tools import Registry, Tool, ToolError
+from tests.suites import naughty_strings
 from tests.tools.file_calls import names, quick_folder
 
-SUITES = os.environ.get("MLX_TOOLS_SUITES")
 FIXTURE = [HealthCheck.function_scoped_fixture]
 
 
@@ -73,30 +71,18 @@ def is_kept(folder: Path, text: str) -> bool:
     return kept
 
 
-def naughty() -> list[str]:
-    assert SUITES is not None
-    path = Path(SUITES) / "naughty_strings" / "blns.json"
-    if not path.exists():
-        pytest.skip("there is no list of naughty strings in MLX_TOOLS_SUITES")
-    strings = json.loads(path.read_text())
-    assert len(strings) > 500
-    return list(strings)
-
-
-@pytest.mark.skipif(SUITES is None, reason="MLX_TOOLS_SUITES is not set")
 def test_naughty_strings_are_contents_like_any_other(folder: Path) -> None:
-    refused = [text for text in naughty() if not is_kept(folder, text)]
+    refused = [text for text in naughty_strings() if not is_kept(folder, text)]
     assert len(refused) < 5
     assert all(text.startswith("\ufeff") or "\0" in text for text in refused)
 
 
-@pytest.mark.skipif(SUITES is None, reason="MLX_TOOLS_SUITES is not set")
 def test_naughty_strings_as_names_make_that_file_or_are_refused(folder: Path) -> None:
     base = folder / "data"
     base.mkdir()
     files = builtin_tools([f"{base}:rw"])
     made = 0
-    for name in naughty():
+    for name in naughty_strings():
         before = {path for path in folder.rglob("*") if path.is_file()}
         try:
             called(files, "create", name, name.lstrip("\ufeff").replace("\0", ""))

@@ -135,8 +135,8 @@ def test_other_names_of_keys_are_known_and_what_only_tells_something_is_passed_o
     tmp_path: Path,
 ) -> None:
     more = {"author": "A", "version": "1.0", "tags": ["a"], "$schema": "x", "_note": 1, "x-of": {}}
-    spec = read_folder(make_folder(tmp_path, requires_approval=True, timeout_ms=1500, **more)).spec
-    plain = make_folder(tmp_path / "other", needs_approval=True, timeout=1.5)
+    spec = read_folder(make_folder(tmp_path, requires_approval=True, timeout_ms=15500, **more)).spec
+    plain = make_folder(tmp_path / "other", needs_approval=True, timeout=15.5)
     assert spec == read_folder(plain).spec
 
 

@@ -149,7 +149,7 @@ def execute(arguments):
     while True:
         os.write(results, b"x" * 65_536)
 """
-    result = call(make_folder(tmp_path, code=code, timeout=30))
+    result = call(make_folder(tmp_path, code=code, timeout=120))
     assert result.error is not None and result.error.code == "payload_too_large"
 
 

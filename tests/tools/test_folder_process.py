@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from mlx_tools.policy import Policy
 from mlx_tools.tools import Progress, ToolContext, ToolResult, execute, load_tool
 from tests.examples import FEW
 from tests.tools.tool_folders import make_folder
+from tests.waiting import until, wait_until
 
 LEFT = """
 import os, subprocess, sys, time
@@ -67,13 +66,6 @@ def gone(path: Path) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except (ProcessLookupError, FileNotFoundError):
         return True
-
-
-def wait_for(happens: Callable[[], bool]) -> None:
-    until = time.monotonic() + 60
-    while not happens():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 # --- what comes back ----------------------------------------------------------------------------
@@ -368,14 +360,13 @@ def test_a_call_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
 
     async def cancelled() -> None:
         task = asyncio.create_task(execute(tool, {}, timeout=600))
-        while not all(told(tmp_path / name) for name in ("daemon", "forked")):
-            await asyncio.sleep(0.02)
+        await until(lambda: all(told(tmp_path / name) for name in ("daemon", "forked")))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(cancelled())
-    wait_for(lambda: gone(tmp_path / "daemon") and gone(tmp_path / "forked"))
+    wait_until(lambda: gone(tmp_path / "daemon") and gone(tmp_path / "forked"))
 
 
 @linux
@@ -396,11 +387,11 @@ def test_nothing_outlives_a_caller_that_is_killed(tmp_path: Path) -> None:
         return len(own) == 1 and all(map(told, places + own))
 
     try:
-        wait_for(begun)
+        wait_until(begun)
         (itself,) = (tmp_path / "tmp").glob("*/echo/a")
         places.append(itself.rename(tmp_path / "a"))
     finally:
         caller.send_signal(signal.SIGKILL)
         caller.wait()
-    wait_for(lambda: all(gone(path) for path in places) and not any((tmp_path / "tmp").iterdir()))
+    wait_until(lambda: all(gone(path) for path in places) and not any((tmp_path / "tmp").iterdir()))
     assert len(places) == 3  # what it started, and itself

@@ -49,7 +49,7 @@ def restricted(parent: Path, parameters: Any, code: str = "", **config: Any) -> 
 
 
 def called(folder: Path, arguments: dict[str, Any]) -> ToolResult:
-    return asyncio.run(execute(load_tool(folder), arguments, timeout=30))
+    return asyncio.run(execute(load_tool(folder), arguments, timeout=120))
 
 
 @pytest.mark.parametrize("policy", [{}, {"dry_run": True}, {"ask_effects": ()}])

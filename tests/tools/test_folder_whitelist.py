@@ -58,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def called(folder: Path, arguments: dict[str, Any], *roots: str) -> ToolResult:
-    return asyncio.run(execute(load_tool(folder, roots), arguments, timeout=30))
+    return asyncio.run(execute(load_tool(folder, roots), arguments, timeout=120))
 
 
 def test_the_older_layout_says_the_same(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.format_xml import MAX_DEPTH, pretty
 from mlx_tools.tools import ToolResult
+from tests.tables import table
 from tests.tools.file_calls import executed
 
 
@@ -25,7 +26,7 @@ def fault(text: str) -> str:
     return result.error.message
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "lines"),
     [
         *(("<a/>", ["<a/>"]), ("<a></a>", ["<a/>"])),

@@ -39,6 +39,7 @@ from mlx_tools.tools import (
 )
 from mlx_tools.tools.mcp.client import may_ask_at
 from mlx_tools.tools.mcp.sign_in import PORT, sign_in
+from tests.waiting import EXPIRES, wait_until
 
 T = TypeVar("T")
 SCRIPT = str(Path(__file__).with_name("mcp_stranger.py"))
@@ -117,12 +118,15 @@ class WebStranger(Stranger):
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def __enter__(self) -> WebStranger:
-        while True:
+        def listens() -> bool:
+            assert self._process.poll() is None
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", self.port)).close()
-                return self
-            assert self._process.poll() is None
-            time.sleep(0.02)
+                return True
+            return False
+
+        wait_until(listens)
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
@@ -289,7 +293,7 @@ def test_its_resources_are_listed_and_read(home: Path) -> None:
 @pytest.mark.slow
 def test_streams_that_end_at_once_are_not_opened_as_fast_as_it_likes(home: Path) -> None:
     with WebStranger(home, "retries") as stranger:
-        (result,) = stranger.calls("x", timeout=2)
+        (result,) = stranger.calls("x", timeout=6)
         assert refusal(result).startswith("timeout")
         assert 2 < stranger.heard.count("get") < 40
 
@@ -319,7 +323,7 @@ def test_a_server_that_never_answers_holds_up_no_run(
     for patience in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
         monkeypatch.setattr(f"mcp.client.stdio.{patience}", 0.05)
     began = time.monotonic()
-    (result,) = Stranger(home, "never").calls("x", timeout=0.3)
+    (result,) = Stranger(home, "never").calls("x", timeout=EXPIRES)
     assert refusal(result).startswith("timeout")
     for result in Stranger(home, "mute", seconds=0.1).calls("x", "y"):
         assert "did not answer within" in refusal(result)
@@ -428,10 +432,7 @@ def test_it_ends_with_us_however_we_end(home: Path) -> None:
     )
     ended = subprocess.run([sys.executable, "-c", program], env=dict(os.environ), check=False)
     assert ended.returncode == -9
-    end = time.monotonic() + 60
-    while stranger.heard != ["started", "ended"]:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: stranger.heard == ["started", "ended"])
 
 
 def test_places_are_read_as_other_programs_write_them() -> None:

@@ -51,7 +51,7 @@ def _sent(
     where = {"server": "https://zoo.test/v1", "secrets": {}, **at}
     source = BoundSource(name="zoo", kind="openapi", at=where, tools=(tool,))
     made = bound_operation(source, tool, environ or {}, httpx.MockTransport(respond))
-    result = asyncio.run(execute(made, arguments, timeout=10))
+    result = asyncio.run(execute(made, arguments, timeout=120))
     return seen, result
 
 

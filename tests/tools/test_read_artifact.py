@@ -21,7 +21,7 @@ LAST = re.compile(r"\n\[characters (\d+) to (\d+) of (\d+); this is the end\]")
 def read(kept: Mapping[str, str] | None, shown: int | None = None, **arguments: Any) -> ToolResult:
     async def main() -> ToolResult:
         return await execute(
-            TOOL, arguments, ToolContext(artifacts=kept, shown_chars=shown), timeout=10
+            TOOL, arguments, ToolContext(artifacts=kept, shown_chars=shown), timeout=120
         )
 
     return anyio.run(main)

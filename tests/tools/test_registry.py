@@ -25,6 +25,7 @@ from mlx_tools.tools.registry import OWN_TOOLS, installed
 from mlx_tools.tools.tool import of_plugin, preview_of
 from scripts.stretch import ROOT
 from tests.schedule.kept_jobs import jobs_in
+from tests.tables import table
 
 
 @tool(effects={"read"})
@@ -219,7 +220,7 @@ async def awaited() -> str:
     return "now"
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "reason"),
     [
         (ImportError("no module named frob"), "ImportError: no module named frob"),

@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools.testing import run, skip
 from mlx_tools.tools import Progress, ToolContext, execute, tool
 from mlx_tools.tools.context import BURST, EVERY, Reports
 
@@ -108,7 +109,7 @@ def test_nothing_is_told_of_a_call_that_was_cancelled() -> None:
             reports.take(Progress("x"))
         reports.end(cancelled=True)
         reports.take(Progress("later"))
-        await asyncio.sleep(2 * EVERY)
+        await skip(2 * EVERY)
 
-    asyncio.run(main())
+    run(main)
     assert seen == []

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, HttpUrl, SecretStr
 
 from mlx_tools.tools.executor import ResultError, to_text
+from tests.tables import table
 
 
 class Kind(enum.Enum):
@@ -57,7 +58,7 @@ class Array:
         return [1, 2]
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "text"),
     [
         ("", ""),
@@ -120,7 +121,7 @@ def deep() -> list[Any]:
 async def nothing() -> None: ...
 
 
-@pytest.mark.parametrize(
+@table(
     ("value", "what"),
     [
         (float("nan"), "JSON"),

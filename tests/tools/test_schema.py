@@ -9,13 +9,14 @@ import pytest
 
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.schema.resolve import check_parameters, walk
+from tests.tables import table
 
 
 def object_of(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-@pytest.mark.parametrize(
+@table(
     "schema",
     [
         {"type": "object"},
@@ -56,7 +57,7 @@ def tower(levels: int) -> dict[str, Any]:
     return {**object_of(a={"$ref": "#/$defs/d0"}), "$defs": {**definitions, f"d{levels}": {}}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "what"),
     [
         (None, "must be an object"),

@@ -23,6 +23,7 @@ from typing_extensions import TypedDict
 from mlx_tools.errors import ToolDefinitionError
 from mlx_tools.messages import ALL_EFFECTS
 from mlx_tools.tools import EffectsBy, InvalidArguments, Registry, Tool, ToolContext, tool
+from tests.tables import table
 
 if typing.TYPE_CHECKING:
     Undefined = int
@@ -121,7 +122,7 @@ def test_everything_can_be_declared() -> None:
     assert spec.to_json()["private"] is True
 
 
-@pytest.mark.parametrize(
+@table(
     ("hint", "schema", "json_value", "value"),
     [
         (str, STRING, "a", "a"),
@@ -360,7 +361,7 @@ async def stream() -> typing.AsyncIterator[int]:
     yield 1
 
 
-@pytest.mark.parametrize(
+@table(
     ("function", "what"),
     [
         (positional, "positional-only"),
@@ -383,7 +384,7 @@ def test_a_signature_that_cannot_be_is_refused_at_once(function: Any, what: str)
         tool()(function)
 
 
-@pytest.mark.parametrize(
+@table(
     ("declared", "what"),
     [
         ({"name": "the tool"}, "cannot name a tool"),

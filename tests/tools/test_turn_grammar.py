@@ -27,6 +27,7 @@ from mlx_tools.protocol.grammar import repeated_end, turn_grammar
 from mlx_tools.schema import compilable
 from mlx_tools.tools.exports import to_gbnf
 from tests.decoding.schemas import tools
+from tests.tables import table
 from tests.tools.test_compilable import OVERFLOW, SPELLED, in_order, tokenizer
 
 STYLES: tuple[Style, ...] = ("jsonl", "markdown-json", "xml")
@@ -69,9 +70,9 @@ def spec_of(schema: Any, **more: Any) -> ToolSpec:
 # --- the turn ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("choice", ["auto", "none", "required", "clock"])
-@pytest.mark.parametrize("most", [1, 3])
+@table("style", STYLES)
+@table("choice", ["auto", "none", "required", "clock"])
+@table("most", [1, 3])
 def test_a_turn_is_calls_or_the_answer_as_the_choice_has_it(
     style: Style, choice: str, most: int
 ) -> None:
@@ -144,7 +145,7 @@ TREE = {
 PLAIN = {"type": "object", "properties": {name: {"type": "integer"} for name in "pqr"}}
 
 
-@pytest.mark.parametrize(
+@table(
     ("schema", "fits", "not_fits"),
     [
         ({"type": "string"}, ["", 'a"\\\u2028'], [1, None]),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mlx_tools.toolbox.html_text import read_html
 from mlx_tools.toolbox.web_fetch import is_html, media_of, text_of
 from mlx_tools.tools import ToolError
+from tests.tables import table
 from tests.tools.web_server import fetched, fetching, says, site, text
 
 URL = "https://site.org/dir/page?x=1"
@@ -21,7 +22,7 @@ def shown(html: str, most: int = 10_000) -> str:
 # --- media types ---
 
 
-@pytest.mark.parametrize(
+@table(
     "kind",
     [
         *("text/plain", "TEXT/PLAIN; charset=utf-8", "text/markdown", "text/csv", "text/x-python"),
@@ -64,7 +65,7 @@ def test_without_a_type_a_page_is_known_by_how_it_begins(kind: str) -> None:
 # --- charsets ---
 
 
-@pytest.mark.parametrize(
+@table(
     ("declared", "data", "read"),
     [
         ("text/plain; charset=utf-8", "aé€😀".encode(), "aé€😀"),
@@ -169,7 +170,7 @@ SEEN = (
 )
 
 
-@pytest.mark.parametrize(
+@table(
     "hidden",
     [
         *("<script>X</script>", "<style>X</style>", "<!-- X -->", "<template>X</template>"),
@@ -185,9 +186,7 @@ def test_what_a_reader_would_not_see_is_left_out(hidden: str) -> None:
     assert shown(f"<p>Before.</p>{hidden}<p>After.</p>") == "Before.\n\nAfter."
 
 
-@pytest.mark.parametrize(
-    "attribute", ["aria-hidden=no", "style", "class=hidden", *(f'style="{s}"' for s in SEEN)]
-)
+@table("attribute", ["aria-hidden=no", "style", "class=hidden", *(f'style="{s}"' for s in SEEN)])
 def test_what_a_reader_would_see_stays(attribute: str) -> None:
     assert shown(f"<p {attribute}>X</p>") == "X"
 
@@ -200,7 +199,7 @@ def test_letters_that_nothing_shows_are_left_out(first: int) -> None:
             assert text(fetched(fetching(server), server.url())) == "ab"
 
 
-@pytest.mark.parametrize(
+@table(
     ("link", "read"),
     [
         ("<a href=/x>a</a>", "[a](https://site.org/x)"),

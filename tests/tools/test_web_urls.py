@@ -21,9 +21,10 @@ from mlx_tools.toolbox.urls import (
 )
 from mlx_tools.toolbox.web_fetch import Fetcher, system_resolve
 from mlx_tools.tools import ToolError
+from tests.tables import table
 
 
-@pytest.mark.parametrize(
+@table(
     ("text", "url"),
     [
         ("https://example.org", "https://example.org/"),
@@ -93,7 +94,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("text", "why"), [(t, why) for why in REFUSED for t in REFUSED[why]])
+@table(("text", "why"), [(t, why) for why in REFUSED for t in REFUSED[why]])
 def test_what_could_be_read_in_two_ways_is_refused(text: str, why: str) -> None:
     with pytest.raises(UrlRefused, match=why):
         read_url(text)
@@ -197,7 +198,7 @@ def admitted(url: str) -> list[str]:
         return []
 
 
-@pytest.mark.parametrize(
+@table(
     "host",
     [
         *(
@@ -234,14 +235,14 @@ def test_nothing_is_public_that_python_takes_for_special(
         assert not is_public(address)
 
 
-@pytest.mark.parametrize("network", [*FORBIDDEN_V4, *FORBIDDEN_V6])
+@table("network", [*FORBIDDEN_V4, *FORBIDDEN_V6])
 def test_a_forbidden_network_is_so_from_its_first_address_to_its_last(network: str) -> None:
     block = ipaddress.ip_network(network)
     assert not is_public(block[0]) and not is_public(block[-1])
     assert not is_public(ipaddress.ip_address("2a00:1450::1%eth0"))
 
 
-@pytest.mark.parametrize(
+@table(
     "text",
     [
         *("1.1.1.1", "8.8.8.8", "93.184.215.14", "172.32.0.1", "172.15.255.255", "100.128.0.1"),

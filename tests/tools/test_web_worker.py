@@ -15,6 +15,7 @@ from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, Media, page_text
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _started, ask_apart
 from mlx_tools.tools import ToolError
+from tests.waiting import until
 
 SLOW = "<" * 5_000_000
 """Takes the reader minutes: what does not end it hangs."""
@@ -64,7 +65,7 @@ def test_a_process_nobody_waits_for_is_ended() -> None:
         task = asyncio.ensure_future(
             ask_apart("html_text.read_html", "justhtml", {"html": SLOW, "url": "", "most": 1}, ROOM)
         )
-        await asyncio.sleep(0.5)
+        await until(lambda: not no_child_is_left())
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
