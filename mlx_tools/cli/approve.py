@@ -162,7 +162,7 @@ class Questions:
                     self._page(partial(full, by_model=self._look is not None))
 
     def _key(
-        self, request: ApprovalRequest, show: Callable[[], None] | None, *, omits: bool
+        self, request: ApprovalRequest, show: Callable[[TextIO], None] | None, *, omits: bool
     ) -> str:
         """The key that is pressed, of those that are offered; ``p`` at the end of the input.
 
@@ -225,9 +225,11 @@ class Questions:
             self._say(in_words(f"{error}. The call is as it was; e goes on with your text."))
             return request, changed or text
 
-    def _show_brief(self, request: ApprovalRequest, *, place: str, edited: bool) -> None:
-        self._say("")
-        show(in_brief(request, size_of(self._screen), place=place, edited=edited), self._screen)
+    def _show_brief(
+        self, request: ApprovalRequest, screen: TextIO, *, place: str, edited: bool
+    ) -> None:
+        print(file=screen)
+        show(in_brief(request, size_of(self._screen), place=place, edited=edited), screen)
 
     def _page(self, lines: Callable[[], Iterable[ShownLine]]) -> None:
         """Show lines a screen at a time, as wide as the screen is then."""
@@ -244,7 +246,7 @@ class Questions:
                 show(page, self._screen)
                 return
             ask = partial(self._prompt, f"-- {left} rows more, q ends -- ")
-            key = read_key(self._keyboard, self._screen, ask, partial(show, page, self._screen))
+            key = read_key(self._keyboard, self._screen, ask, partial(show, page))
             self._say("")
             if key is None or key.lower() == "q":
                 return

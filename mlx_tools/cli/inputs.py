@@ -4,6 +4,7 @@ one clear line."""
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import select
@@ -159,14 +160,15 @@ def read_key(
     keyboard: TextIO,
     screen: TextIO,
     ask: Callable[[], None],
-    show: Callable[[], None] | None = None,
+    show: Callable[[TextIO], None] | None = None,
 ) -> str | None:
     """The next key: a character, ``""`` for any that is none, None at the end of the input.
 
-    ``show`` writes what is asked about, then whatever was typed is forgotten, then ``ask`` writes
-    the question; both again where the program was stopped (Ctrl-Z) and goes on. What is pasted, or
-    comes in one piece and is more than a character (and Enter), is no character: none of its
-    letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for Ctrl-C.
+    ``show`` writes what is asked about to the file that it is given. Whatever was typed is
+    forgotten before any of that is on the screen, so that whoever sees it can answer; ``ask`` then
+    writes the question. Both come again where the program was stopped (Ctrl-Z) and goes on. What is
+    pasted, or comes in one piece and is more than a character (and Enter), is no character: none of
+    its letters answers. Ctrl-D ends the input. Raises KeyboardInterrupt for Ctrl-C.
     """
     from prompt_toolkit.input.vt100_parser import Vt100Parser  # takes a while: before the question
 
@@ -180,10 +182,11 @@ def read_key(
         if not asking:  # a signal may come in the middle of it, and nothing is written within that
             asking = True
             tty.setcbreak(file)
+            draft = _Draft(screen)
             if show is not None:
-                show()
-            print(end=pastes.format("h"), file=screen, flush=True)
+                show(draft)
             termios.tcflush(file, termios.TCIFLUSH)
+            print(draft.getvalue(), end=pastes.format("h"), file=screen, flush=True)
             ask()
             asking = False
 
@@ -203,6 +206,15 @@ def read_key(
     if not keys or keys == ["c-d"]:
         return None
     return keys[0] if len(keys) == 1 and len(keys[0]) == 1 and keys[0].isprintable() else ""
+
+
+class _Draft(io.StringIO):
+    """Text for a screen, which is not on it yet."""
+
+    def __init__(self, screen: TextIO) -> None:
+        super().__init__()
+        self.isatty = screen.isatty  # type: ignore[method-assign]
+        self.fileno = screen.fileno  # type: ignore[method-assign]
 
 
 def _come(file: int, signals: int) -> str:

@@ -17,7 +17,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 from hypothesis import given
@@ -34,6 +34,8 @@ from mlx_tools.messages import replace
 from mlx_tools.tools import preview_of
 from tests.cli.terminal import Terminal, resize
 from tests.examples import FEW
+from tests.tables import table
+from tests.waiting import HANG
 
 ASKED = r"(?:p pause|p\)ause) "
 DIGEST = "0123456789abcdef" * 4
@@ -107,7 +109,7 @@ class Desk:
 
     def _type(self, typed: Sequence[tuple[str, str | Callable[[], None]]]) -> None:
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        seen, left, end = "", list(typed), time.monotonic() + 20
+        seen, left, end = "", list(typed), time.monotonic() + HANG
         while self.master >= 0 and "\0" not in self.text:
             if left and (found := re.search(left[0][0], seen)):
                 seen = seen[found.end() :]
@@ -203,14 +205,30 @@ def test_what_was_typed_before_a_call_is_shown_answers_nothing(desk: Any) -> Non
     typed = [(r"\(1 of 2\)[^$]*pause ", "y"), (r"\(2 of 2\)[^$]*pause ", "p")]
     assert [answer.approved for answer in one.asks(*asked, typed=typed)] == [True, None]
 
-    def typed_meanwhile() -> None:
+    def typed_meanwhile(screen: TextIO) -> None:
         os.write(one.master, b"y")
-        assert select.select([one.keyboard], [], [], 20)[0]
+        assert select.select([one.keyboard], [], [], HANG)[0]
 
     def ask() -> None:
         os.write(one.master, b"n")
 
     assert read_key(one.keyboard, one.screen, ask, typed_meanwhile) == "n"
+
+
+def test_a_call_is_not_on_the_screen_before_a_key_can_answer(desk: Any) -> None:
+    one = desk()
+    on_screen = []
+
+    def show(screen: TextIO) -> None:
+        print("a call", file=screen, flush=True)
+        on_screen.extend(select.select([one.master], [], [], 0)[0])
+
+    def ask() -> None:
+        assert "a call" in os.read(one.master, 4096).decode()
+        os.write(one.master, b"y")
+
+    assert read_key(one.keyboard, one.screen, ask, show) == "y"
+    assert on_screen == []
 
 
 def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
@@ -531,8 +549,8 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize("trick", EVIL.values(), ids=EVIL)
-@pytest.mark.parametrize("where", ["arguments", "key", "reason", "preview", "name", "digest"])
+@table("trick", EVIL.values(), ids=EVIL)
+@table("where", ["arguments", "key", "reason", "preview", "name", "digest"])
 def test_a_trick_is_spelled_out(trick: str, where: str) -> None:
     asked = {
         "arguments": request({"x": trick}),
@@ -548,9 +566,9 @@ def test_a_trick_is_spelled_out(trick: str, where: str) -> None:
     assert not any(row.startswith(("Run t?", "y yes")) for row in ours)
 
 
-@pytest.mark.parametrize("padding", [" " * 10_000, "\n" * 10_000, "x" * 10_000, "\u3164" * 10_000])
-@pytest.mark.parametrize("where", ["content", "preview"])
-@pytest.mark.parametrize("size", [(200, 50), (80, 24), (40, 24)])
+@table("padding", [" " * 10_000, "\n" * 10_000, "x" * 10_000, "\u3164" * 10_000])
+@table("where", ["content", "preview"])
+@table("size", [(200, 50), (80, 24), (40, 24)])
 def test_ten_kilobytes_push_nothing_out_of_sight(
     padding: str, where: str, size: tuple[int, int]
 ) -> None:
@@ -730,10 +748,10 @@ def test_control_c_raises_and_leaves_the_terminal_as_it_was(program: Any) -> Non
 def test_the_question_comes_again_where_the_program_was_stopped(program: Any) -> None:
     one = program()
     one.until(ASKED)
-    for _ in range(30):  # between the question and the wait for a key a signal is not noticed yet
+
+    def stop() -> None:
         os.kill(one.process.pid, signal.SIGSTOP)
         os.kill(one.process.pid, signal.SIGCONT)
-        with contextlib.suppress(AssertionError):
-            one.until(ASKED, timeout=1)
-            break
+
+    one.insist(stop, ASKED)  # a signal that comes while it is still asking changes nothing
     assert one.insist("n", r"ANSWER False\s+ECHO True")
