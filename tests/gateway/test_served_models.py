@@ -11,6 +11,7 @@ import pytest
 
 from mlx_tools.app import RunOptions, config
 from mlx_tools.backends import CompletionRequest, TokenCounter, UpstreamPool
+from mlx_tools.backends.interface import BackendTraits
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
@@ -30,7 +31,7 @@ class Looking(ServedModels):
         async def models() -> tuple[str, ...]:
             return "quick", "slow"
 
-        backend = SimpleNamespace(kind="completions", models=models)
+        backend = SimpleNamespace(traits=BackendTraits(asks_server=True), models=models)
         one = speaker_of(backend)
         return replace(one, manner=replace(one.manner, settings=RunSettings(model="quick")))
 
