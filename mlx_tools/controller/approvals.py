@@ -53,6 +53,7 @@ from mlx_tools.transcript import (
     Record,
     State,
     UserRecord,
+    file_seen,
 )
 
 if TYPE_CHECKING:
@@ -612,8 +613,9 @@ class CallApprovals:
         if call.name not in self._session.specs:
             return Preview("", "")
         tool = self._conversation.registry.get(call.name)
+        known_file = partial(file_seen, self._conversation.files.transcript)
         return await anyio.to_thread.run_sync(
-            preview_of, tool, call.arguments, self._session.policy
+            preview_of, tool, call.arguments, self._session.policy, known_file
         )
 
     def _in_time(self, since: str, until: str) -> bool:

@@ -71,6 +71,7 @@ from mlx_tools.transcript import (
     State,
     StoppedRecord,
     events,
+    file_seen,
     outcome_of,
 )
 
@@ -673,6 +674,7 @@ class Conversation:
             asks=lambda *asked: self._nested_runs().ask(call, *asked),
             confirms=lambda _, *asked: confirmed(self.approver, call.call, *asked),
             shown_chars=shown_chars,
+            known_file=partial(file_seen, self.files.transcript),
             session=session.header.session,
             report=None if self._emit is None else partial(self._tell_progress, call),
         )

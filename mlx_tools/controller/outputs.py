@@ -84,6 +84,7 @@ class Outputs:
             duration_ms=result.duration_ms,
             output_size_chars=result.output_size_chars,
             cached=result.cached,
+            files=result.files,
         )
         if result.content is None:
             return self._failed(record, call, result.error)

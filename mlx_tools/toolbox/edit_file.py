@@ -12,6 +12,7 @@ from msgspec import Struct
 from mlx_tools.messages import Effects
 from mlx_tools.store import Refused, Root, Unfit, open_present, put, state_of
 from mlx_tools.toolbox.file_access import Changes
+from mlx_tools.toolbox.known_files import count_lines, note_edited
 from mlx_tools.toolbox.text_edit import MAX_RESULT_CHARS, Edited, edit_text
 from mlx_tools.toolbox.text_files import decoded, one_line, up_to
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
@@ -107,7 +108,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 raise Refused(
                     f"{place.name} has changed since it was approved; nothing was changed"
                 )
-            _, edited, raw = edit.apply(content)
+            before, edited, raw = edit.apply(content)
             put(
                 place,
                 raw,
@@ -116,6 +117,8 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 given_up=lambda: context.cancelled,
                 undo=context.undo,
             )
+            more = count_lines(edited.text) - count_lines(before.text)
+            note_edited(place.root, place.names, state, state_of(raw), more)
         numbers = ", ".join(map(str, edited.lines[:20])) + (", …" if edited.lines[20:] else "")
         key = "edited" if len(edited.lines) == 1 else "edited_often"
         done = {"path": shown, "count": len(edited.lines), "lines": numbers, "size": len(raw)}

@@ -30,6 +30,7 @@ from mlx_tools.store import (
     state_of,
 )
 from mlx_tools.toolbox.file_reading import FileReader, tool_errors
+from mlx_tools.toolbox.known_files import note_written, warning
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
 from mlx_tools.toolbox.text_files import (
     decoded,
@@ -137,6 +138,8 @@ class Changes:
                     given_up=lambda: context.cancelled,
                     undo=context.undo,
                 )
+                if raw is not None:
+                    note_written(root, parts, state_of(raw), raw.decode())
         key = "deleted" if raw is None else "replaced" if replaced else "made"
         return self._notices[key].format(path=self._shown(root, path), size=len(raw or b""))
 
@@ -152,7 +155,11 @@ class Changes:
                 _check_writable(operation, place)
                 fd = open_present(place)
                 if fd is not None:
-                    return preview_of_diff(*_changed(fd, after, shown), paths)
+                    diff, state = _changed(fd, after, shown)
+                    if after is not None:
+                        said = warning(root, parts, shown, state, replaces=True)
+                        diff = replace(diff, text=said + diff.text)
+                    return preview_of_diff(diff, state, paths)
                 if operation == "delete":
                     raise Absent(f"there is no {place.name}")
         return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
@@ -169,7 +176,9 @@ class Changes:
     def preview_of(self, place: Place, shown: str, before: str, after: str, state: str) -> Preview:
         """The preview of a change of a text."""
         paths = {"path": _led(place.root, place.names)}
-        return preview_of_diff(_diff(before, after, shown), state, paths)
+        said = warning(place.root, place.names, shown, state, replaces=False)
+        diff = _diff(before, after, shown)
+        return preview_of_diff(replace(diff, text=said + diff.text), state, paths)
 
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""

@@ -9,7 +9,17 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from mlx_tools.store import Absent, PathPatterns, Refused, Root, Unfit, Unlisted, check_patterns
+from mlx_tools.store import (
+    Absent,
+    PathPatterns,
+    Refused,
+    Root,
+    Unfit,
+    Unlisted,
+    check_patterns,
+    state_of,
+)
+from mlx_tools.toolbox.known_files import count_lines, note_lines
 from mlx_tools.toolbox.path_globs import expanded_globs
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, kind_of, one_line, up_to
 from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
@@ -39,7 +49,7 @@ class FileReader:
         Without numbers a text is given whole, up to `MAX_BYTES`, or up to the last line that the
         model is shown whole. If that is a part, a notice says which lines of how many it has.
         """
-        fd = open_below(self._roots, path)
+        fd, root, names = open_first(self._roots, path, Root.open_file)
         try:
             size = os.fstat(fd).st_size
             content = up_to(fd, MAX_BYTES_BY_LINES + 1)
@@ -55,16 +65,23 @@ class FileReader:
             kind = kind_of(content, path)
             return self._notices["binary"].format(path=one_line(path), kind=kind, size=size)
         cut = self._notices["cut"].format(kept=most, size=size) if is_cut else ""
+        state, total = state_of(content), count_lines(text)
         if is_whole or (from_line is None and lines is None and len(text) <= (room or 0)):
+            note_lines(root, names, state, 1, total, total, is_cut=is_cut)
             return text + cut
-        return self._some_lines(text, path, from_line or 1, lines, room) + cut
+        first = from_line or 1
+        shown, last = self._some_lines(text, path, (first, lines), total, room)
+        too_long = room is not None and len(shown) > room
+        note_lines(root, names, state, first, last, total, is_cut=is_cut or too_long)
+        return shown + cut
 
     def _some_lines(
-        self, text: str, path: str, first: int, lines: int | None, room: int | None
-    ) -> str:
-        """Lines of a text from the line ``first``, at most so many, in so many characters."""
+        self, text: str, path: str, wanted: tuple[int, int | None], total: int, room: int | None
+    ) -> tuple[str, int]:
+        """Lines of a text, in so many characters, with the number of the last of them. ``wanted``
+        are the first line and how many at most."""
         separator = "\r" if "\r" in text and "\n" not in text else "\n"
-        total = text.count(separator) + (not text.endswith(separator))
+        first, lines = wanted
         if first > total:
             raise ToolError(f"{one_line(path)} has {total} lines, so none has the number {first}")
         start = 0
@@ -78,10 +95,10 @@ class FileReader:
             stop, last = end, last + 1
         shown = text[start:stop]
         if first == 1 and stop == len(text):
-            return shown
+            return shown, last
         place = {"first": first, "last": last, "total": total, "next": last + 1}
         notice = self._notices["lines" if last < total else "last_lines"].format(**place)
-        return f"{shown}{notice}" if shown.endswith(separator) else f"{shown}\n{notice}"
+        return f"{shown}{notice}" if shown.endswith(separator) else f"{shown}\n{notice}", last
 
     def list(self, path: str) -> str:
         """The entries of a folder in order, one a line."""

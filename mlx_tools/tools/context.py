@@ -19,6 +19,7 @@ from msgspec import Struct
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
+from mlx_tools.transcript import FileSeen
 
 MAX_PROGRESS_CHARS: Final = 200
 MAX_ERROR_CHARS: Final = 500
@@ -76,6 +77,10 @@ Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 """Asks the model on behalf of a call: a question, and the tools that may be called."""
 
 
+KnownFile = Callable[[str], FileSeen | None]
+"""Gives what the model knows of a file, by what identifies it; None if nothing."""
+
+
 Confirm = Callable[
     ["ToolContext", str, Mapping[str, Any], str], Awaitable[Mapping[str, Any] | None]
 ]
@@ -93,7 +98,9 @@ class ToolContext:
     nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
     no preview: a tool that finds another state must change nothing. ``artifacts`` are those of the
     session that made the call, None outside of one; ``undo`` is where the built-in tools keep what
-    they replace, None for nowhere. ``session`` is its id, empty where there is none.
+    they replace, None for nowhere. ``session`` is its id, empty where there is none. ``known_file``
+    gives what the model knows of a file from earlier calls; ``files`` takes what it knows by this
+    one.
     ``shown_chars`` is how many characters of the output the model will see, None for all.
     ``report`` takes what the tool reports, ``asks`` asks the model and ``confirms`` a person, in
     ``loop``.
@@ -109,6 +116,7 @@ class ToolContext:
     artifacts: Artifacts | None = None
     undo: UndoStore | None = None
     session: str = ""
+    known_file: KnownFile | None = None
     shown_chars: int | None = None
     report: OnProgress | None = None
     asks: Ask | None = None
@@ -116,6 +124,7 @@ class ToolContext:
     loop: asyncio.AbstractEventLoop | None = None
     cancelled: bool = field(default=False, init=False)
     asking: futures.Future[str] | None = field(default=None, init=False)
+    files: list[FileSeen] = field(default_factory=list, init=False)
     _waited: float = field(default=0.0, init=False)
     _waiting: float | None = field(default=None, init=False)
 

@@ -35,7 +35,7 @@ from mlx_tools.tools.context import (
 )
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import Callee, member_of
-from mlx_tools.transcript import Sources, lay_out, sources_of
+from mlx_tools.transcript import FileSeen, Sources, lay_out, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 
@@ -60,6 +60,7 @@ class ToolResult(Struct, frozen=True):
     returned, in characters, also where it was too large to be kept; 0 where it returned nothing.
     ``cached``: it is what the same call was answered before, and nothing ran.
     ``sources`` is what it found, where it returned that; ``content`` then has them numbered from 1.
+    ``files`` is what the model knows of files by it.
     """
 
     content: str | None
@@ -68,6 +69,7 @@ class ToolResult(Struct, frozen=True):
     output_size_chars: int
     cached: bool = False
     sources: Sources | None = None
+    files: tuple[FileSeen, ...] = ()
 
 
 async def execute(
@@ -128,7 +130,8 @@ async def execute(
         late = f"no result within {seconds:g} s"
         runs_on = "; it may still be running" if member_of(tool, "blocking") else ""
         return _failed("timeout", late + runs_on, duration_ms)
-    return _result(outcome, duration_ms, clean)
+    result = _result(outcome, duration_ms, clean)
+    return replace(result, files=tuple(context.files)) if result.error is None else result
 
 
 async def _attempt(

@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 from mlx_tools.errors import ToolDefinitionError, require_instance, shown
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec, replace
 from mlx_tools.policy import Policy
-from mlx_tools.tools.context import CONTEXT, ToolContext, ToolError, current_context
+from mlx_tools.tools.context import CONTEXT, KnownFile, ToolContext, ToolError, current_context
 from mlx_tools.tools.signature import METHOD, Arguments, parameters_of, parse_docstring
 
 Run = Callable[[Mapping[str, Any]], Any]
@@ -71,14 +71,19 @@ def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
     return found if callable(found) else None
 
 
-def preview_of(tool: Callee, arguments: Mapping[str, Any], policy: Policy | None = None) -> Preview:
+def preview_of(
+    tool: Callee,
+    arguments: Mapping[str, Any],
+    policy: Policy | None = None,
+    known_file: KnownFile | None = None,
+) -> Preview:
     """Return what a call would change; empty where the tool cannot tell, a fault in its place where
     the call could only fail. ``policy`` is the one that the call would run under. Blocks: call it
     in a thread."""
     look = member_of(tool, "preview")
     if look is None:
         return Preview("", "")
-    token = CONTEXT.set(ToolContext(policy=policy or Policy()))
+    token = CONTEXT.set(ToolContext(policy=policy or Policy(), known_file=known_file))
     try:
         seen = look(arguments)
         return seen if isinstance(seen, Preview) else Preview("", "")

@@ -34,6 +34,7 @@ from mlx_tools.transcript.records import (
     EditRecord,
     ExecutionRecord,
     ExtendedRecord,
+    FileSeen,
     GoldenRecord,
     Header,
     MendKind,
@@ -52,6 +53,7 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
     dropped,
+    file_seen,
 )
 from mlx_tools.transcript.sources import (
     GivenSource,

@@ -5,7 +5,7 @@ Nothing here knows how they come about, are shown or stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal, get_args
 
@@ -405,13 +405,33 @@ class CompactedRecord(_Record, frozen=True, kw_only=True, tag="compacted"):
     at: str = ""
 
 
+class FileSeen(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A text file as the model knows it: the lines that it was shown, or has written.
+
+    ``file`` identifies the file, ``state`` its content then. The lines ``first`` to ``last`` of
+    ``total`` are known, counted from 1. ``is_cut``: a line of these was not shown whole.
+    """
+
+    file: str
+    state: str
+    first: int
+    last: int
+    total: int
+    is_cut: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self.first == 1 and self.last >= self.total and not self.is_cut
+
+
 class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observation"):
     """The end of a call. ``content`` is what the model sees; the whole stands in ``artifact``, and
     in ``whole`` where a golden transcript keeps it.
 
     ``nested`` is how many completions runs within the call took: they count against the run's.
     ``cached``: nothing ran, it is what the same call was answered before. ``sources`` are those
-    that the content shows, each with ``n``, ``title`` and ``location``.
+    that the content shows, each with ``n``, ``title`` and ``location``; ``files`` what the model
+    knows of files by it.
     """
 
     call: str
@@ -426,6 +446,7 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     cached: bool = False
     sources: tuple[Mapping[str, Any], ...] = ()
     whole: str | None = None
+    files: tuple[FileSeen, ...] = ()
 
 
 class CorrectionRecord(_Record, frozen=True, kw_only=True, tag="correction"):
@@ -531,6 +552,17 @@ Record = (
 
 for _kind in get_args(Record):
     _kind.type = _kind.__struct_config__.tag
+
+
+def file_seen(records: Sequence[Record], file: str) -> FileSeen | None:
+    """What the model knows of a file by the last record that says so, None if nothing."""
+    for record in reversed(records):
+        told = record.record if isinstance(record, CarriedRecord) else record
+        if isinstance(told, ObservationRecord):
+            for seen in reversed(told.files):
+                if seen.file == file:
+                    return seen
+    return None
 
 
 # --- where a session can stand, and which records may come next ---------------------------------
