@@ -33,6 +33,7 @@ from mlx_tools.store.roots import (
     Unfit,
     Unlisted,
     check_patterns,
+    expand_home,
     folded,
     identity_of,
     private_part,

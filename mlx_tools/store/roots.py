@@ -14,7 +14,7 @@ import re
 import stat
 import unicodedata
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
 from pathlib import Path
 from typing import Final
@@ -149,7 +149,8 @@ class Root:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise UsageError(f"root {name.path!r}: {reason}", hint="name a folder") from None
         self.close = weakref.finalize(self, os.close, self.fd)
-        self._prefixes = {_comparable(given.parts), _comparable(self.path.parts)}
+        spellings = {given, self.path, *_spelled_otherwise(self.path)}
+        self._prefixes = {_comparable(path.parts) for path in spellings}
         self._kernel_devices = kernel_devices()
         self.identity = identity_of(os.fstat(self.fd))
         if self.identity[0] in self._kernel_devices:
@@ -158,14 +159,19 @@ class Root:
 
     def parts(self, path: str, *, writing: bool = False) -> tuple[str, ...] | None:
         """The names to walk below the root, none for the root itself; None for an absolute path
-        that lies elsewhere. Raises Refused for what no tool may open anywhere, or, where it is for
+        that lies elsewhere. ``~/`` is the home folder if that path lies in the root, else a folder
+        of this name. Raises Refused for what no tool may open anywhere, or, where it is for
         ``writing``, change."""
         steps = _steps(path)
-        if path.startswith("/"):
-            prefix = next((p for p in self._prefixes if _comparable(steps)[: len(p)] == p), None)
-            if prefix is None:
+        is_home = path == "~" or path.startswith("~/")
+        if path.startswith("/") or is_home:
+            absolute = _steps(expand_home(path))
+            forms = _comparable(absolute)
+            prefix = next((p for p in self._prefixes if forms[: len(p)] == p), None)
+            if prefix is not None:
+                steps = absolute[len(prefix) :]
+            elif not is_home:
                 return None
-            steps = steps[len(prefix) :]
         private = private_part(steps, self.path.name, writing=writing)
         if private is not None:
             raise Refused(
@@ -270,6 +276,34 @@ class Root:
             os.close(fd)
             raise Refused(wrong)
         return fd
+
+
+def expand_home(path: str) -> str:
+    """The path with the home folder in place of ``~/`` at its start, if the system has one."""
+    if path != "~" and not path.startswith("~/"):
+        return path
+    try:
+        return f"{Path('~').expanduser()}/{path[2:]}"
+    except RuntimeError:
+        return path
+
+
+def _spelled_otherwise(path: Path) -> Iterator[Path]:
+    """Other paths to a folder: below the working directory or the home folder as ``$PWD`` and
+    ``$HOME`` spell them, which may lead through links."""
+    for spelled in (Path(os.environ.get("PWD", "")), Path(expand_home("~"))):
+        try:
+            real = spelled.resolve(strict=True)
+        except (OSError, RuntimeError):
+            continue
+        if not spelled.is_absolute() or ".." in spelled.parts:
+            continue
+        if path.is_relative_to(real):
+            yield spelled / path.relative_to(real)
+        elif real.is_relative_to(path):
+            below = real.relative_to(path).parts
+            if spelled.parts[-len(below) :] == below:
+                yield Path(*spelled.parts[: -len(below)])
 
 
 def identity_of(status: os.stat_result) -> Identity:

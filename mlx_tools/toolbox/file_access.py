@@ -23,12 +23,14 @@ from mlx_tools.store import (
     Root,
     Unfit,
     Unlisted,
+    expand_home,
     identity_of,
     open_present,
     place_of,
     put,
     state_of,
 )
+from mlx_tools.toolbox.file_names import did_you_mean, equal_names, spelled
 from mlx_tools.toolbox.file_reading import FileReader, tool_errors
 from mlx_tools.toolbox.known_files import note_written, warning
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
@@ -182,17 +184,20 @@ class Changes:
 
     def _shown(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
+        path = expand_home(path)
         whole = str(root.path / path) if len(self._roots) > 1 else path
         return one_line(whole, marks=True)
 
     def _candidates(self, path: str, *, making: bool) -> list[Candidate]:
         """The names to walk, for every root that the path may lie in."""
-        if making:
-            _check_meant(path)
         if path.endswith(("/", "/.")):
             raise Unfit("the path names a folder, not a file")
         found = [(root, root.parts(path, writing=True)) for root in self._roots]
         inside = [(root, parts) for root, parts in found if parts is not None]
+        if path.startswith("~/") and any(parts[:1] != ("~",) for _, parts in inside):
+            inside = [(root, parts) for root, parts in inside if parts[:1] != ("~",)]
+        elif making:
+            _check_meant(path)
         if not inside:
             raise Refused("the path lies outside the folders that may be changed")
         if making:
@@ -201,6 +206,20 @@ class Changes:
         return inside
 
     def _find(self, operation: Operation, path: str) -> Candidate:
+        """The root and the names of the file that a path means. If there is none, names that are
+        like it are suggested; nothing new is made whose name only looks different."""
+        try:
+            root, parts = self._find_exact(operation, path)
+        except Absent as error:
+            places = self._candidates(path, making=False)
+            raise Absent(f"{error}{did_you_mean(places)}") from None
+        if operation in ("write", "create"):
+            names = equal_names(root, parts, partly=True)
+            if names is not None:
+                raise Unfit(f"there is no {parts[-1]}; did you mean {spelled(names)}?")
+        return root, parts
+
+    def _find_exact(self, operation: Operation, path: str) -> Candidate:
         """The root and the names of the file that a path means: in the first root that has it;
         else, for making it, in a root that has its folder already before one that does not, in one
         that is writable before one that is not."""

@@ -19,6 +19,7 @@ from mlx_tools.store import (
     check_patterns,
     state_of,
 )
+from mlx_tools.toolbox.file_names import Place, did_you_mean, equal_names, spelled
 from mlx_tools.toolbox.known_files import count_lines, note_lines
 from mlx_tools.toolbox.path_globs import expanded_globs
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, kind_of, one_line, up_to
@@ -68,12 +69,19 @@ class FileReader:
         state, total = state_of(content), count_lines(text)
         if is_whole or (from_line is None and lines is None and len(text) <= (room or 0)):
             note_lines(root, names, state, 1, total, total, is_cut=is_cut)
-            return text + cut
+            return text + cut + self._other_name(root, path, names, text)
         first = from_line or 1
         shown, last = self._some_lines(text, path, (first, lines), total, room)
         too_long = room is not None and len(shown) > room
         note_lines(root, names, state, first, last, total, is_cut=is_cut or too_long)
-        return shown + cut
+        return shown + cut + self._other_name(root, path, names, shown)
+
+    def _other_name(self, root: Root, path: str, names: Sequence[str], before: str) -> str:
+        """A notice if what was opened has another name than was asked for."""
+        if root.parts(path) == tuple(names):
+            return ""
+        end = "" if not before or before.endswith("\n") else "\n"
+        return end + self._notices["other_name"].format(path=spelled(names))
 
     def _some_lines(
         self, text: str, path: str, wanted: tuple[int, int | None], total: int, room: int | None
@@ -117,7 +125,7 @@ class FileReader:
             return self._notices["empty"]
         if len(first) > MAX_ENTRIES:
             first[MAX_ENTRIES:] = [self._notices["more"].format(kept=MAX_ENTRIES)]
-        return "\n".join(first)
+        return "\n".join(first) + self._other_name(root, path, parts, "…")
 
     def find(self, path: str, pattern: str) -> str:
         """The files and folders below a folder whose paths fit a pattern, with their sizes.
@@ -199,12 +207,14 @@ def open_first(
     roots: Sequence[Root], path: str, how: Callable[[Root, Sequence[str]], int]
 ) -> tuple[int, Root, Sequence[str]]:
     """A descriptor in the first root that has something at the path, that root, and the names below
-    it. Raises ToolError."""
+    it. If none has, but one entry is equal (`equal_names`), it is that one. Raises ToolError."""
     fault: Exception | None = None
+    absent: list[Place] = []
     for root in roots:
         try:
             parts = root.parts(path)
             if parts is not None:
+                absent.append((root, parts))
                 return how(root, parts), root, parts
         except (Unlisted, Unfit, Absent) as error:  # another root may have it
             fault = error if fault is None or isinstance(fault, Absent) else fault
@@ -212,6 +222,14 @@ def open_first(
             raise ToolError(str(error), code="not_allowed") from None
     if isinstance(fault, Unlisted):
         raise ToolError(str(fault), code="not_allowed")
+    if isinstance(fault, Absent):
+        for root, asked in absent:
+            names = equal_names(root, asked)
+            if names is not None:
+                with tool_errors("it cannot be opened"):
+                    root.parts("/".join(names))  # refuses private names
+                    return how(root, names), root, names
+        raise ToolError(f"{fault}{did_you_mean(absent)}")
     if fault is not None:
         raise ToolError(str(fault))
     raise ToolError("the path lies outside the folders that may be seen", code="not_allowed")
