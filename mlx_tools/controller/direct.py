@@ -120,7 +120,8 @@ async def call_tool(
         look = partial(preview_of, registry.get(call.name), call.arguments, policy)
         preview = await anyio.to_thread.run_sync(look)
     if decision.decision == "deny":
-        done = replace(done, decision=decision, preview=clean(preview.text))
+        shown = await anyio.to_thread.run_sync(clean, preview.text)  # may be 5 MB
+        done = replace(done, decision=decision, preview=shown)
         denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
         return end(done, "dry_run" if denial.code == "dry_run" else "denied", denial)
     tool = registry.get(call.name)

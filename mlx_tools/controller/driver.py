@@ -581,7 +581,8 @@ class Conversation:
     async def _tell_dry_run(self, record: DecisionRecord) -> None:
         """Tell what the call would have changed that a dry run did not make."""
         call = self.folded.current.call(record.call)
-        shown = self.outputs.clean((await self._approvals.preview(call)).text)
+        preview = await self._approvals.preview(call)
+        shown = await anyio.to_thread.run_sync(self.outputs.clean, preview.text)  # may be 5 MB
         self._tell(events.WouldChange(call=call.call, name=call.name, preview=shown))
 
     # --- completions ---

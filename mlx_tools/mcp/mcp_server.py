@@ -87,6 +87,8 @@ _CALL: Final = "call"
 _KEPT: Final = 256
 """Calls of tools that wait for their forms; the oldest are dropped."""
 _LINE: Final = 300
+_PREVIEW_CHARS: Final = 40_000
+"""Of what a dry run would have changed: a model is shown it here, and nobody decides by it."""
 
 
 @dataclass
@@ -319,7 +321,10 @@ def _called(done: DirectCall) -> CallToolResult:
         how = f"mlx-tools tools call {done.name} {arguments}"
         return _said(f"not called: a person must approve it, or call it by: {how}", error=True)
     assert done.error is not None
-    changes = f"\n{done.preview}" if done.preview else ""
+    shown = done.preview[:_PREVIEW_CHARS]
+    left = len(done.preview) - len(shown)
+    changes = f"\n{shown}" if shown else ""
+    changes += f"\n({left} more characters)" if left else ""
     text = f"{done.error.code}: {done.error.message}{changes}"
     return _said(text, error=done.status != "dry_run")
 
