@@ -8,6 +8,7 @@ in a `CarriedRecord` each, which only the prompt, and what guards it, look into.
 from __future__ import annotations
 
 import json
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby, takewhile
 from typing import Any, Final
@@ -201,7 +202,8 @@ def _rewritten(said: Sequence[Said], session: Session) -> Iterator[Said]:
     out, and what was said of that."""
     for place, one in enumerate(said):
         if isinstance(one, CompletionRecord):
-            rest = takewhile(lambda r: not isinstance(r, CompletionRecord), said[place + 1 :])
+            after = (said[n] for n in range(place + 1, len(said)))  # a slice would copy them all
+            rest = takewhile(lambda r: not isinstance(r, CompletionRecord), after)
             brought = [r for r in rest if isinstance(r, CallRecord | AnswerRecord)]
             calls = [r for r in brought if isinstance(r, CallRecord)]
             if not brought:
@@ -220,12 +222,12 @@ def earlier_in(messages: Sequence[Mapping[str, Any]]) -> Earlier:
     """What was said, as a caller's messages have it. Raises `UsageError` for one that is none."""
     said: list[Said] = []
     turn = made = 0
-    waiting: dict[str, CallRecord] = {}
+    waiting: OrderedDict[str, CallRecord] = OrderedDict()
     read = [(*_read(message), message) for message in messages]
     begun = [content for _, content, _ in takewhile(lambda one: one[0] == "system", read)]
     for says, group in groupby(read[len(begun) :], lambda one: one[0] in ("user", "system")):
         if says:
-            waiting = {}
+            waiting.clear()
             said.append(UserRecord(content="\n\n".join(content for _, content, _ in group)))
             continue
         for role, content, message in group:
@@ -238,7 +240,7 @@ def earlier_in(messages: Sequence[Mapping[str, Any]]) -> Earlier:
                 for n, (key, name, given) in enumerate(_calls(message), start=1)
             ]
             made += len(calls)
-            waiting = {call.id or call.call: call for call in calls}
+            waiting = OrderedDict((call.id or call.call, call) for call in calls)
             said.append(CompletionRecord(turn=turn, text=content, commentary=content))
             said += calls or (AnswerRecord(turn=turn, content=content),)
     return Earlier(said=tuple(said), system="\n\n".join(begun))
@@ -279,9 +281,10 @@ def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mappin
 
 
 def _observed(
-    message: Mapping[str, Any], content: str, waiting: dict[str, CallRecord]
+    message: Mapping[str, Any], content: str, waiting: OrderedDict[str, CallRecord]
 ) -> ObservationRecord:
-    """A result, of the call that it names or, where it names none, of the next."""
+    """A result, of the call that it names or, where it names none, of the next. An ordered
+    dictionary finds that at once; a plain one passes all that were taken out before."""
     key = message.get("tool_call_id", next(iter(waiting), None))
     call = waiting.pop(key, None) if isinstance(key, str) else None
     if call is None:

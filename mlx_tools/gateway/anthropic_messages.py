@@ -14,6 +14,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from mlx_tools.gateway.body import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     Body,
     Choice,
     Parts,
@@ -110,9 +112,9 @@ class CountedBody(Sampled):
     """What a prompt is made of: the body whose tokens are counted."""
 
     model: str
-    messages: list[MessageParam] = Field(min_length=1)
+    messages: list[MessageParam] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: Parts | None = None
-    tools: list[JsonObject] | None = None
+    tools: Annotated[list[JsonObject], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoiceParam | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None

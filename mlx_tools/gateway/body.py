@@ -41,6 +41,12 @@ TEXT_ONLY: Final = (
     "a file), or ask a vision model's own server"
 )
 
+MAX_TOOLS: Final = 4_096
+"""Tools of a request: OpenAI takes 128, the largest set of a known agent has some hundreds."""
+
+MAX_MESSAGES: Final = 10_000
+"""Messages, items or blocks of a conversation: ten times those of the longest recorded session."""
+
 _MOST: Final = 2**63 - 1
 """The largest number that a server in any language can read."""
 
@@ -192,10 +198,12 @@ def tool_spec(
 
 
 def check_names(tools: Iterable[ToolSpec], at: str = "tools") -> None:
-    """Return where every tool, found in the body at this place, has a name of its own. Raises
-    `ApiError`."""
+    """Return where every tool, found in the body at this place, has a name of its own, and they
+    are not too many, those of namespaces among them. Raises `ApiError`."""
     seen: set[str] = set()
     for spec in tools:
+        if len(seen) >= MAX_TOOLS:
+            raise invalid(at, f"more than {MAX_TOOLS}")
         if spec.name in seen:
             raise invalid(at, f"{spec.name!r} names two of them")
         seen.add(spec.name)

@@ -11,6 +11,8 @@ from pydantic import Field
 
 from mlx_tools.backends import MOST_SCORES, TokenScore
 from mlx_tools.gateway.body import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     NAME_FORM,
     AnswerFormat,
     Body,
@@ -128,8 +130,8 @@ class OpenAiBody(Sampled):
 class ChatBody(OpenAiBody):
     """The fields that have a meaning here; all others are kept apart."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    tools: list[ChatTool] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    tools: Annotated[list[ChatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     response_format: JsonObject | None = None

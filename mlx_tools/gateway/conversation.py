@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
@@ -77,10 +77,11 @@ class TurnMemory:
 
     def get(self, key: str) -> Turned | None:
         """The turn that ends the conversation of this key, None where it is not known."""
-        if key not in self._kept:
+        try:
+            self._kept.move_to_end(key)
+            return self._kept[key][0]
+        except KeyError:  # also of one that the event loop's thread forgets at this moment
             return None
-        self._kept.move_to_end(key)
-        return self._kept[key][0]
 
 
 class _NoRepeats(RunHistory):
@@ -167,18 +168,45 @@ def _preamble(messages: Sequence[ClientMessage]) -> Iterator[ClientMessage]:
         yield message
 
 
+class WaitingCalls:
+    """The calls of a turn that wait for a result: a client's id and the session's key of each.
+
+    Some clients give several calls one id. However many there are, each is found at once.
+    """
+
+    def __init__(self, calls: Iterable[tuple[str, str]]) -> None:
+        self._waiting = OrderedDict(enumerate(calls))
+        self._numbers: dict[str, deque[int]] = {}
+        for number, (id_, _) in self._waiting.items():
+            self._numbers.setdefault(id_, deque()).append(number)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ids(self) -> Iterator[str]:
+        """The client's ids, in the order of the calls."""
+        return (id_ for id_, _ in self._waiting.values())
+
+    def take(self, id_: str) -> str:
+        """Take out the first call of this id, the first of all if none has it; return its key."""
+        numbers = self._numbers.get(id_)
+        number = numbers[0] if numbers else next(iter(self._waiting))
+        id_, key = self._waiting.pop(number)
+        self._numbers[id_].popleft()
+        return key
+
+
 @dataclass
 class Conversed:
     """A conversation folded into a session, up to the turn that is due.
 
-    ``key`` is the conversation's own, ``calls`` are the client's ids of the calls that wait for a
-    result, each with the session's key of the call: some clients give several calls one id.
+    ``key`` is the conversation's own.
     """
 
     session: Session
     memory: TurnMemory
     key: str = field(init=False)
-    calls: list[tuple[str, str]] = field(default_factory=list, init=False)
+    calls: WaitingCalls = field(default_factory=lambda: WaitingCalls(()), init=False)
     _asked: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -204,7 +232,7 @@ class Conversed:
                 else:
                     self._observe(message)
         if self.calls:
-            waiting = ", ".join(id_ for id_, _ in self.calls)
+            waiting = ", ".join(self.calls.ids())
             raise _unfit(f"the calls {waiting} have no result yet")
         if len(messages) == begun or messages[-1].role == "assistant":
             raise _unfit("the last one must be of the user, or a tool's result")
@@ -218,7 +246,7 @@ class Conversed:
     def _say(self, group: list[ClientMessage]) -> None:
         self._go_on(group)
         beside = bool(self.session.current.calls) and not self.calls
-        self.calls.clear()  # nobody will say how the others ended
+        self.calls = WaitingCalls(())  # nobody will say how the others ended
         content = "\n\n".join(message.content for message in group)
         self.session.fold(UserRecord(content=content, beside=beside))
         self._asked = True
@@ -239,15 +267,17 @@ class Conversed:
                 keys.append(record.call)
         open_keys = [key for key in keys if key in session.current.open_calls]
         ids = (call.id for call in message.calls)
-        self.calls = [(id_ or key, key) for id_, key in zip(ids, open_keys, strict=False)]
+        pairs = zip(ids, open_keys, strict=False)
+        self.calls = WaitingCalls((id_ or key, key) for id_, key in pairs)
 
     def _observe(self, message: ClientMessage) -> None:
         if not self.calls:
             raise _unfit(f"there is no call for the result of {message.call_id!r}")
-        own = (at for at, (id_, _) in enumerate(self.calls) if id_ == message.call_id)
-        _, key = self.calls.pop(next(own, 0))
-        call = self.session.current.call(key)
-        record = ObservationRecord(call=key, name=call.name, id=call.id, content=message.content)
+        call_key = self.calls.take(message.call_id)
+        call = self.session.current.call(call_key)
+        record = ObservationRecord(
+            call=call_key, name=call.name, id=call.id, content=message.content
+        )
         if message.failed and len(message.content) <= _MOST_SAID:
             error = ErrorInfo("tool_error", message.content)
             record = replace(record, content=None, error=error)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -16,8 +17,14 @@ from mlx_tools.errors import StorageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.request import ApiError
 
+Result = TypeVar("Result")
+
 MAX_BODY: Final = 32 << 20
 """Bytes of a request's body."""
+
+LARGE: Final = 50_000
+"""Characters that are read on the event loop: at 1 microsecond a character, the most that was
+measured (`benchmarks/growth.py`), 50 ms."""
 
 BODY_SECONDS: Final = 60.0
 """How long a body may take to come."""
@@ -131,11 +138,29 @@ async def body_of(
     return bytes(body)
 
 
-async def json_body(request: Request) -> dict[str, Any]:
-    """A request's body, a JSON object. Raises `ApiError`."""
+async def json_body(
+    request: Request, read: Callable[[dict[str, Any], int], Any] = lambda body, size: body
+) -> Any:
+    """A request's body, a JSON object, as ``read`` reads it, which is given the body's size, too.
+    Raises `ApiError`.
+
+    A large one is read in a thread, so that the event loop serves others meanwhile.
+    """
     body = await body_of(request, "application/json")
+    return await in_thread_if_large(len(body), lambda: read(_object_of(body), len(body)))
+
+
+def _object_of(body: bytes) -> dict[str, Any]:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise ApiError(400, "invalid_json", f"the body is no JSON: {error}") from None
     return json_object(text, "the body is")
+
+
+async def in_thread_if_large(size: int, work: Callable[[], Result]) -> Result:
+    """Return what ``work`` returns, done in a thread if it is given ``size`` characters and that
+    is more than the event loop should read in one go."""
+    if size <= LARGE:
+        return work()
+    return await anyio.to_thread.run_sync(work)

@@ -14,6 +14,8 @@ from msgspec import Struct
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from mlx_tools.gateway.body import (
+    MAX_MESSAGES,
+    MAX_TOOLS,
     AnswerFormat,
     Body,
     Parts,
@@ -121,10 +123,11 @@ class ResponsesBody(Sampled):
         list[JsonObject],
         BeforeValidator(_items),
         WithJsonSchema({"anyOf": [{"type": "string"}, {"items": {"type": "object"}}]}),
+        Field(max_length=2 * MAX_MESSAGES),  # a call and its result are two items
     ]
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[JsonObject] | None = None
+    tools: Annotated[list[JsonObject], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: str | JsonObject | None = None
     parallel_tool_calls: bool | None = None
     text: TextParam | None = None

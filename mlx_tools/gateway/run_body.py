@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from mlx_tools.controller import ApprovalAnswer, earlier_in
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import (
+    MAX_TOOLS,
     Body,
     Parts,
     answer_schema,
@@ -30,6 +31,9 @@ Question = Annotated[str, Field(min_length=1, pattern=r"\S")]
 Name = Annotated[str, Field(min_length=1, max_length=500)]
 
 _MOST_TOOLS: Final = 200
+
+_MOST_EARLIER: Final = 1_000
+"""Messages before a run's question: each is a record, and all are written in one go, in 40 ms."""
 
 
 class _Strict(Body):
@@ -59,11 +63,13 @@ class RunBody(_Strict):
         **{"not": {"required": ["preset", "tools"]}},
     )
     question: Question | None = None
-    messages: Annotated[list[JsonObject], Field(min_length=1)] | None = None
+    messages: Annotated[list[JsonObject], Field(min_length=1, max_length=_MOST_EARLIER)] | None = (
+        None
+    )
     model: str | None = None
     profile: Name | None = None
     preset: Annotated[str, Field(json_schema_extra={"enum": [*PRESETS]})] | None = None
-    tools: list[Name] | None = None
+    tools: Annotated[list[Name], Field(max_length=MAX_TOOLS)] | None = None
     client_tools: Annotated[list[JsonObject], Field(max_length=_MOST_TOOLS)] | None = None
     limits: JsonObject | None = None
     answer_schema: JsonObject | None = Field(None, alias="schema")
@@ -173,6 +179,11 @@ def read_run(body: Mapping[str, Any]) -> AskedRun:
         own=_own_tools(given.client_tools or []),
         schema=None if schema is None else answer_schema(schema, "schema"),
     )
+
+
+def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the tools that the client of a run runs itself, whose body was read before."""
+    return frozenset(spec.name for spec in _own_tools(body.get("client_tools") or []))
 
 
 def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:

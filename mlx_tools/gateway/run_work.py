@@ -130,7 +130,7 @@ class RunWork:
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
         """The session of a run, which has these ``records``. Raises `MlxToolsError`."""
-        asked = read_run(row.body)
+        asked = await anyio.to_thread.run_sync(read_run, row.body)
         speaker = await self._models.speaker(row.model or self._model_of(asked))
         if not was_asked(records):
             controller = self._controller(speaker, asked, _Begun(self.store, row.id))

@@ -20,14 +20,12 @@ from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
     Container,
-    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -39,24 +37,19 @@ from mlx_tools.errors import MlxToolsError, StorageError, TranscriptError, Usage
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invalid
-from mlx_tools.gateway.run_body import ResultBody, RunAct, read_run
+from mlx_tools.gateway.run_body import ResultBody, RunAct, own_tool_names, read_run
+from mlx_tools.gateway.run_events import EventReader, Numbered, closed_count
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.messages import replace
 from mlx_tools.transcript import (
-    AnswerRecord,
-    CallRecord,
-    CompletionRecord,
     DecisionRecord,
     Event,
-    Finished,
     PauseRecord,
     Record,
-    RepairRecord,
     ResumedRecord,
     Stopped,
-    StoppedRecord,
     Unfinished,
     at_rest,
     events,
@@ -136,7 +129,7 @@ class Runs:
     async def create(self, owner: str, body: JsonObject, key: str | None) -> tuple[RunRow, bool]:
         """A run that a client asks for, and whether it is new: under the same ``key`` there is
         one, however often it is asked for. Raises `ApiError`."""
-        asked = read_run(body)
+        asked = await in_thread(read_run, body)
         self.work.webhooks.check(asked.given.webhook)
         async with self._creating:
             if key is not None and (there := await in_thread(self.rows.under, owner, key)):
@@ -219,7 +212,7 @@ class Runs:
         self, row: RunRow, records: Sequence[Record], edited: Mapping[str, Mapping[str, Any]] | None
     ) -> list[tuple[ApprovalRequest, bool]]:
         async with self._opened(row, records) as conversation:
-            return await requests_of(conversation, edited, read_run(row.body).own_names)
+            return await requests_of(conversation, edited, own_tool_names(row.body))
 
     async def look_again(self, row: RunRow) -> None:
         """Ask anew about the calls that wait: an approval is then of what they would do now. Raises
@@ -241,7 +234,7 @@ class Runs:
             raise ApiError(403, "approval_needs_a_person", problem)
         async with self._acting(row):
             name, records = await self._waiting(row, call)
-            if answer.approved and name in read_run(row.body).own_names:
+            if answer.approved and name in own_tool_names(row.body):
                 raise conflict(f"{name} is a tool of the client's own: send its result", "call_id")
             if answer.arguments is not None:
                 try:
@@ -255,7 +248,7 @@ class Runs:
         given.result()
         async with self._acting(row):
             name, records = await self._waiting(row, given.call_id)
-            if name not in read_run(row.body).own_names:
+            if name not in own_tool_names(row.body):
                 raise conflict(f"{name} is a tool of the server: it makes its calls", "call_id")
             await self._go_on(row, RunAct("give", given.model_dump(exclude_unset=True)), records)
 
@@ -297,14 +290,14 @@ class Runs:
     ) -> AsyncGenerator[Numbered | None]:
         """The events of a run behind the record ``after``, and what forms meanwhile, until it
         stands as one of ``ends``; None now and then, where nothing happens."""
-        follower, told, size, quiet = _Follower(), after, -2, 0
+        follower, reader, size, quiet = _Follower(), EventReader(after), -2, 0
         self._followers.setdefault(row.id, set()).add(follower)
         try:
             while not self._ending:
                 ended, live = False, self._live.get(row.id)
                 if live is not None:
                     records, size = live.records, -2
-                    upto = _closed(records, rest=False)
+                    upto = closed_count(records, rest=False)
                 elif size != (size := await in_thread(self.sessions.size, row.id)):
                     try:
                         row, status, records = await self._stands_elsewhere(row)
@@ -313,20 +306,17 @@ class Runs:
                     if row.id in self._live:  # meanwhile
                         continue
                     rest, ended = rests(records), status in ends
-                    upto = _closed(records, rest=rest)
+                    upto = closed_count(records, rest=rest)
                     if rest and row.act is not None:
                         upto, ended, size = len(records) - 1, False, -2  # its worker will say so
-                told = min(told, len(records))  # a number beyond the end is the end
-                for one in _told_of(records, told, upto):
+                for one in reader.read(records, upto):
                     yield one
-                told = max(told, upto)
                 if ended and row.id not in self._live:
                     return
                 for most, forms in follower.take():
-                    upto = min(most, _closed(records, rest=False))
-                    for one in _told_of(records, told, upto):
+                    upto = min(most, closed_count(records, rest=False))
+                    for one in reader.read(records, upto):
                         yield one
-                    told = max(told, upto)
                     if forms is not None:
                         yield None, forms
                 quiet = 0 if await follower.wait(LOOK) else quiet + 1
@@ -377,7 +367,7 @@ class Runs:
     def _begin(self, row: RunRow, conversation: Conversation) -> _Live:
         assert row.act is not None
         tools = {name: name for name in conversation.folded.specs}
-        tools |= dict.fromkeys(read_run(row.body).own_names, CLIENTS)
+        tools |= dict.fromkeys(own_tool_names(row.body), CLIENTS)
         live = _Live(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
         live.task = asyncio.create_task(self._do(row, live, row.act))
@@ -582,42 +572,6 @@ def _view(row: RunRow, records: Sequence[Record], status: str) -> JsonObject:
 
 _MOST: Final = 2_000
 """Deltas that are held for somebody who is slow; of more the oldest are left out."""
-
-_OPEN: Final = (CallRecord, RepairRecord, PauseRecord)
-"""Records whose event depends on what comes next, where that is not there yet."""
-
-Numbered = tuple[int | None, JsonObject]
-"""An event as JSON, and the number of its record, from 1; None for a delta."""
-
-
-def _closed(records: Sequence[Record], *, rest: bool) -> int:
-    """How many of the records have events that nothing can change any more. With ``rest`` no
-    process adds to them."""
-    count = len(records)
-    while not rest and count and isinstance(records[count - 1], _OPEN):
-        count -= 1
-    return count
-
-
-def _told_of(records: Sequence[Record], told: int, upto: int) -> Iterator[Numbered]:
-    """The events of the records after the first ``told``, to the number ``upto``."""
-    for number in range(told + 1, upto + 1):
-        if _ends(records, number):
-            yield number, Finished(outcome=outcome_of(records[:number])).to_json()
-            continue
-        after = takewhile(lambda r: not isinstance(r, CompletionRecord), records[number:])
-        event = events.event_of(records[number - 1], records[:number], tuple(after))
-        if event is not None:
-            yield number, event.to_json()
-
-
-def _ends(records: Sequence[Record], number: int) -> bool:
-    """Return whether the run came to rest with this record; a pause that somebody ended in place
-    is none."""
-    record, after = records[number - 1], records[number : number + 1]
-    if isinstance(record, PauseRecord):
-        return not after or isinstance(after[0], ResumedRecord | StoppedRecord)
-    return isinstance(record, AnswerRecord | StoppedRecord)
 
 
 class _Follower:

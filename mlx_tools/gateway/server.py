@@ -64,6 +64,7 @@ from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
 from mlx_tools.gateway.turn import Emit, Speaker
 from mlx_tools.gateway.webhooks import Webhooks
+from mlx_tools.messages import replace
 
 _MOST_HEADER: Final = 4000
 """Characters of one header; clients and proxies take about twice as many for all of them."""
@@ -161,7 +162,7 @@ class _TurnEndpoint:
         gateway.meters.count("requests_total", path=scope["path"])
         error: ApiError | None = None
         try:
-            turn, reply = self._read(await json_body(request))
+            turn, reply = await json_body(request, self._read_turn)
             async with sender.with_client(receive):
                 try:
                     speaker = await gateway.models.speaker(turn.model)
@@ -176,6 +177,10 @@ class _TurnEndpoint:
         if error is not None:
             gateway.meters.count("errors_total", code=error.code)
             await sender.whole(error.status, self._error_body(error), _error_headers(error))
+
+    def _read_turn(self, body: JsonObject, size: int) -> tuple[TurnRequest, Reply]:
+        turn, reply = self._read(body)
+        return replace(turn, size=size), reply
 
     async def _answer(
         self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender
@@ -293,7 +298,10 @@ async def _model(request: Request) -> Response:
 
 
 async def _count_tokens(request: Request) -> Response:
-    turn = read_count_tokens(await json_body(request))
+    def read(body: JsonObject, size: int) -> TurnRequest:
+        return replace(read_count_tokens(body), size=size)
+
+    turn = await json_body(request, read)
     speaker = await request.app.state.gateway.models.speaker(turn.model)
     return JSONResponse({"input_tokens": await speaker.count(turn)})
 

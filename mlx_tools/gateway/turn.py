@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import anyio
@@ -26,6 +27,7 @@ from mlx_tools.controller import (
 from mlx_tools.decoding import RepetitionWatch
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, next_key
+from mlx_tools.gateway.exchange import in_thread_if_large
 from mlx_tools.gateway.request import (
     ApiError,
     ClientCall,
@@ -53,9 +55,8 @@ from mlx_tools.transcript import (
 ATTEMPTS: Final = 3
 """So often a model may write one turn: the first time, and two corrected ones."""
 
-STEP: Final = 50_000
-"""Characters of a prompt that are counted in one go: a tenth of a second, in which nobody else is
-served."""
+STEP: Final = 20_000
+"""Characters of a prompt that are counted in one go: 40 ms, in which nobody else is served."""
 
 _ALL_CALLS: Final = 10_000
 """The calls of one turn are not limited here: the client decides what it runs."""
@@ -86,7 +87,8 @@ class Speaker:
             with anyio.fail_after(self.limits.total_timeout):
                 if request.prompt is not None:
                     return await self._pass_on(request, request.prompt, emit)
-                return await _Taking(self, request, emit, new_id).take()
+                taking = await self._begin(request, emit, new_id)
+                return await taking.take()
         except TimeoutError:
             limit = f"the turn was not done in {self.limits.total_timeout:g} s"
             raise ApiError(504, "timeout", limit) from None
@@ -135,8 +137,13 @@ class Speaker:
 
     async def count(self, request: TurnRequest) -> int:
         """How many tokens the prompt of this request has."""
-        taking = _Taking(self, request, lambda event: None, str)
-        return await self.measure(taking.due().prompt)
+        taking = await self._begin(request, lambda event: None, str)
+        return await self.measure((await taking.due()).prompt)
+
+    async def _begin(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> _Taking:
+        """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
+        begun = partial(_Taking, self, request, emit, new_id)
+        return await in_thread_if_large(request.size, begun)
 
     async def measure(self, prompt: str) -> int:
         """How many tokens a prompt has. One that is long is counted in steps, and others are served
@@ -185,8 +192,11 @@ class _Taking:
             allowed = request.allowed
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
 
-    def due(self) -> Complete:
+    async def due(self) -> Complete:
         """The completion that is asked for now."""
+        return await in_thread_if_large(self._request.size, self._next_completion)
+
+    def _next_completion(self) -> Complete:
         step = self._session.next_step()
         assert isinstance(step, Complete)
         if self._request.allowed is not None:
@@ -203,7 +213,7 @@ class _Taking:
         completer = Completer(Guarded(self._speaker.backend), self._session)
         problem = ""
         for _ in range(ATTEMPTS):
-            step = await self._within(self.due())
+            step = await self._within(await self.due())
             try:
                 written = await completer.complete(step, self._show)
             except _Stopped:
@@ -368,7 +378,7 @@ class _Taking:
 
     async def _take_plain(self) -> TurnDone:
         """Let the model write as it does; what it writes is the answer."""
-        step = await self._within(self.due())
+        step = await self._within(await self.due())
         request = request_for(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
             request = natively(request, step, self._session.neutraliser)

@@ -127,9 +127,9 @@ def build_catalog(
 
 
 def _catalog(told: _Lines, tools: Sequence[ToolSpec], *, search: bool) -> Catalog:
-    shown = tuple(tool.name for tool, _ in told)
-    hidden = tuple(tool.name for tool in tools if tool.name not in {*shown})
-    return Catalog(tuple(line for _, line in told), shown, hidden, search)
+    shown = {tool.name: None for tool, _ in told}
+    hidden = tuple(tool.name for tool in tools if tool.name not in shown)
+    return Catalog(tuple(line for _, line in told), tuple(shown), hidden, search)
 
 
 def _fitting(

@@ -18,8 +18,10 @@ from mlx_tools.transcript.outcome import (
     at_rest,
     count,
     outcome_of,
+    outcome_of_run,
     pending_calls,
     rests,
+    sources_in,
 )
 from mlx_tools.transcript.records import (
     TRANSITIONS,

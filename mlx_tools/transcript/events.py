@@ -7,7 +7,7 @@ of the moment. The last one is `Finished`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
 from msgspec import Struct, to_builtins
@@ -129,7 +129,7 @@ class Compacted(Event, frozen=True, kw_only=True):
 
 
 def event_of(
-    record: Record, records: Sequence[Record], after: Sequence[Record] = ()
+    record: Record, records: Sequence[Record], after: Iterable[Record] = ()
 ) -> Event | None:
     """The event of a record, None where it has none. ``records`` are the session's up to this one,
     ``after`` those that follow from the same completion."""

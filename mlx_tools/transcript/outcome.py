@@ -516,7 +516,43 @@ def outcome_of(
     """
     header = next(r for r in records if isinstance(r, Header))
     start = next(i for i in reversed(range(len(records))) if isinstance(records[i], UserRecord))
-    run = records[start:]
+    given: dict[int, GivenSource] = {}
+    for record in records if isinstance(at_rest(records), AnswerRecord) else ():
+        given |= sources_in(record)
+    return outcome_of_run(
+        header,
+        records[start:],
+        given,
+        so_far=so_far,
+        transcript=transcript,
+        outputs=outputs,
+        artifacts=artifacts,
+    )
+
+
+def sources_in(record: Record) -> Mapping[int, GivenSource]:
+    """The sources that the model was given with this record, by number."""
+    observed = record.record if isinstance(record, CarriedRecord) else record
+    if not isinstance(observed, ObservationRecord) or not observed.sources:
+        return {}
+    return {source.n: source for source in given_in(observed.sources)}
+
+
+def outcome_of_run(
+    header: Header,
+    run: Sequence[Record],
+    sources: Mapping[int, GivenSource],
+    *,
+    so_far: bool = False,
+    transcript: str | None = None,
+    outputs: Mapping[str, str] | None = None,
+    artifacts: Mapping[str, str] | None = None,
+) -> Outcome:
+    """The outcome of one question, whose records ``run`` begins with.
+
+    ``sources`` are those that the session's model was given so far, for whichever question; the
+    others are as in `outcome_of`.
+    """
     last = at_rest(run)
     asked = [r for r in run if isinstance(r, _REQUESTING)]
     completions = [r for r in asked if isinstance(r, CompletionRecord)]
@@ -537,15 +573,9 @@ def outcome_of(
     }
     match last:
         case AnswerRecord():
-            # of whichever question of the session they were found for
-            given: dict[int, GivenSource] = {}
-            for one in records:
-                held = one.record if isinstance(one, CarriedRecord) else one
-                if isinstance(held, ObservationRecord) and held.sources:
-                    given |= {source.n: source for source in given_in(held.sources)}
             return Answered(
                 answer=last.content,
-                sources=cited(last.content, last.sources, given) if given else (),
+                sources=cited(last.content, last.sources, sources) if sources else (),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,

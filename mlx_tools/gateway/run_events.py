@@ -1,0 +1,105 @@
+"""The events of a session's records, as whoever follows a run is told of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import Final
+
+from mlx_tools.gateway.request import JsonObject
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    Finished,
+    GivenSource,
+    Header,
+    MendRecord,
+    PauseRecord,
+    Record,
+    RepairRecord,
+    ResumedRecord,
+    StoppedRecord,
+    UserRecord,
+    events,
+    outcome_of_run,
+    sources_in,
+)
+
+_OPEN: Final = (CallRecord, RepairRecord, PauseRecord)
+"""Records whose event depends on what comes next, where that is not there yet."""
+
+Numbered = tuple[int | None, JsonObject]
+"""An event as JSON, and the number of its record, from 1; None for a delta."""
+
+
+def closed_count(records: Sequence[Record], *, rest: bool) -> int:
+    """Return how many of the records have events that nothing can change any more. With ``rest``
+    no process adds to them."""
+    count = len(records)
+    while not rest and count and isinstance(records[count - 1], _OPEN):
+        count -= 1
+    return count
+
+
+class EventReader:
+    """Reads the events of a session's records in their order, each record once.
+
+    ``told`` is the number of the last record whose event is known already. A transcript only grows,
+    so what was read of it stays read.
+    """
+
+    def __init__(self, told: int) -> None:
+        self.told = told
+        self._read = 0  # records that were taken in
+        self._run = self._mends = 0  # where the last question stands, and the first mend of a turn
+        self._calls: dict[str, CallRecord] = {}
+        self._sources: dict[int, GivenSource] = {}
+
+    def read(self, records: Sequence[Record], upto: int) -> Iterator[Numbered]:
+        """The events of the next records, to the number ``upto``; those that are known are left
+        out. A known number beyond the end is the end."""
+        self.told = min(self.told, len(records))
+        while self._read < upto:
+            record = records[self._read]
+            self._take_in(record)
+            if (number := self._read) <= self.told:
+                continue
+            self.told = number
+            if _ends(records, number):
+                run = records[self._run : number]
+                header = next(one for one in records if isinstance(one, Header))
+                outcome = outcome_of_run(header, run, self._sources)
+                yield number, Finished(outcome=outcome).to_json()
+                continue
+            after = (records[place] for place in range(number, len(records)))
+            turn = takewhile(lambda one: not isinstance(one, CompletionRecord), after)
+            event = events.event_of(record, self._before(records, record), turn)
+            if event is not None:
+                yield number, event.to_json()
+
+    def _take_in(self, record: Record) -> None:
+        if isinstance(record, UserRecord):
+            self._run = self._read
+        elif isinstance(record, CallRecord):
+            self._calls[record.call] = record
+        if not isinstance(record, MendRecord):
+            self._mends = self._read + 1
+        self._sources |= sources_in(record)
+        self._read += 1
+
+    def _before(self, records: Sequence[Record], record: Record) -> Sequence[Record]:
+        """The records to this one, as far as its event depends on them."""
+        if isinstance(record, MendRecord):
+            return records[self._mends : self._read]
+        call = self._calls.get(getattr(record, "call", None) or "")
+        return () if call is None else (call,)
+
+
+def _ends(records: Sequence[Record], number: int) -> bool:
+    """Return whether the run came to rest with this record; a pause that somebody ended in place
+    is none."""
+    record, after = records[number - 1], records[number : number + 1]
+    if isinstance(record, PauseRecord):
+        return not after or isinstance(after[0], ResumedRecord | StoppedRecord)
+    return isinstance(record, AnswerRecord | StoppedRecord)

@@ -1,0 +1,218 @@
+"""Counts that a client chooses: work grows with them and no faster, and they have bounds."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any, SupportsIndex
+
+import pytest
+from starlette.requests import Request
+
+from mlx_tools.controller import earlier_in
+from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
+from mlx_tools.gateway.conversation import WaitingCalls
+from mlx_tools.gateway.exchange import LARGE, json_body
+from mlx_tools.gateway.run_events import EventReader
+from mlx_tools.messages import ToolSpec
+from mlx_tools.prompt import build_catalog
+from mlx_tools.transcript import (
+    AnswerRecord,
+    CallRecord,
+    CompletionRecord,
+    DecisionRecord,
+    Header,
+    ObservationRecord,
+    Record,
+    UserRecord,
+)
+from tests.gateway.conftest import WEATHER, send
+
+pytestmark = pytest.mark.anyio
+
+
+class Counted(str):
+    """A text that counts how often one of its kind is compared or hashed."""
+
+    uses = 0
+
+    def __hash__(self) -> int:
+        Counted.uses += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Counted.uses += 1
+        return super().__eq__(other)
+
+
+def uses_of(work: Callable[[], object]) -> int:
+    Counted.uses = 0
+    work()
+    return Counted.uses
+
+
+def test_hiding_tools_looks_at_each_name_a_few_times() -> None:
+    tools = [ToolSpec(name=Counted(f"tool_{number}")) for number in range(500)]
+    found = build_catalog(tools, budget=200)
+    assert len(found.hidden) > 400
+    assert uses_of(lambda: build_catalog(tools, budget=200)) < 5 * len(tools)
+
+
+@pytest.mark.parametrize("known", ["from the last on", "no id at all", "one id"])
+def test_a_result_finds_its_call_at_once(known: str) -> None:
+    ids = [Counted("x" if known == "one id" else f"x{number}") for number in range(500)]
+    waiting = WaitingCalls((id_, f"c{number}") for number, id_ in enumerate(ids))
+    order = [Counted("?")] * 500 if known == "no id at all" else ids[::-1]
+    keys: list[str] = []
+    assert uses_of(lambda: keys.extend(map(waiting.take, order))) < 10 * len(ids)
+    expected = [f"c{number}" for number in range(500)]
+    assert keys == (expected[::-1] if known == "from the last on" else expected)
+    assert len(waiting) == 0
+
+
+def test_results_of_several_calls_with_one_id_are_taken_in_order() -> None:
+    waiting = WaitingCalls([("a", "c1"), ("b", "c2"), ("a", "c3"), ("d", "c4")])
+    assert [waiting.take(id_) for id_ in ("a", "?", "a", "a")] == ["c1", "c2", "c3", "c4"]
+
+
+class CountedList(list[Record]):
+    """Records that count how many of them are read."""
+
+    reads = 0
+
+    def __getitem__(self, place: SupportsIndex | slice) -> Any:
+        found = super().__getitem__(place)
+        self.reads += len(found) if isinstance(place, slice) else 1
+        return found
+
+    def __iter__(self) -> Any:
+        for record in super().__iter__():
+            self.reads += 1
+            yield record
+
+
+def session_of(questions: int) -> CountedList:
+    """A session of so many questions with a call each; the first finds what all answers cite."""
+    records = CountedList([Header(session="s", created="")])
+    for number in range(1, questions + 1):
+        call = f"c{number}"
+        found = ({"n": 1, "title": "A title", "location": "a.txt"},) if number == 1 else ()
+        done = CompletionRecord(turn=number, text="a", counted="a", finish_reason="stop")
+        records += [
+            UserRecord(content="Hi"),
+            done,
+            CallRecord(turn=number, call=call, name="f", arguments={}),
+            DecisionRecord(call=call, decision="allow", rule="r", reason="so"),
+            ObservationRecord(call=call, name="f", content="a", sources=found),
+            done,
+            AnswerRecord(turn=number, content="yes [1]"),
+        ]
+    return records
+
+
+def test_reading_the_events_of_a_session_reads_each_record_a_few_times() -> None:
+    records = session_of(300)
+    told = list(EventReader(0).read(records, len(records)))
+    outcomes = [event["outcome"] for _, event in told if event["type"] == "finished"]
+    assert len(outcomes) == 300
+    assert {len(one["calls"]) for one in outcomes} == {1}
+    assert {one["sources"][0]["title"] for one in outcomes} == {"A title"}
+    assert records.reads < 10 * len(records)
+
+
+def test_following_a_session_that_grows_reads_only_what_is_new() -> None:
+    whole, records, reader = session_of(300), CountedList(), EventReader(0)
+    told = 0
+    for record in list(whole):
+        records.append(record)
+        told += len(list(reader.read(records, len(records))))
+    assert told == len(list(EventReader(0).read(whole, len(whole))))
+    assert records.reads < 10 * len(records)
+
+
+def test_events_that_are_known_are_left_out() -> None:
+    records = session_of(3)
+    all_events = list(EventReader(0).read(records, len(records)))
+    for known in range(len(records) + 3):
+        later = list(EventReader(known).read(records, len(records)))
+        assert later == [pair for pair in all_events if (pair[0] or 0) > known]
+
+
+def test_results_before_a_run_find_their_calls_at_once() -> None:
+    calls = [
+        {"id": f"x{n}", "function": {"name": "f", "arguments": "{}"}, "type": "function"}
+        for n in range(300)
+    ]
+    results = [{"role": "tool", "content": str(n)} for n in range(300)]
+    said = earlier_in([{"role": "assistant", "content": "", "tool_calls": calls}, *results]).said
+    observed = [one for one in said if isinstance(one, ObservationRecord)]
+    assert [one.content for one in observed] == [str(n) for n in range(300)]
+    assert [one.id for one in observed] == [f"x{n}" for n in range(300)]
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+USER = {"role": "user", "content": "Hi"}
+NAMED = {"type": "function", "name": "f", "parameters": {}}
+CLAUDE = {"model": "scripted", "max_tokens": 9}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("chat/completions", {"messages": [USER] * (MAX_MESSAGES + 1)}, "messages"),
+        ("chat/completions", {"messages": [USER], "tools": [WEATHER] * (MAX_TOOLS + 1)}, "tools"),
+        ("responses", {"input": [USER] * (2 * MAX_MESSAGES + 1)}, "input"),
+        ("responses", {"input": "Hi", "tools": [NAMED] * (MAX_TOOLS + 1)}, "tools"),
+        (
+            "responses",
+            {
+                "input": "Hi",
+                "tools": [
+                    {
+                        "type": "namespace",
+                        "name": f"n{half}",
+                        "tools": [NAMED | {"name": f"f{n}"} for n in range(MAX_TOOLS // 2 + 1)],
+                    }
+                    for half in range(2)
+                ],
+            },
+            "tools",
+        ),
+        ("messages", CLAUDE | {"messages": [USER] * (MAX_MESSAGES + 1)}, "messages"),
+        (
+            "messages",
+            CLAUDE | {"messages": [USER], "tools": [{"name": "f"}] * (MAX_TOOLS + 1)},
+            "tools",
+        ),
+        ("runs", {"messages": [USER] * 1001}, "messages"),
+        ("runs", {"question": "Hi", "tools": ["calculator"] * (MAX_TOOLS + 1)}, "tools"),
+    ],
+)
+def test_too_many_of_anything_are_refused_by_name(
+    serving: Any, path: str, body: dict[str, Any], param: str
+) -> None:
+    got = send(serving("never"), "POST", f"/v1/{path}", body)
+    assert (got.status_code, param in got.json()["error"]["message"]) == (400, True), got.text
+
+
+# --- the event loop -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [10, LARGE + 1])
+async def test_a_large_body_is_read_in_a_thread(size: int) -> None:
+    content = json.dumps({"a": "x" * size}).encode()
+    threads: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    def read(body: dict[str, Any], size: int) -> int:
+        threads.append(threading.get_ident())
+        return size
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "headers": headers}
+    assert await json_body(Request(scope, receive), read) == len(content)
+    assert (threads == [threading.get_ident()]) is (size <= LARGE)
