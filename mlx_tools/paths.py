@@ -32,6 +32,8 @@ Kind = Literal["config", "data", "state", "cache"]
 
 APP: Final = "mlx-tools"
 OWNER_ONLY: Final = 0o700
+MAX_READ: Final = 64 << 20
+"""Bytes of a file that is read whole: the largest tokenizers of models have 35 MB."""
 _DATA: Final = ("prompts", "config")
 
 
@@ -65,6 +67,48 @@ cache_dir = functools.partial(_folder, "cache")
 def knowledge_base_file() -> Path:
     """The user's knowledge base."""
     return data_dir() / "knowledge-base.sqlite3"
+
+
+def open_regular(path: str | os.PathLike[str], most: int | None = None) -> BinaryIO:
+    """Open a regular file of at most ``most`` bytes for reading, also by way of a link.
+
+    Whoever wrote a repository can put a pipe, a device or a file without end in the place of any
+    file that we read: opening the first waits for ever, reading the others fills the memory.
+    Raises OSError, with words that a person can be shown.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    file = os.open(path, flags)
+    try:
+        check_regular(file, most)
+    except OSError:
+        os.close(file)
+        raise
+    return os.fdopen(file, "rb")
+
+
+def check_regular(file: int, most: int | None = None) -> None:
+    """Raise OSError for an open file that is not regular, or larger than ``most`` bytes."""
+    info = os.fstat(file)
+    if stat.S_ISDIR(info.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(info.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file")
+    if most is not None and info.st_size > most:
+        raise _too_large(most)
+
+
+def read_regular(path: str | os.PathLike[str], most: int = MAX_READ) -> bytes:
+    """The bytes of a regular file, at most ``most``. Raises what `open_regular` raises."""
+    with open_regular(path, most) as file:
+        data = file.read(most + 1)  # some files of /proc say that they are empty
+    if len(data) > most:
+        raise _too_large(most)
+    return data
+
+
+def _too_large(most: int) -> OSError:
+    size = f"{most >> 20} MB" if most >= 1 << 20 else f"{most} bytes"
+    return OSError(errno.EFBIG, f"it is larger than {size}")
 
 
 def open_private(path: Path) -> BinaryIO:
@@ -194,7 +238,7 @@ def _package_folder() -> Path:
 def read_text(path: Path) -> str:
     """A UTF-8 file's text. Raises `ConfigError` where it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode("utf-8")
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", hint="save it as UTF-8") from None
     except OSError as error:

@@ -22,7 +22,7 @@ from msgspec import Struct, field, to_builtins
 
 from mlx_tools.errors import ConfigError, MlxToolsError, UsageError
 from mlx_tools.messages import Style
-from mlx_tools.paths import private_dir, read_data, state_dir, write_whole
+from mlx_tools.paths import private_dir, read_data, read_regular, state_dir, write_whole
 from mlx_tools.process import clean
 
 T = TypeVar("T")
@@ -220,8 +220,7 @@ class VerdictStore(Struct, frozen=True):
         """The verdict on ``model``, if one is kept; ``problem`` tells of a file of no use."""
         path = self.path(model)
         try:
-            with path.open("rb") as file:
-                verdict = parse_verdict(file.read(MAX_BYTES + 1), model)
+            verdict = parse_verdict(read_regular(path, MAX_BYTES), model)
         except FileNotFoundError:
             return FoundVerdict(model=model)
         except (OSError, NoVerdict) as error:
@@ -265,8 +264,7 @@ class VerdictStore(Struct, frozen=True):
 
     def _native_in(self, path: Path) -> NativeVerdict | None:
         try:
-            with path.open("rb") as file:
-                return _parsed(file.read(MAX_BYTES + 1), NativeVerdict)
+            return _parsed(read_regular(path, MAX_BYTES), NativeVerdict)
         except (OSError, NoVerdict):
             return None  # it is measured again
 

@@ -43,12 +43,12 @@ def session_ids() -> list[str]:
 
 def _may_be_in_database() -> bool:
     """Whether the settings may name one: to read them as they are takes half a second."""
-    from mlx_tools.paths import config_dir
+    from mlx_tools.paths import config_dir, read_regular
 
     if "MLX_TOOLS_SESSIONS" in os.environ:
         return True
     with contextlib.suppress(OSError):
-        return b"sessions" in (config_dir() / "config.toml").read_bytes()
+        return b"sessions" in read_regular(config_dir() / "config.toml")
     return False
 
 
@@ -63,12 +63,12 @@ def server_names() -> list[str]:
     """The names of the MCP servers."""
     import json
 
-    from mlx_tools.paths import data_dir
+    from mlx_tools.paths import data_dir, read_regular
 
     found = []
     for path in sorted((data_dir() / "bound").glob("*.json")):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
-            if json.loads(path.read_bytes())["kind"] == "mcp":
+            if json.loads(read_regular(path))["kind"] == "mcp":
                 found.append(path.stem)
     return found
 
@@ -77,11 +77,11 @@ def profile_names() -> list[str]:
     """The names of the profiles in the user's file."""
     import tomllib
 
-    from mlx_tools.paths import config_dir
+    from mlx_tools.paths import config_dir, read_regular
 
     try:
-        with (config_dir() / "config.toml").open("rb") as file:
-            found = tomllib.load(file).get("profiles")
+        text = read_regular(config_dir() / "config.toml").decode("utf-8")
+        found = tomllib.loads(text).get("profiles")
     except (OSError, ValueError, RecursionError):
         return []
     return list(found) if isinstance(found, dict) else []

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -26,10 +27,14 @@ from typing import Any, BinaryIO, Final, TextIO
 from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.output import columns_of, folded, note, steerable
 from mlx_tools.errors import UsageError
+from mlx_tools.paths import read_regular
 from mlx_tools.protocol import HOOKS, Unreadable
 
 MAX_BYTES = 64 * 1024 * 1024
 """More than this is no question, completion or list of tools, but a mistake."""
+
+_OPEN_FILE = re.compile(r"/dev/(?:stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+")
+"""The paths of files that this process was started with."""
 
 _PATIENCE = 3.0
 """Seconds after which somebody who waits is told what for."""
@@ -40,8 +45,10 @@ def read_bytes(path: Path | None) -> bytes:
     if path is None or str(path) == "-":
         return _stdin_bytes()
     try:
-        with path.open("rb") as file:
-            return _bounded(file, str(path))
+        if _OPEN_FILE.fullmatch(str(path)):  # of the shell, for <(COMMAND): it may be a pipe
+            with path.open("rb") as file:
+                return _bounded(file, str(path))
+        return read_regular(path, MAX_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
 
@@ -376,7 +383,7 @@ def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
             ).returncode
         if code != 0:
             raise EditFailed(f"{command[0]} ended with exit code {code}")
-        return path.read_bytes()[:MAX_BYTES].decode("utf-8-sig").removesuffix("\n")
+        return read_regular(path, MAX_BYTES).decode("utf-8-sig").removesuffix("\n")
     except OSError as error:
         raise EditFailed(f"{command[0]}: {error.strerror or error}") from None
     except UnicodeDecodeError:

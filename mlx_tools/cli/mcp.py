@@ -22,6 +22,7 @@ from mlx_tools.cli.output import complain, counted, cut, note, ours, print_json,
 from mlx_tools.cli.serve import needing, refuse_without_key
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError, did_you_mean
 from mlx_tools.messages import replace
+from mlx_tools.paths import read_regular
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
@@ -321,7 +322,7 @@ def _source(name: str) -> BoundSource:
 def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
     """The servers of another program's file, none where it names none."""
     try:
-        value = parse_object(path.read_text("utf-8"), str(path))
+        value = parse_object(read_regular(path).decode("utf-8"), str(path))
         return servers_in(value, str(path))
     except (OSError, UnicodeDecodeError, UsageError):
         return {}

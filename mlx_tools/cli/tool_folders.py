@@ -23,6 +23,7 @@ from mlx_tools.cli.options import Yes, argument, option
 from mlx_tools.cli.output import complain, counted, cut, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
+from mlx_tools.paths import read_regular
 from mlx_tools.policy import BUILTIN, Policy, denial
 from mlx_tools.tools import (
     FOLDER,
@@ -159,7 +160,7 @@ def tell_printed(name: str) -> None:
     if name not in collection.said().making:
         return
     with contextlib.suppress(OSError):
-        text = collection.log_of(name).read_text(encoding="utf-8", errors="replace")
+        text = read_regular(collection.log_of(name)).decode("utf-8", "replace")
         if text.strip():
             note(f"its last call printed, in {collection.said().making[name]}:")
             show_all(ShownLine(in_words(line), foreign=True) for line in text.split("\n"))

@@ -9,8 +9,8 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import TranscriptError, UsageError
-from mlx_tools.paths import write_whole
-from mlx_tools.store import encode, parse
+from mlx_tools.paths import read_regular, write_whole
+from mlx_tools.store import MAX_TRANSCRIPT, encode, parse
 from mlx_tools.transcript import CarriedRecord, GoldenRecord, Header, Record, UserRecord
 
 SUFFIX: Final = ".jsonl"
@@ -57,7 +57,7 @@ def read_golden(path: Path) -> Golden:
     """The golden transcript in a file. Raises `TranscriptError`, which names the file, for one that
     is damaged, cut off, or of a newer version."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_TRANSCRIPT)
         records, whole = parse(data)
         if whole != len(data):
             raise TranscriptError("its last line is cut off", hint="take it from where it was kept")

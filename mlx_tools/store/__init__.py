@@ -50,7 +50,15 @@ from mlx_tools.store.session_store import (
     standing_of,
 )
 from mlx_tools.store.template_file import TemplateFile
-from mlx_tools.store.transcript import FORMAT_VERSION, encode, from_json, load, parse, to_json
+from mlx_tools.store.transcript import (
+    FORMAT_VERSION,
+    MAX_TRANSCRIPT,
+    encode,
+    from_json,
+    load,
+    parse,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from mlx_tools.prompt import PromptWords

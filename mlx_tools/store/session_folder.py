@@ -22,7 +22,7 @@ from mlx_tools.errors import (
     told_as,
     wrong_argument,
 )
-from mlx_tools.paths import drafted, private_dir
+from mlx_tools.paths import drafted, private_dir, read_regular
 from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
@@ -43,7 +43,14 @@ from mlx_tools.store.session_store import (
     is_session_id,
     new_session_id,
 )
-from mlx_tools.store.transcript import NAME, Transcript, TranscriptFile, load, parse
+from mlx_tools.store.transcript import (
+    MAX_TRANSCRIPT,
+    NAME,
+    Transcript,
+    TranscriptFile,
+    load,
+    parse,
+)
 from mlx_tools.transcript import Record
 
 if TYPE_CHECKING:
@@ -155,7 +162,7 @@ class TranscriptStore(SessionStore):
             if not path.exists():
                 with contextlib.suppress(FileExistsError), drafted(path, made) as draft:
                     path.hardlink_to(draft)
-            return path.read_bytes()
+            return read_regular(path)
 
     # --- looking ---
 
@@ -266,7 +273,7 @@ class TranscriptStore(SessionStore):
     def keys(self) -> StoreKeys:
         with self._copied():
             path = self.folder / "secret"
-            secret = path.read_bytes() if path.exists() else None
+            secret = read_regular(path) if path.exists() else None
             return StoreKeys(secret, self._used.all())
 
     def take_keys(self, keys: StoreKeys) -> None:
@@ -283,7 +290,9 @@ class TranscriptStore(SessionStore):
         for kind in (ARTIFACTS, UNDO_FOLDER):
             for path, written in KeptFiles(folder / kind).all():
                 with contextlib.suppress(FileNotFoundError):  # it has expired
-                    yield KeptPart(f"{kind}/{path.name}", written, path.read_bytes())
+                    yield KeptPart(
+                        f"{kind}/{path.name}", written, read_regular(path, MAX_TRANSCRIPT)
+                    )
 
     def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
         draft, size = self.folder / f"{_TAKEN_IN}{session}", 0

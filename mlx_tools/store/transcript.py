@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import StorageError, TranscriptError, told_as
+from mlx_tools.paths import check_regular, read_regular
 from mlx_tools.transcript import (
     ApprovalRecord,
     EditRecord,
@@ -28,6 +29,9 @@ from mlx_tools.transcript import (
     PauseRecord,
     Record,
 )
+
+MAX_TRANSCRIPT: Final = 256 << 20
+"""Bytes of a transcript: a hundred times the largest of the longest recorded runs."""
 
 FORMAT_VERSION: Final = 2
 """What is written. Version 1 is read too: its completions do not say what they were asked with."""
@@ -169,7 +173,7 @@ class TranscriptFile(Transcript):
         self.path = path
         self._sync = sync
         kind, hint = TranscriptError, "check the folder's permissions and free space"
-        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         if create:
             kind, flags = StorageError, flags | os.O_CREAT
         with told_as(kind, f"the transcript {path} cannot be opened", hint):
@@ -191,6 +195,7 @@ class TranscriptFile(Transcript):
                 hint="wait for it to end",
             ) from None
         with told_as(TranscriptError, f"the transcript {self.path} cannot be read"):
+            check_regular(file, MAX_TRANSCRIPT)
             with os.fdopen(os.dup(file), "rb") as reader:
                 data = reader.read()
             records, self._size = parse(data)
@@ -254,4 +259,4 @@ def write_all(file: int, data: bytes) -> None:
 def load(path: Path) -> list[Record]:
     """The records of a transcript file, for reading only. Raises `TranscriptError`."""
     with told_as(TranscriptError, f"the transcript {path} cannot be read"):
-        return parse(path.read_bytes())[0]
+        return parse(read_regular(path, MAX_TRANSCRIPT))[0]

@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
-from mlx_tools.paths import read_data
+from mlx_tools.paths import open_regular, read_data
 from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
 
 PATH: Final = "path"
@@ -574,7 +574,7 @@ def repository_state(config: Path) -> bytes:
     Everything that names a program, a file or an address is left out, whatever it is called.
     """
     try:
-        with config.open("rb") as file:
+        with open_regular(config) as file:
             text = file.read(_MAX_CONFIG_BYTES).decode("utf-8", "replace")
     except OSError:
         return b""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import Effects
-from mlx_tools.paths import to_install
+from mlx_tools.paths import read_regular, to_install
 from mlx_tools.process import visible
 from mlx_tools.store import Root
 from mlx_tools.toolbox.file_reading import open_below
@@ -117,7 +117,7 @@ def _hears(folder: Path) -> bool:
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        value = json.loads((folder / "config.json").read_bytes())
+        value = json.loads(read_regular(folder / "config.json"))
     except (OSError, ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}

@@ -31,7 +31,14 @@ from mlx_tools.backends.models.download import (
     unexpected,
 )
 from mlx_tools.errors import MissingDependency, ModelError
-from mlx_tools.paths import OWNER_ONLY, cache_dir, package_file, private_dir, to_install
+from mlx_tools.paths import (
+    OWNER_ONLY,
+    cache_dir,
+    package_file,
+    private_dir,
+    read_regular,
+    to_install,
+)
 from mlx_tools.process import SUPERVISED, clean
 
 Precision = Literal["float32", "4bit"]
@@ -131,7 +138,7 @@ def is_complete(folder: Path, model: EmbeddedModel) -> bool:
 def read_manifest(folder: Path) -> Manifest | None:
     """The manifest, or None where there is none that can be read."""
     try:
-        return msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        return msgspec.json.decode(read_regular(folder / MANIFEST), type=Manifest)
     except (OSError, ValueError, RecursionError, msgspec.DecodeError):
         return None
 

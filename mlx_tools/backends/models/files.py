@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import ModelError
+from mlx_tools.paths import read_regular
 
 _NAMED: Final = tuple(
     f"{name}_token" for name in ["bos", "eos", "unk", "sep", "pad", "cls", "mask"]
@@ -216,7 +217,7 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error) from error
 

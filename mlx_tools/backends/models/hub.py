@@ -17,7 +17,7 @@ from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
 from mlx_tools.backends.transport import json_object
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
-from mlx_tools.paths import package_file, private_dir, to_install
+from mlx_tools.paths import package_file, private_dir, read_regular, to_install
 from mlx_tools.process import SUPERVISED, clean
 
 REPOSITORY: Final = re.compile(
@@ -101,7 +101,7 @@ def _whole(folder: Path) -> Path | None:
 def _snapshots(folder: Path) -> Iterator[Path]:
     """The snapshot that ``main`` names, then the others, newest first."""
     try:
-        named = (folder / "refs" / "main").read_text(encoding="utf-8").strip()
+        named = read_regular(folder / "refs" / "main").decode("utf-8").strip()
     except (OSError, UnicodeDecodeError):
         named = ""
     if re.fullmatch(r"[\w-]+", named) and (folder / "snapshots" / named).is_dir():
@@ -127,7 +127,7 @@ def _has_weights(snapshot: Path) -> bool:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        return json_object(path.read_bytes())
+        return json_object(read_regular(path))
     except OSError:
         return {}
 

@@ -32,6 +32,7 @@ from mlx_tools.backends.models.hub import (
     pull_from_hub,
 )
 from mlx_tools.errors import ModelError, UsageError
+from mlx_tools.paths import open_regular
 from mlx_tools.process import clean
 
 
@@ -182,7 +183,7 @@ def _sampled(paths: Iterable[Path]) -> str:
     """A digest of names, sizes and samples of the model's files: weights are gigabytes."""
     digest = hashlib.sha256()
     for path in sorted(set(paths)):
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, 2)
             digest.update(f"{path.name}\0{size}\0".encode(errors="surrogatepass"))
             step = max(size // SAMPLES, SAMPLE_BYTES)

@@ -24,7 +24,7 @@ from msgspec import Struct, field
 from mlx_tools.errors import MlxToolsError, ToolDefinitionError
 from mlx_tools.lazy import VERSION
 from mlx_tools.messages import replace
-from mlx_tools.paths import private_dir, state_dir
+from mlx_tools.paths import private_dir, read_regular, state_dir
 from mlx_tools.process import RELAYED, clean
 from mlx_tools.store import RootName
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
@@ -285,7 +285,9 @@ class _McpServer:
         said = ""
         if "command" in self.source.at:
             with contextlib.suppress(OSError):
-                lines = log_file(self.source.name).read_text("utf-8", "replace").splitlines()
+                lines = (
+                    read_regular(log_file(self.source.name)).decode("utf-8", "replace").splitlines()
+                )
                 said = f"; it said: {clean(lines[-1], 200)}" if lines else ""
         return f"the server {self.source.name} failed: {text}{said}"
 
