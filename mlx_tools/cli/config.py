@@ -101,7 +101,7 @@ def set_value(
 @app.command()
 def path() -> None:
     """Print where your file is."""
-    print_text(str(config.user_path()))
+    print_text(str(config.user_path()), exact=True)
     if not config.user_path().exists():
         note("it is not there yet")
 
@@ -121,7 +121,7 @@ def edit() -> int:
                 note("nothing was changed")
             else:
                 _write(text)
-                print_text(str(config.user_path()))
+                print_text(str(config.user_path()), exact=True)
             return EXIT_OK
         except config.ConfigErrors as error:
             for problem in error.problems:

@@ -79,13 +79,13 @@ def pull(name: Name) -> None:
 
         pulled = pull_model(name, report)
     complain(f"{name} {'is ready' if pulled.fetched else 'was here already'}", kind="done")
-    print_text(str(pulled.path))
+    print_text(str(pulled.path), exact=True)
 
 
 @app.command()
 def path(name: Name) -> None:
     """Print the folder of a model that is on this machine."""
-    print_text(str(model_path(name)))
+    print_text(str(model_path(name)), exact=True)
 
 
 def _as_json(model: ListedModel, tried: Sequence[NativeVerdict]) -> dict[str, object]:

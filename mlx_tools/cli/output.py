@@ -102,9 +102,14 @@ def write_bytes(data: bytes) -> None:
         buffer.flush()
 
 
-def print_text(text: str, *, colour: str = "") -> None:
-    """Print text to standard output: safe to look at in a terminal, untouched elsewhere."""
-    text = painted(text, colour, ours()) if ours().isatty() else text
+def print_text(text: str, *, colour: str = "", exact: bool = False) -> None:
+    """Print text to standard output, escaped: a pipe may end in a terminal, too.
+
+    With ``exact`` it is what somebody asked for as it is, an answer, a tool's output or a path: it
+    is escaped in a terminal alone.
+    """
+    if not exact or ours().isatty():
+        text = painted(text, colour, ours())
     write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
 
 

@@ -237,7 +237,7 @@ def _tell(ended: Ended, *, as_lines: bool) -> None:
     why = f"  {run.reason}" if run.reason else ""
     print_text(f"{run.job}  {run.status}{_missed(ended.job, run)}{where}{why}")
     if end is not None and end.answer is not None:
-        print_text(end.answer)
+        print_text(end.answer, exact=True)
     if run.status == "paused":
         complain(f"mlx-tools sessions resume {run.session}", kind="waits")
 

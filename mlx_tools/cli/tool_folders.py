@@ -76,7 +76,7 @@ def new(name: Named) -> None:
     _refuse_taken(name, _tools().all_specs())
     made = write_template(Path(), name)
     ToolCollection().make(name, made)
-    print_text(str(made))
+    print_text(str(made), exact=True)
     call = f"""mlx-tools tools call {name} '{{"text": "a b"}}' --tools {name}"""
     note(f"try it: pytest {name}; or: {call}")
     note(f"what you change counts at the next call; when it is done: mlx-tools tools add {name}")
@@ -103,7 +103,7 @@ def add(
             name = one.spec.name
             verb = "Replace" if (collection.folder / name).exists() else "Add"
             if _agreed(one, f"{verb} {name} in {collection.folder}?", yes):
-                print_text(str(collection.add(one).path))
+                print_text(str(collection.add(one).path), exact=True)
                 added.append(name)
     finally:
         _tell(added)

@@ -167,7 +167,7 @@ def call(
     if as_json:
         print_json(_as_json(done, files))
     elif done.result is not None and done.result.content is not None:
-        print_text(done.result.content)
+        print_text(done.result.content, exact=True)
     tell_printed(done.name)
     return _tell(done, files)
 

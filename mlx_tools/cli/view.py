@@ -391,7 +391,7 @@ def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
     """
     if plain and isinstance(outcome, Answered):
         if not ours().isatty():
-            print_text(outcome.answer)
+            print_text(outcome.answer, exact=True)
         for source in outcome.sources if sys.stderr.isatty() else ():
             complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
     said = _ending(outcome)

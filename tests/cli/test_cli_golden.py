@@ -171,3 +171,12 @@ def test_a_slip_is_told_in_a_line(run: Run, arguments: tuple[str, ...], fault: s
     result = run("golden", *arguments)
     assert result.code == 2
     assert fault in result.error
+
+
+def test_what_a_foreign_transcript_says_is_escaped_in_a_pipe_too(run: Run, tmp_path: Path) -> None:
+    made = tmp_path / "strange\x1b[2J\x9b\u202e.jsonl"
+    made.write_text('{"type":"header"}\n')
+    done = run("golden", "run", str(made))
+    assert done.code != 0
+    for unseen in ("\x1b", "\x9b", "\u202e"):
+        assert unseen not in done.out + done.err
