@@ -42,7 +42,7 @@ def closed_count(records: Sequence[Record], *, rest: bool) -> int:
     return count
 
 
-class EventReader:
+class SessionEventReader:
     """Reads the events of a session's records in their order, each record once.
 
     ``told`` is the number of the last record whose event is known already. A transcript only grows,

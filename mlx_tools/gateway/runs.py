@@ -38,7 +38,7 @@ from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.meters import CLIENTS, Meters
 from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invalid
 from mlx_tools.gateway.run_body import ResultBody, RunAct, own_tool_names, read_run
-from mlx_tools.gateway.run_events import EventReader, Numbered, closed_count
+from mlx_tools.gateway.run_events import Numbered, SessionEventReader, closed_count
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
@@ -290,7 +290,7 @@ class Runs:
     ) -> AsyncGenerator[Numbered | None]:
         """The events of a run behind the record ``after``, and what forms meanwhile, until it
         stands as one of ``ends``; None now and then, where nothing happens."""
-        follower, reader, size, quiet = _Follower(), EventReader(after), -2, 0
+        follower, reader, size, quiet = _Follower(), SessionEventReader(after), -2, 0
         self._followers.setdefault(row.id, set()).add(follower)
         try:
             while not self._ending:

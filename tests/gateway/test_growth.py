@@ -14,7 +14,7 @@ from mlx_tools.controller import earlier_in
 from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
 from mlx_tools.gateway.exchange import LARGE, json_body
-from mlx_tools.gateway.run_events import EventReader
+from mlx_tools.gateway.run_events import SessionEventReader
 from mlx_tools.messages import ToolSpec
 from mlx_tools.prompt import build_catalog
 from mlx_tools.transcript import (
@@ -113,7 +113,7 @@ def session_of(questions: int) -> CountedList:
 
 def test_reading_the_events_of_a_session_reads_each_record_a_few_times() -> None:
     records = session_of(300)
-    told = list(EventReader(0).read(records, len(records)))
+    told = list(SessionEventReader(0).read(records, len(records)))
     outcomes = [event["outcome"] for _, event in told if event["type"] == "finished"]
     assert len(outcomes) == 300
     assert {len(one["calls"]) for one in outcomes} == {1}
@@ -122,20 +122,20 @@ def test_reading_the_events_of_a_session_reads_each_record_a_few_times() -> None
 
 
 def test_following_a_session_that_grows_reads_only_what_is_new() -> None:
-    whole, records, reader = session_of(300), CountedList(), EventReader(0)
+    whole, records, reader = session_of(300), CountedList(), SessionEventReader(0)
     told = 0
     for record in list(whole):
         records.append(record)
         told += len(list(reader.read(records, len(records))))
-    assert told == len(list(EventReader(0).read(whole, len(whole))))
+    assert told == len(list(SessionEventReader(0).read(whole, len(whole))))
     assert records.reads < 10 * len(records)
 
 
 def test_events_that_are_known_are_left_out() -> None:
     records = session_of(3)
-    all_events = list(EventReader(0).read(records, len(records)))
+    all_events = list(SessionEventReader(0).read(records, len(records)))
     for known in range(len(records) + 3):
-        later = list(EventReader(known).read(records, len(records)))
+        later = list(SessionEventReader(known).read(records, len(records)))
         assert later == [pair for pair in all_events if (pair[0] or 0) > known]
 
 
@@ -155,7 +155,7 @@ def test_results_before_a_run_find_their_calls_at_once() -> None:
 
 USER = {"role": "user", "content": "Hi"}
 NAMED = {"type": "function", "name": "f", "parameters": {}}
-CLAUDE = {"model": "scripted", "max_tokens": 9}
+LIMITED = {"model": "scripted", "max_tokens": 9}
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ CLAUDE = {"model": "scripted", "max_tokens": 9}
             },
             "tools",
         ),
-        ("messages", CLAUDE | {"messages": [USER] * (MAX_MESSAGES + 1)}, "messages"),
+        ("messages", LIMITED | {"messages": [USER] * (MAX_MESSAGES + 1)}, "messages"),
         (
             "messages",
-            CLAUDE | {"messages": [USER], "tools": [{"name": "f"}] * (MAX_TOOLS + 1)},
+            LIMITED | {"messages": [USER], "tools": [{"name": "f"}] * (MAX_TOOLS + 1)},
             "tools",
         ),
         ("runs", {"messages": [USER] * 1001}, "messages"),
