@@ -122,6 +122,7 @@ def application(gateway: Gateway, door: Door) -> Starlette:
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(door.origins),
+                allow_private_network=True,  # of these origins alone
                 allow_methods=["GET", "POST"],
                 allow_headers=["*"],
             ),

@@ -470,6 +470,7 @@ def http_application(served: McpServer, door: Door) -> Any:
         Middleware(
             CORSMiddleware,
             allow_origins=list(door.origins),
+            allow_private_network=True,  # of these origins alone
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
             expose_headers=["mcp-session-id"],

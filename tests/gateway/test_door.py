@@ -100,6 +100,7 @@ def test_a_page_asks_only_where_it_is_allowed(serving: Any, origin: str, status:
 def test_an_allowed_page_may_read_the_answer_and_another_one_may_not_even_ask(serving: Any) -> None:
     one = serving(door=Door(origins=("http://pages.example",)))
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "x-a"}
+    asks["access-control-request-private-network"] = "true"  # as Chrome asks
     for origin, status in (("http://pages.example", 200), ("http://evil.example", 403)):
         response = ask(one, method="OPTIONS", headers={"origin": origin, **asks})
         assert response.status_code == status
