@@ -39,6 +39,9 @@ _MEMBERS: Final = ("minProperties", "maxProperties")
 
 _MOST_OPTIONAL: Final = 200
 """So many optional properties are held. At about 500 llguidance gives up where they may stand."""
+_MOST_UNDESCRIBED: Final = 200
+"""So many required properties without a schema of their own are held: llguidance takes time in the
+square of their number, 8,000 of them 1.2 s."""
 _MOST_COUNTED: Final = 10_000
 _LARGEST: Final = 2.0**53
 """Beyond it llguidance, which counts in doubles, takes a whole number for its neighbour."""
@@ -200,6 +203,11 @@ class _Loosening:
             if len(possible) < len(required):
                 found["required"] = possible
                 self.is_exact = False
+        undescribed = [key for key in found.get("required", []) if key not in named]
+        if len(undescribed) > _MOST_UNDESCRIBED:
+            more = {*undescribed[_MOST_UNDESCRIBED:]}
+            found["required"] = [key for key in required if key not in more]
+            self.is_exact = False
 
 
 # --- what can be held -------------------------------------------------------------------------

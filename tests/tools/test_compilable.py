@@ -238,3 +238,12 @@ def test_all_of_bfcl_is_held_in_full(category: str, step: int) -> None:
 def test_all_built_in_tools_are_held() -> None:
     for spec in builtin_tools().all_specs().values():
         assert compilable(spec.parameters).schema is not None, spec.name
+
+
+def test_many_required_properties_without_a_schema_are_left_to_validation() -> None:
+    names = [f"p{number}" for number in range(1000)]
+    properties = {"a": {"type": "string"}}
+    loosened = compilable({"type": "object", "properties": properties, "required": ["a", *names]})
+    assert loosened.schema is not None
+    assert loosened.schema["required"] == ["a", *names[:200]]
+    assert not loosened.is_exact
