@@ -111,7 +111,7 @@ _TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
 
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
-_NAME_BEGUN: Final = re.compile(r"[\w$]")
+_NAME_WRITTEN: Final = re.compile(r"[\w$./-]++\"")
 _TYPE_KEY: Final = re.compile(r'"type"[ \t\r\n]*+:[ \t\r\n]*+')
 _OTHER_KEY: Final = re.compile(
     r'[ \t\r\n,]*+"(name|function|tool|tool_name|action|args|input|action_input|tool_input|'
@@ -359,7 +359,12 @@ class HeldTurn:
             return deltas + self._give_up()
         self._ended_inside = True
         kind = "end" if held.doubt is None else held.doubt.kind
-        return deltas + self._mend(kind, self._begin + held.last_boundary)
+        boundary = self._begin + held.last_boundary
+        if self._begins_own(kind, boundary):
+            own = _OwnTurn(kind, boundary, self._rules)
+            own.feed(self.text)
+            return deltas + self._end_own(own)
+        return deltas + self._mend(kind, boundary)
 
     def close(self, reason: FinishReason | None) -> list[Delta]:
         """End the turn for the ``reason`` that its stream ended, None where it was closed."""
@@ -560,7 +565,7 @@ class HeldTurn:
         """Return whether the model may have begun its turn in a form of its own."""
         if not self._prefix or boundary > self._prefix or self._messages:
             return False
-        return kind != "name" or _NAME_BEGUN.match(self.text) is None
+        return kind != "name" or _NAME_WRITTEN.match(self.text) is None
 
     def _read_own(self, own: _OwnTurn) -> list[Delta]:
         """Read on in what may be the model's own form; mend it once it cannot be."""

@@ -351,6 +351,12 @@ OWN_FORMS = {
         ("dialect",),
     ),
     "Python's": ('[weather(city="Oslo")]', ("dialect",)),
+    "Qwen3-Coder's": (
+        "<tool_call>\n<function=weather>\n<parameter=city>\nOslo\n</parameter>\n</function>\n"
+        "</tool_call>",
+        ("dialect",),
+    ),
+    "the asked form after a sentence": (f"Let me look.\n{OSLO}", ()),
 }
 
 
@@ -367,11 +373,15 @@ def test_what_the_host_began_and_the_model_ignores_is_read_as_its_own_turn(
 
 
 @pytest.mark.parametrize("choice", ["required", "weather"])
-@pytest.mark.parametrize("name", ["an object of its own", "Hermes's", "Python's"])
+@pytest.mark.parametrize(
+    "name", [*list(OWN_FORMS)[3:4], *list(OWN_FORMS)[5:]], ids=lambda name: name.split()[0]
+)
 def test_a_forced_call_that_the_model_writes_in_its_own_form_is_read(
     name: str, choice: str
 ) -> None:
     said, repairs = OWN_FORMS[name]
+    if choice == "weather" and name.startswith("the asked form"):
+        pytest.skip("arguments are due there: a sentence is mended at once")
     made = turn(said, choice=choice, size=3)
     assert calls(made) == [("weather", {"city": "Oslo"}, repairs)]
     assert not made.mends
