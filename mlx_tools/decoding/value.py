@@ -21,11 +21,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner, Unreadable, decode
-from mlx_tools.schema import COMPACT, compilable
+from mlx_tools.protocol import CLOSED, FAULT, MORE, ObjectScanner, Unreadable, decode, loads
+from mlx_tools.schema import COMPACT, choices_in, coercions, compilable, in_other_case
 from mlx_tools.transcript import MendKind
 
 _dumped: Final = json.JSONEncoder().encode
+_compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _dumped_text: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
@@ -219,6 +220,7 @@ class Form:
         schema = self.schema_of(*parameters, arguments=ANY_OBJECT, others=others)
         self.any_message = JsonMatcher(schema)
         self._matchers: dict[str, JsonMatcher | None] = {}
+        self._choices: dict[str, tuple[str, ...]] = {}
 
     def schema_of(
         self,
@@ -259,6 +261,12 @@ class Form:
         line = "".join(_WITHOUT_BLANKS.findall(text, 0, end))
         matcher = self.any_message if not name else self.matcher(name)
         return (name, end) if matcher is not None and matcher.fits(line) else None
+
+    def choices(self, name: str) -> tuple[str, ...]:
+        """The strings that the enumerations of a tool's parameters allow."""
+        if name not in self._choices:
+            self._choices[name] = choices_in(self._parameters.get(name))
+        return self._choices[name]
 
     def matcher(self, name: str) -> JsonMatcher | None:
         """The matcher of a call of this tool; None where there is none of that very name, or
@@ -543,13 +551,37 @@ class HeldObject:
         ways = [_canonical(value) if is_string else value]
         if self._is_exact:
             return self._take_first(ways if is_string else [*ways, *_plain_number(value)])
-        if is_string and (_NUMBER.fullmatch(value) or value.lower() in ("true", "false")):
-            ways.append(value.lower())
-        if _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
-            whole = number.is_integer() and abs(number) < 2**53
-            ways.append(str(int(number)) if whole else format(Decimal(value), "f"))
-        ways += [f"[{way}]" for way in ways if way != "null"]
-        return self._take_first(ways)
+        ways += () if is_string else _plain_number(value)
+        meant, containers = self._meant(value, is_string), list[Any]()
+        choices: tuple[str, ...] = ()
+        if is_string and len(self._levels) > 1:
+            choices = self.form.choices(self.name)
+        wraps = not is_string
+        for new, name in (*coercions(meant), *in_other_case(meant, choices)):
+            if name == "coerced_json":
+                containers += [new, [new]] if isinstance(new, dict) else [new]
+            elif name == "wrapped_list":
+                wraps = True
+            else:
+                ways += [_dumped_text(new), *_plain_number(_dumped(new))]
+        ways += [f"[{way}]" for way in ways if wraps and way != "null"]
+        return self._take_first(ways) or any(map(self._take_container, containers))
+
+    def _meant(self, value: str, is_string: bool) -> Any:
+        """The value that a part's text is; the text where that is no JSON."""
+        with suppress(Unreadable):
+            return value if is_string else loads(value)
+        return value
+
+    def _take_container(self, value: Any) -> bool:
+        """Match a list or an object that a string holds, in the order of its own keys."""
+        level = self._levels[-1]
+        place = level.order.items if level.key is None else level.key
+        level.order.parts[place] = _order_of(value)
+        if self._take(self._separator() + _compact(value)):
+            return True
+        del level.order.parts[place]
+        return False
 
     @property
     def _is_exact(self) -> bool:
@@ -690,6 +722,15 @@ class HeldObject:
             self._misfit(self._value_kind(), self._walk.begin if begun else at)
         else:
             self._misfit(self._kind("bracket"), level.before)
+
+
+def _order_of(value: Any) -> KeyOrder:
+    """The order of keys in a value, at every depth."""
+    if isinstance(value, dict):
+        parts: dict[str | int, KeyOrder] = {key: _order_of(item) for key, item in value.items()}
+        return KeyOrder(list(value), 0, parts)
+    items = value if isinstance(value, list) else []
+    return KeyOrder([], len(items), {at: _order_of(item) for at, item in enumerate(items)})
 
 
 def _plain_number(value: str) -> list[str]:

@@ -38,7 +38,7 @@ from mlx_tools.protocol.reading import (
 from mlx_tools.protocol.result import ResultText, ResultTool, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
-from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode
+from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads
 from mlx_tools.protocol.validate import (
     JudgedCall,
     judge,

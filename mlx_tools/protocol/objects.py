@@ -87,7 +87,8 @@ def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
         return _faulty("name: required" if name is None else "name: a string")
     if arguments is None and "parameters" not in value:
         arguments, repairs = {}, (*repairs, "missing_arguments")
-    elif arguments is None or isinstance(arguments, str):  # written as other protocols do
+    elif arguments is None or arguments == [] or isinstance(arguments, str):
+        # written as other protocols do
         kind = "alias"
         if arguments is None:
             known, repairs = known | {"parameters"}, (*repairs, "envelope_alias")
@@ -173,6 +174,8 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
 def _arguments(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Arguments as an object, be it in a string of JSON; and the repair made."""
     named: tuple[str, ...] = ()
+    if given == [] or (isinstance(given, str) and not given.strip()):
+        return {}, ("empty_arguments",)
     if isinstance(given, str):
         named = ("arguments_string",)
         text = given

@@ -390,8 +390,11 @@ def _change(validator: Any, fault: Any, depth: int) -> tuple[Any, tuple[str, ...
         return None
     local = validator.evolve(schema=fault.schema)
     ways: list[tuple[Any, tuple[str, ...]]] = []
-    for new, name in _readings(fault.instance):
-        mended, names = coerced(local, new, depth + 1) if name == "wrapped_list" else (new, ())
+    choices = fault.validator_value if fault.validator == "enum" else ()
+    choices = (fault.validator_value,) if fault.validator == "const" else choices
+    for new, name in (*coercions(fault.instance), *in_other_case(fault.instance, choices)):
+        nests = isinstance(new, (dict, list))
+        mended, names = coerced(local, new, depth + 1) if nests else (new, ())
         if not faults(local, mended, 1):
             ways.append((mended, (name, *names)))
     if fault.validator in ("anyOf", "oneOf"):
@@ -404,9 +407,14 @@ def _change(validator: Any, fault: Any, depth: int) -> tuple[Any, tuple[str, ...
     return ways[0]
 
 
-def _readings(value: Any) -> Iterator[tuple[Any, str]]:
-    """Return what ``value`` may have been meant to be."""
+def coercions(value: Any) -> Iterator[tuple[Any, str]]:
+    """What ``value`` may have been meant to be where it does not fit, and the repair's name.
+
+    Validation takes it where exactly one fits, and a held turn what its grammar takes.
+    """
     if isinstance(value, str):
+        if (container := _container_in(value)) is not None:
+            yield container, "coerced_json"
         if _INTEGER.fullmatch(value):
             yield int(value), "coerced_integer"
         elif _NUMBER.fullmatch(value) and math.isfinite(number := float(value)):
@@ -417,9 +425,58 @@ def _readings(value: Any) -> Iterator[tuple[Any, str]]:
             yield value.lower() == "true", "coerced_boolean"
     if isinstance(value, float) and value.is_integer():
         yield int(value), "coerced_integer"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield json.dumps(value), "coerced_text"
     may_be_list = isinstance(value, str) and value.lstrip()[:1] in ("[", "{", "(")
     if not isinstance(value, list) and value is not None and not may_be_list:
         yield [value], "wrapped_list"
+
+
+def _container_in(text: str) -> dict[str, Any] | list[Any] | None:
+    """The object or list that a string holds as JSON; None where it holds none."""
+    if text.lstrip()[:1] not in ("[", "{"):
+        return None
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict | list) else None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        raise ValueError("a key stands twice")
+    return members
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(name)
+
+
+def in_other_case(value: Any, choices: Any) -> Iterator[tuple[str, str]]:
+    """The one choice that differs from ``value`` in its case alone, and the repair's name."""
+    if isinstance(value, str) and isinstance(choices, list | tuple):
+        lower = value.lower()
+        meant = {item for item in choices if isinstance(item, str) and item.lower() == lower}
+        if len(meant) == 1:
+            yield meant.pop(), "coerced_case"
+
+
+def choices_in(schema: Any) -> tuple[str, ...]:
+    """Every string that an ``enum`` or ``const`` of a schema allows, wherever it stands."""
+    found: dict[str, None] = {}
+    todo = [schema]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, Mapping):
+            listed = item.get("enum")
+            values = [*listed] if isinstance(listed, list | tuple) else []
+            found |= dict.fromkeys(v for v in (*values, item.get("const")) if isinstance(v, str))
+            todo += item.values()
+        elif isinstance(item, list | tuple):
+            todo += item
+    return tuple(found)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -124,7 +124,7 @@ def _mends() -> Iterator[Scene]:
         tools=lambda: [save()],
         says=[
             Script(
-                '{"type":"tool_call","name":"save","arguments":{"path":5,"text":"b"}}', pieces=1
+                '{"type":"tool_call","name":"save","arguments":{"path":true,"text":"b"}}', pieces=1
             ),
             Script('"a.txt","text":"b"}}', pieces=1),
         ],

@@ -14,7 +14,7 @@ from mlx_tools.protocol import write_answer, write_call
 from mlx_tools.testing import Script
 
 from .scene import FREELY, Scene
-from .tools import failing, look, save, transfer
+from .tools import failing, lamp, look, save, transfer
 
 STYLES: tuple[Style, ...] = get_args(Style)
 
@@ -119,6 +119,8 @@ COERCED = (
     {"text": "c", "exact": "True"},
     {"text": "d", "tags": "one"},
     {"text": "e", "note": None},
+    {"text": 6},
+    {"text": "g", "tags": '["one", "two"]'},
 )
 
 
@@ -138,7 +140,18 @@ def _repairs() -> Iterator[Scene]:
         features=("coercions",),
         tools=lambda: [look()],
         says=[*(call("look", **arguments) for arguments in COERCED), answer()],
-        limits=Limits(max_iterations=8),
+        limits=Limits(max_iterations=10),
+    )
+    yield Scene(
+        name="reading/coercions-of-choices",
+        about="A choice in another case is taken as that choice, and empty arguments as none.",
+        features=("coercions",),
+        tools=lambda: [lamp(), failing()],
+        says=[
+            call("lamp", state="ON"),
+            '{"type":"tool_call","name":"shelf","arguments":""}',
+            answer(),
+        ],
     )
     yield Scene(
         name="reading/repaired-call-that-writes",

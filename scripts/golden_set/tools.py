@@ -32,6 +32,11 @@ _LOOK: Final = {
     },
     "required": ["text"],
 }
+_LAMP: Final = {
+    "type": "object",
+    "properties": {"state": {"enum": ["on", "off"]}},
+    "required": ["state"],
+}
 _SAVE: Final = {
     "type": "object",
     "properties": {"path": _TEXT, "text": _TEXT},
@@ -66,6 +71,11 @@ def giving(name: str, output: str, **more: Any) -> Tool:
 def look() -> Tool:
     """Looks something up."""
     return _made("look", "Looks a word up.", _LOOK, READ, lambda a: f"found: {a['text']}")
+
+
+def lamp() -> Tool:
+    """Says what a lamp does."""
+    return _made("lamp", "Tells of a lamp.", _LAMP, READ, lambda a: f"it is {a['state']}")
 
 
 def save(effects: Effects = WRITE, **more: Any) -> Tool:

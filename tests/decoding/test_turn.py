@@ -33,6 +33,7 @@ from mlx_tools.protocol import (
     Reader,
     ReadingRules,
     forcing_prefix,
+    judge,
     opening,
     read,
     validate_arguments,
@@ -385,6 +386,69 @@ def test_a_forced_call_that_the_model_writes_in_its_own_form_is_read(
     made = turn(said, choice=choice, size=3)
     assert calls(made) == [("weather", {"city": "Oslo"}, repairs)]
     assert not made.mends
+
+
+PLACES = {
+    "type": "object",
+    "properties": {
+        "points": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {"x": {"type": "integer"}, "label": {"type": "string"}},
+                "required": ["x", "label"],
+                "additionalProperties": False,
+            },
+        },
+        "names": {"type": "array", "items": {"type": "string"}},
+        "unit": {"enum": ["Metre", "Foot"]},
+        "code": {"type": "string"},
+        "count": {"type": "integer"},
+        "exact": {"type": "boolean"},
+    },
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "repairs"),
+    [
+        ('"names":"[\\"a\\", \\"b\\"]"', {"names": ["a", "b"]}, ("coerced_json",)),
+        *(
+            (f'"points":{json.dumps(text)}', {"points": [{"x": 1, "label": "a"}]}, repairs)
+            for text, repairs in (
+                ('[{"label": "a", "x": 1}]', ("coerced_json",)),
+                ('{"x":1,"label":"a"}', ("coerced_json", "wrapped_list")),
+            )
+        ),
+        *(
+            ('"unit":"FOOT"', {"unit": "Foot"}, ("coerced_case",)),
+            ('"code":5', {"code": "5"}, ("coerced_text",)),
+        ),
+        *(
+            ('"names":"a"', {"names": ["a"]}, ("wrapped_list",)),
+            ('"count":"5"', {"count": 5}, ("coerced_integer",)),
+        ),
+        *(
+            ('"count":5.0', {"count": 5}, ("coerced_integer",)),
+            ('"count":null', {}, ("dropped_null",)),
+        ),
+        ('"exact":"True"', {"exact": True}, ("coerced_boolean",)),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 100])
+def test_what_validation_coerces_a_held_turn_lets_stand(
+    member: str, value: dict[str, Any], repairs: tuple[str, ...], size: int
+) -> None:
+    spec = ToolSpec("mark", "", PLACES)
+    text = '{"type":"tool_call","name":"mark","arguments":{' + member + "}}"
+    made = HeldTurn(ReadingRules(catalog={"mark": PLACES}), {"mark": spec})
+    for start in range(0, len(text), size):
+        made.feed(text[start : start + size])
+    made.end("stop")
+    assert not made.mends and made.due is None
+    (call,) = judge(made.reading, {"mark": spec})
+    assert (call.call.arguments, call.call.repairs, call.error) == (value, repairs, None)
 
 
 def test_two_calls_in_the_models_own_form_are_one_turn() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from mlx_tools.messages import ErrorInfo, ToolSpec
+from mlx_tools.messages import ErrorInfo, ToolCall, ToolSpec
 from mlx_tools.protocol import (
     JudgedCall,
     judge,
@@ -27,6 +27,7 @@ from tests.tables import table
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
 BOOLEAN, NULL = {"type": "boolean"}, {"type": "null"}
 INTEGERS = {"type": "array", "items": INTEGER}
+STRINGS = {"type": "array", "items": STRING}
 
 
 def schema(*required: str, **properties: Any) -> dict[str, Any]:
@@ -143,6 +144,16 @@ def test_the_message_has_at_most_500_characters() -> None:
         ({"enum": [1, 2]}, "2", 2, ("coerced_integer",)),
         (schema(b=INTEGER), {"b": "1"}, {"b": 1}, ("coerced_integer",)),
         ({"$ref": "#/$defs/n"}, "1", 1, ("coerced_integer",)),
+        (STRING, 5, "5", ("coerced_text",)),
+        (STRING, -2.5, "-2.5", ("coerced_text",)),
+        (STRINGS, 5, ["5"], ("wrapped_list", "coerced_text")),
+        (STRINGS, '["x", "y"]', ["x", "y"], ("coerced_json",)),
+        (INTEGERS, ' ["1", 2]', [1, 2], ("coerced_json", "coerced_integer")),
+        (schema(b=INTEGER, c=STRING), '{"c":"x","b":1}', {"c": "x", "b": 1}, ("coerced_json",)),
+        ({"anyOf": [INTEGERS, NULL]}, "[7]", [7], ("coerced_json",)),
+        ({"enum": ["Metre"]}, "metre", "Metre", ("coerced_case",)),
+        ({"type": "string", "enum": ["ON", "Off"]}, "off", "Off", ("coerced_case",)),
+        ({"const": "Metre"}, "METRE", "Metre", ("coerced_case",)),
     ],
 )
 def test_coercions_that_cannot_change_meaning_are_made_and_recorded(
@@ -174,9 +185,11 @@ def test_null_for_an_optional_is_dropped_and_for_a_required_one_an_error() -> No
         ),
         *((NUMBER, value) for value in ("NaN", "1e999", True)),
         *((BOOLEAN, value) for value in ("yes", 1)),
-        *((STRING, value) for value in (5, True)),
-        *(({"type": "array", "items": STRING}, value) for value in ('["x"]', 5)),
-        ({"enum": ["Metre"]}, "metre"),
+        (STRING, True),
+        *((INTEGERS, value) for value in ('["x"', '{"a":1}', "[1, 2", "[NaN]", "(1, 2)")),
+        *(({"type": "object"}, value) for value in ('{"a":1,"a":2}', "[1]", "a: 1")),
+        ({"enum": ["Metre", "metre"]}, "METRE"),
+        ({"enum": ["Metre"]}, "meter"),
         ({"anyOf": [{"const": 1}, {"const": True}]}, "x"),
     ],
 )
@@ -414,3 +427,11 @@ def test_only_the_chosen_tool_may_be_called(choice: str, allowed: bool) -> None:
     error = judged(CALL, tool_choice=choice).error
     assert (error is None) == allowed
     assert error is None or error.code == "not_allowed"
+
+
+@pytest.mark.parametrize("written", ['""', '" "', "[]"])
+def test_arguments_that_are_written_as_nothing_are_none(written: str) -> None:
+    reading = read(f'{{"type":"tool_call","name":"t","arguments":{written}}}')
+    (call,) = reading.messages
+    assert isinstance(call, ToolCall)
+    assert (call.arguments, call.repairs) == ({}, ("empty_arguments",))

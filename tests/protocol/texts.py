@@ -15,10 +15,11 @@ REPAIRS = (
     *("single_quotes", "python_literal", "trailing_comma", "missing_comma", "unquoted_key"),
     *("raw_newline", "raw_control", "comment", "invalid_escape", "inline", "missing_closers"),
     *("envelope_alias", "arguments_string", "missing_arguments", "id_string", "tool_name"),
-    *("dialect", "noise"),
+    *("dialect", "noise", "empty_arguments"),
 )
 COERCIONS = (
     *("coerced_integer", "coerced_number", "coerced_boolean", "wrapped_list", "dropped_null"),
+    *("coerced_text", "coerced_case", "coerced_json"),
 )
 """All that may be done to a call, as docs/protocol.md names it."""
 
