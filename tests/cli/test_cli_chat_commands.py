@@ -158,7 +158,10 @@ def test_what_a_file_forbids_is_not_allowed_and_the_file_is_named(
     ("begun", "offered"),
     [
         (("--tools", "calculator"), ["calculator", "format_xml"]),
-        (("--preset", "readonly_files"), ["file_access", "format_xml", "read_artifact"]),
+        (
+            ("--preset", "readonly_files"),
+            ["file_access", "format_xml", "read_artifact", "search_files"],
+        ),
     ],
 )
 def test_what_is_allowed_in_a_talk_that_goes_on_is_added_to_what_it_had(
