@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -15,12 +16,19 @@ from mlx_tools.toolbox.schedule.when import (
     When,
     checked,
     counts_from_now,
+    next_time,
     parse_when,
 )
 from tests.tables import table
 
 BERLIN = "Europe/Berlin"
 NOW = datetime(2026, 11, 22, 2, 30, tzinfo=UTC)  # a Sunday, 3:30 in Berlin
+
+ZONES = (
+    *(BERLIN, "America/New_York", "Asia/Kolkata", "Africa/Cairo", "America/Santiago", "UTC"),
+    *("Asia/Beirut", "Pacific/Auckland", "America/Havana", "Europe/Lisbon"),
+    *("Australia/Lord_Howe", "Antarctica/Troll", "Africa/Casablanca", "Asia/Gaza"),
+)
 
 
 def utc(text: str) -> datetime:
@@ -205,6 +213,99 @@ def test_cron_where_clocks_are_changed_in_other_ways(
 )
 def test_a_time_of_one_day_when_clocks_are_changed(text: str, now: str, at: str) -> None:
     assert parse_when(text, BERLIN, utc(now)).at == utc(at)
+
+
+def parsed(field: str, least: int, most: int) -> set[int]:
+    """The numbers of a cron field: an oracle for what the tests below write."""
+    found: set[int] = set()
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        low, dash, high = span.partition("-")
+        first = least if span == "*" else int(low)
+        last = int(high) if dash else most if span == "*" or step else first
+        found |= set(range(first, last + 1, int(step or 1)))
+    return found
+
+
+def by_hand(text: str, zone: ZoneInfo, after: datetime, days: int) -> datetime | None:
+    """The next time, found minute by minute by what cron(8) says."""
+    minute, hour, day, month, week = text.split(" ")
+    minutes, hours = parsed(minute, 0, 59), parsed(hour, 0, 23)
+    month_days, months = parsed(day, 1, 31), parsed(month, 1, 12)
+    week_days = {n % 7 for n in parsed(week, 0, 7)}
+    both = day.startswith("*") or week.startswith("*")
+    face = minute.startswith("*") or hour.startswith("*")
+
+    def means(local: datetime) -> bool:
+        right = [local.day in month_days, (local.weekday() + 1) % 7 in week_days]
+        fits = local.minute in minutes and local.hour in hours and local.month in months
+        return fits and (all(right) if both else any(right))
+
+    start = after.replace(second=0, microsecond=0) - timedelta(days=1)
+    seen: set[datetime] = set()
+    shown = start.astimezone(zone).replace(tzinfo=None)
+    for number in range(1, (days + 1) * 1440):
+        moment = start + timedelta(minutes=number)
+        local = moment.astimezone(zone).replace(tzinfo=None)
+        due = means(local) if face else False
+        if not face:
+            # what the clock's face shows for the first time, and what it went past without showing
+            passed = local - shown
+            steps = [
+                shown + timedelta(minutes=n + 1) for n in range(int(passed.total_seconds()) // 60)
+            ]
+            due = any(step not in seen and means(step) for step in steps)
+            seen.update(steps)
+        shown = max(shown, local)
+        if due and moment > after:
+            return moment
+    return None
+
+
+def fields(least: int, most: int) -> st.SearchStrategy[str]:
+    number = st.integers(least, most)
+    span = st.tuples(number, number).map(lambda pair: f"{min(pair)}-{max(pair)}")
+    step = st.tuples(st.one_of(st.just("*"), span), st.integers(1, most)).map(
+        "{0[0]}/{0[1]}".format
+    )
+    one = st.one_of(number.map(str), span, step)
+    return st.one_of(st.just("*"), one, st.lists(one, min_size=1, max_size=3).map(",".join))
+
+
+CRON = st.tuples(
+    fields(0, 59),
+    fields(0, 23),
+    st.one_of(st.just("*"), fields(1, 31)),
+    st.one_of(st.just("*"), fields(1, 12)),
+    st.one_of(st.just("*"), fields(0, 7)),
+).map(" ".join)
+MOMENT = st.datetimes(datetime(2024, 1, 1), datetime(2028, 1, 1)).map(
+    lambda t: t.replace(tzinfo=UTC)
+)
+CHANGES = (
+    *("2026-03-29 01:00", "2026-10-25 01:00", "2026-03-08 07:00", "2026-11-01 06:00"),
+    *("2026-04-23 22:00", "2026-10-29 21:00", "2026-09-06 04:00", "2026-04-05 03:00"),
+    *("2026-04-04 15:00", "2026-10-03 15:30", "2026-02-15 02:00", "2026-03-22 02:00"),
+)
+NEAR = st.tuples(st.sampled_from(CHANGES), st.integers(-180, 180)).map(
+    lambda pair: utc(pair[0]) + timedelta(minutes=pair[1])
+)
+
+
+@given(text=CRON, zone=st.sampled_from(ZONES), after=st.one_of(NEAR, MOMENT))
+def test_the_next_time_is_the_first_that_a_clock_shows(
+    text: str, zone: str, after: datetime
+) -> None:
+    try:
+        expression = checked(text)
+    except UsageError:
+        return
+    found = next_time(expression, zone_of(zone), after)
+    wanted = by_hand(text, zone_of(zone), after, days=4)
+    if wanted is None:
+        assert found is None or found > after + timedelta(days=4) - timedelta(minutes=2)
+    else:
+        assert found == wanted
 
 
 # --- zones --------------------------------------------------------------------------------------

@@ -144,6 +144,35 @@ def test_any_text_has_a_value_or_an_error(expression: str) -> None:
         assert 0 < len(str(error)) < 200
 
 
+NUMBERS = st.integers(0, 99).map(str)
+TREES = st.recursive(
+    NUMBERS,
+    lambda inner: st.builds(
+        lambda a, sign, b: f"({a} {sign} {b})", inner, st.sampled_from(["+", "-", "*", "/"]), inner
+    ),
+    max_leaves=8,
+)
+
+
+def exactly(text: str) -> Fraction:
+    """The value by another way: Python's own evaluation on fractions."""
+    import re
+
+    return Fraction(eval(re.sub(r"\d+", lambda n: f"Fraction({n[0]})", text)))
+
+
+@given(TREES)
+def test_it_agrees_with_exact_arithmetic(expression: str) -> None:
+    try:
+        expected = exactly(expression)
+    except ZeroDivisionError:
+        with pytest.raises(CalculationError, match="division by zero"):
+            evaluate(expression)
+        return
+    found = Fraction(evaluate(expression))
+    assert abs(found - expected) <= abs(expected) * Fraction(10) ** -3300
+
+
 def test_the_tool_answers_and_says_what_is_wrong() -> None:
     calculator = builtin_tools().get("calculator")
     assert executed(calculator, expression="17 * 23").content == "391"

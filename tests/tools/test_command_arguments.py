@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlx_tools.store.roots import Absent, Refused, Root, RootName
 from mlx_tools.toolbox.command_rules import (
@@ -91,6 +93,37 @@ def test_what_has_no_rule_is_refused(given: list[str]) -> None:
 def test_sizes_are_bounded() -> None:
     assert "more than" in refused("cat", *["a"] * (MAX_ARGUMENTS + 1))
     assert "longer than" in refused("cat", "a" * MAX_BYTES)
+
+
+@given(
+    st.sampled_from(sorted(RULES)),
+    st.lists(
+        st.one_of(st.text(max_size=12), st.from_regex(r"--?[A-Za-z=-]{1,12}", fullmatch=True))
+    ),
+)
+def test_every_option_that_comes_out_stands_in_the_rule(name: str, arguments: list[str]) -> None:
+    rule = RULES[name]
+    try:
+        made = check(rule, arguments)
+    except Refused:
+        return
+    if rule.form != "options":
+        return
+    known = {*rule.flags, *rule.values, *rule.optional}
+    texts = [word.text for word in made][len(rule.before) :]
+    options = texts[: texts.index("--")] if "--" in texts else texts
+    skip = False
+    for text in options:
+        if skip:
+            skip = False
+        elif text.startswith("--"):
+            assert text.partition("=")[0] in known
+            skip = text in rule.values
+        else:
+            assert text[:2] in known or (rule.digits and text[1:].isdecimal())
+            skip = f"-{text[-1]}" in rule.values and not any(
+                f"-{c}" in (*rule.values, *rule.optional) for c in text[1:-1]
+            )
 
 
 def test_no_rule_lets_an_option_in_twice_or_names_a_kind_that_is_none() -> None:
