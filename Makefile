@@ -8,13 +8,18 @@ WORKERS ?= 2
 PYTEST_ARGS ?=
 # All extras but vision and speech (docs/dependencies.md).
 LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain postgres dev
+# The lowest Python that pyproject.toml allows, by version or path, and tests that use every extra.
+LOWEST ?= 3.11
+LOWEST_TESTS := backends config core decoding kb mcp notes policy prompt protocol schedule \
+  tools/test_mcp_client.py tools/test_openapi.py tools/test_web_search.py tools/test_tool.py \
+  gateway/test_chat_completions.py gateway/test_responses.py gateway/test_runs.py
 QUESTION ?= What is 17 * 23?
 
 # Tests start the command some hundred times: compiled anew each time, it takes twice as long.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-slowed test-hard check format docs lock clean
+.PHONY: help setup demo test test-slow test-slowed test-hard test-lowest check format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +41,14 @@ test-slowed: $(READY) ## The default tests, with pauses before commands and prom
 
 test-hard: $(READY) ## The default tests, as strangers run them: an hour
 	bash scripts/test_hard.sh $(HARD)
+
+test-lowest: $(READY) ## Light tests with the lowest Python and versions that pyproject.toml names
+	$(BIN)/uv venv --quiet --seed --clear --python $(LOWEST) $(VENV)-lowest
+	$(BIN)/uv pip install --quiet --python $(VENV)-lowest --resolution lowest-direct \
+	  $(LOCKED:%=--extra %) --requirement pyproject.toml
+	$(BIN)/uv pip install --quiet --python $(VENV)-lowest --no-deps --no-build-isolation --editable .
+	$(VENV)-lowest/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m "not slow and not real" $(PYTEST_ARGS) $(LOWEST_TESTS:%=tests/%)
 
 check: $(READY) ## Lint, format, types, import order, repository hygiene
 	$(BIN)/ruff check .
@@ -63,7 +76,7 @@ lock: $(READY) ## Renew requirements.lock (LOCK_ARGS=--upgrade takes the newest 
 	  --custom-compile-command "make lock" --quiet $(LOCK_ARGS) --output-file requirements.lock
 
 clean: ## Remove .venv and what tools left behind
-	rm -rf $(VENV) .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-lowest .cache build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A tree that was copied or moved along with its .venv would run the code of the place it came from.
 ifneq ($(shell cat $(READY) 2>/dev/null),$(CURDIR))

@@ -8,7 +8,7 @@ python scripts/gateway_figures.py --check    exit 1 where it is out of date
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from scripts.stretch import ROOT, Stretch, paragraph
 
@@ -47,5 +47,7 @@ def figures() -> str:
     return "\n".join([*lines, "", paragraph(told)])
 
 
+STRETCH: Final = Stretch("gateway.md", "gateway's figures", "gateway_figures.py", figures)
+
 if __name__ == "__main__":
-    Stretch("gateway.md", "gateway's figures", "gateway_figures.py", figures).main()
+    STRETCH.main()

@@ -8,6 +8,7 @@ python scripts/scaling_table.py --check    exit 1 where they are out of date
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from scripts.stretch import ROOT, Stretch, paragraph
 
@@ -50,6 +51,11 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
+STRETCHES: Final = (
+    Stretch("scaling.md", "figures of kills", "scaling_table.py", chaos),
+    Stretch("scaling.md", "figures of capacity", "scaling_table.py", capacity),
+)
+
 if __name__ == "__main__":
-    Stretch("scaling.md", "figures of kills", "scaling_table.py", chaos).main()
-    Stretch("scaling.md", "figures of capacity", "scaling_table.py", capacity).main()
+    for stretch in STRETCHES:
+        stretch.main()

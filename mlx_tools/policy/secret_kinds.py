@@ -106,11 +106,16 @@ _MOST_WORDS: Final = 4
 """Words of the longest phrase of the table, camelCase of it included: ``New York Times``."""
 
 
+def _longest_first(text: str) -> tuple[int, str]:
+    """A key to sort by: the pattern is the same in every process."""
+    return -len(text), text
+
+
 def _any_of(phrases: frozenset[str]) -> re.Pattern[str]:
     """A pattern that branches on the first letter, so that it is quick to fail."""
     branches = []
     for letter in sorted({phrase[0] for phrase in phrases}):
-        rests = sorted((one[1:] for one in phrases if one[0] == letter), key=len, reverse=True)
+        rests = sorted((one[1:] for one in phrases if one[0] == letter), key=_longest_first)
         branches.append(f"{letter}(?:{'|'.join(map(re.escape, rests))})".replace("\\-", "[-_. ]?"))
     return re.compile("|".join(branches))
 
