@@ -33,7 +33,7 @@ from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Registry, ToolContext
 from mlx_tools.transcript.events import CallDecided
 from mlx_tools.transcript.outcome import Outcome
-from mlx_tools.transcript.records import DecisionRecord
+from mlx_tools.transcript.records import DecisionRecord, ExecutionRecord
 from tests.core.sessions import cut_after, heard, records_of, resumed
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -358,6 +358,22 @@ def adding(folder: Path, number: int) -> None:
         house.revoke([gone.id])
 
 
+def test_a_file_holds_a_thousand_templates_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "approvals.json"
+    file = TemplateFile(path, lambda: b"key")
+    made = ApprovalTemplate(
+        id="", tool="t", pin="", arguments={}, made_at=NOW.isoformat(), expires_at=NOW.isoformat()
+    )
+    file.add(made)
+    value = json.loads(path.read_text())
+    value["templates"] *= 999
+    path.write_text(json.dumps(value))
+    file.add(made)
+    with pytest.raises(StorageError, match="holds 1000 templates"):
+        file.add(made)
+    assert len(json.loads(path.read_text())["templates"]) == 1000
+
+
 def test_processes_that_add_and_revoke_at_once_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=adding, args=(tmp_path, n)) for n in range(3)]
@@ -445,3 +461,19 @@ def test_a_tool_that_declares_something_else_now_is_asked_about(house: House) ->
     spec = replace(house.registry.get("send").spec, description="Sends, and more.")
     house.registry = Registry([tool(made, name="send", effects={"write"}, description="More.")])
     assert spec.name == "send" and isinstance(house.run(send), Paused)
+
+
+def test_a_call_in_doubt_is_not_let_through_by_a_template(house: House) -> None:
+    """It may have done its work: only a person says that it is made again."""
+    outcome = house.run()
+    assert isinstance(outcome, Paused)
+    resumed(house.controller(answer()), outcome.session, True)
+    assert house.drafts == ["a.md"]
+    path = Path(outcome.transcript or "")
+    started = next(i for i, r in enumerate(load(path)) if isinstance(r, ExecutionRecord))
+    cut_after(path, started + 1)
+    (house.root / "drafts" / "a.md").unlink()
+    house.add()
+    again = resumed(house.controller(answer()), outcome.session)
+    assert isinstance(again, Paused) and [one.status for one in again.calls] == ["in_doubt"]
+    assert house.drafts == []

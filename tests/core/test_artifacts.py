@@ -47,6 +47,16 @@ def test_the_oldest_make_room_for_a_new_one_unless_it_is_larger_than_all_that_ma
     assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
 
 
+def test_the_newest_stays_though_it_seems_to_be_the_oldest(tmp_path: Path) -> None:
+    """The clock was set back since the others were written."""
+    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
+    for letter in "ab":
+        aged(store, letter * 40, -DAY)
+    newest = store.put("c" * 60)
+    assert newest is not None and store.get(newest) == "c" * 60
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) == 100
+
+
 @given(st.lists(st.text(max_size=60), max_size=12), st.integers(0, 150))
 def test_all_together_never_take_more_than_they_may(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], bound: int

@@ -223,3 +223,13 @@ def test_an_error_has_a_preview_of_at_most_500_characters(message: str) -> None:
     (report,) = made.run_sync("Hi").calls
     assert report.error_code == "tool_error"
     assert report.error_preview and len(report.error_preview) <= 500
+
+
+@pytest.mark.parametrize(("size", "cut"), [(399, False), (400, False), (401, True)])
+def test_an_output_of_just_what_may_be_shown_is_shown_whole(
+    tmp_path: Path, size: int, cut: bool
+) -> None:
+    script = ScriptedBackend(call("short", word="x" * size), answer())
+    made = Controller(script, [short], POLICY, limits=LIMITS, store=TranscriptStore(tmp_path))
+    (seen,) = records_of(made.run_sync("Say it."), ObservationRecord)
+    assert (seen.artifact is not None, seen.content != "x" * size) == (cut, cut)

@@ -25,6 +25,7 @@ from mlx_tools import (
 )
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import replace
+from mlx_tools.policy import Limits
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview, ToolError, current_context
@@ -133,6 +134,24 @@ def test_a_session_resumes_by_the_path_of_its_transcript_and_in_memory(house: Ho
     waiting = inside.run_sync("Do it.")
     answered(resumed(inside, waiting.session, True))
     assert house.did == ["hi", "again"]
+
+
+def test_a_session_that_has_ended_is_not_resumed(house: House) -> None:
+    def asks() -> ScriptedBackend:
+        made = house.controller(answer())
+        for approvals in (None, True, False):
+            with pytest.raises(UsageError, match=said):
+                resumed(made, session, approvals)
+        assert isinstance(made.backend, ScriptedBackend)
+        return made.backend
+
+    session, said = house.controller(answer()).run_sync("Hi").session, "has its answer"
+    assert asks().requests == []
+    said = "has stopped"
+    session = (
+        house.controller(call("look", x=1), limits=Limits(max_iterations=1)).run_sync("Hi").session
+    )
+    assert asks().requests == []
 
 
 def test_a_refused_call_comes_back_to_the_model_with_the_reason(house: House) -> None:
@@ -411,6 +430,33 @@ def test_an_edit_or_a_consent_that_nobody_made_lets_nothing_run(
     for _ in range(3):
         assert isinstance(resumed(house.controller(answer()), paused.session), Paused)
     assert house.did == []
+
+
+def test_arguments_that_a_person_changes_may_be_no_longer_than_the_models(house: House) -> None:
+    limits = Limits(max_argument_bytes=40)
+    paused = house.paused(call("send", text="hi"), limits=limits)
+    for text in ("x" * 30, "é" * 15):  # with {"text":""} 11 bytes more
+        edit = ApprovalAnswer(True, arguments={"text": text})
+        with pytest.raises(UsageError, match="too long"):
+            resumed(house.controller(answer(), limits=limits), paused.session, {"c1": edit})
+    assert house.did == []
+    edit = ApprovalAnswer(True, arguments={"text": "x" * 29})
+    answered(resumed(house.controller(answer(), limits=limits), paused.session, {"c1": edit}))
+    assert house.did == ["x" * 29]
+
+
+def test_a_consent_that_was_not_given_here_covers_nothing(house: House) -> None:
+    """An approval of one call, which somebody made one for the session in the transcript."""
+    paused = house.paused(call("send", text="a"))
+    waits = resumed(house.controller(call("send", text="b")), paused.session, {"c1": True})
+    assert isinstance(waits, Paused)
+    rewritten(
+        Path(paused.transcript or ""),
+        lambda r: replace(r, scope="session") if isinstance(r, ApprovalRecord) else r,
+    )
+    again = resumed(house.controller(answer()), paused.session)
+    assert isinstance(again, Paused)
+    assert house.did == ["a"]
 
 
 def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) -> None:

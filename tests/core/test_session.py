@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.controller import Complete, Session, Write
-from mlx_tools.controller.session import Ask, Execute, Rest
+from mlx_tools.controller.session import Ask, Execute, Rest, fills
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder
@@ -239,6 +239,50 @@ def test_folding_again_gives_the_same_session_wherever_the_transcript_ends(
     assert again.state is session.state
     assert again.next_step() == session.next_step()
     assert isinstance(records[0], Header)
+
+
+def test_as_many_format_errors_in_a_row_as_are_allowed_stop_the_run() -> None:
+    for most in (1, 2, 3):
+        session = _asked(limits=Limits(max_format_errors=most))
+        for _ in range(most - 1):
+            assert _kinds(say(session, '{"type":"tool_call"}')) == ["correction"]
+        *_, stopped = say(session, '{"type":"tool_call"}')
+        assert isinstance(stopped, StoppedRecord) and stopped.reason == "format_errors"
+
+
+def test_a_tool_that_is_not_known_counts_as_one_that_changes_things() -> None:
+    session = _asked()
+    assert session._mutates("look", {}) is False
+    assert session._mutates("write", {}) is True
+    assert session._mutates("nobody_knows", {}) is True
+
+
+def test_a_context_fills_from_four_fifths_on() -> None:
+    assert [fills(1000, used) for used in (799, 800, 801, 1001)] == [False, True, True, True]
+    assert not fills(None, 800) and not fills(1000, None)
+
+
+def test_a_call_that_was_begun_and_can_change_things_does_not_run_by_itself_again() -> None:
+    for approved in (None, False, True):
+        session = _asked()
+        say(session, call("write", x=1))
+        state = session.current.calls["c1"]
+        assert state.may_run and not state.in_doubt
+        session.apply(ExecutionRecord(call="c1", mutates=True))
+        if approved is not None:
+            session.apply(ApprovalRecord(call="c1", approved=approved, digest="d"))
+        assert (state.in_doubt, state.may_run) == (not approved, approved is True)
+
+
+def test_runs_within_a_call_leave_the_model_its_last_word() -> None:
+    for nested in (2, 3, 99):
+        session = _asked(limits=Limits(max_iterations=3))
+        say(session, call("look", x=1))
+        session.apply(ExecutionRecord(call="c1", mutates=False))
+        session.apply(ObservationRecord(call="c1", name="look", content="seen", nested=nested))
+        assert _kinds(settle(session)) == ["correction"]  # no more calls, it is told
+        assert isinstance(session.next_step(), Complete)
+        assert _kinds(say(session, answer())) == ["final_answer"]
 
 
 LIKE_A_CALL = "Action: look"

@@ -184,6 +184,7 @@ def test_only_real_folders_with_an_ids_name_are_sessions(tmp_path: Path) -> None
         ("20260102-000000-cd", "20260102-000000-cd"),
         *((one, None) for one in ("", ".", "..", "../x", "/etc", "2026", "20260102", "x", "*")),
         *((one, None) for one in ("\0", "last/..", "a" * 9999)),
+        *((one, None) for one in ("aa", "0101", "-000000-aa", "000000")),  # not a beginning
     ],
 )
 def test_an_id_may_be_its_beginning_or_last_and_means_one_session(

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from mlx_tools.gateway.body import (
     Body,
+    Choice,
     Sampled,
     answer_schema,
+    check_names,
     json_object,
     read,
     text_of,
@@ -20,7 +22,7 @@ from mlx_tools.gateway.body import (
     usable_name,
 )
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.messages import TOOL_NAME
+from mlx_tools.messages import TOOL_NAME, ToolSpec
 
 
 class Part(Body):
@@ -123,3 +125,27 @@ def test_a_pattern_that_nothing_can_be_held_to_is_left_to_the_client_by_name() -
     assert tool_spec("f", None, None, "", []).parameters == {"type": "object", "properties": {}}
     with pytest.raises(ApiError):  # an answer is held to all of its schema
         answer_schema({"type": "object", "properties": {"to": {"pattern": WILD}}}, "schema")
+
+
+def test_a_choice_is_of_tools_that_there_are() -> None:
+    weather, other = ToolSpec("weather"), ToolSpec("other")
+    for choice in (Choice("weather"), Choice("auto"), Choice("none"), Choice("required")):
+        assert choice.among([weather, other]) == choice
+    assert Choice("auto", frozenset({"other"})).among([weather, other]).allowed == {"other"}
+    for choice, tools in (
+        (Choice("nope"), [weather]),
+        (Choice("auto", frozenset({"weather", "nope"})), [weather]),
+        (Choice("weather"), []),
+        (Choice("required"), []),
+        (Choice("required", frozenset()), [weather]),
+    ):
+        with pytest.raises(ApiError) as refused:
+            choice.among(tools)
+        assert (refused.value.status, refused.value.param) == (400, "tool_choice")
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    check_names([ToolSpec("a"), ToolSpec("b")])
+    with pytest.raises(ApiError, match="'a' names two of them") as refused:
+        check_names([ToolSpec("a"), ToolSpec("b"), ToolSpec("a")], "tools")
+    assert refused.value.param == "tools"

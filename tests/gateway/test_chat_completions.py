@@ -427,3 +427,14 @@ def test_how_much_was_cached_is_told_where_it_is_known(serving: Any, cached: int
     known = {} if cached is None else {"cached_tokens": cached}
     one = serving(backend=Scoring(prompt_tokens=5, completion_tokens=2, **known))
     assert through(one, CompletionRequest(prompt="It is")).usage == Usage(5, cached, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(None, 0), ({}, 0), ({"include_usage": False}, 0), ({"include_usage": True}, 1)],
+)
+def test_a_stream_tells_its_usage_if_that_is_asked_for(
+    serving: Any, options: Any, told: int
+) -> None:
+    events = chunks(chat(serving("Hello."), stream=True, stream_options=options))
+    assert sum(bool(event.get("usage")) for event in events) == told

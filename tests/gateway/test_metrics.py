@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from mlx_tools.gateway.meters import Meters
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.paths import read_data
 from mlx_tools.testing import answer, call
@@ -132,3 +133,29 @@ async def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -
             labels.get(max(names), set()) | wanted
         )
     assert asked == set(declared)
+
+
+async def test_a_time_counts_in_each_bucket_that_is_no_shorter() -> None:
+    meters = Meters()
+    for seconds in (0.05, 0.5, 300, 301):
+        meters.time("turn_seconds", seconds, model="m")
+    found = samples(meters.text({}))
+    buckets = {
+        dict(labels)["le"]: value
+        for (name, labels), value in found.items()
+        if name == "mlx_tools_turn_seconds_bucket"
+    }
+    assert buckets == {
+        "0.1": 1,
+        "0.5": 2,
+        "1": 2,
+        "2.5": 2,
+        "5": 2,
+        "10": 2,
+        "30": 2,
+        "60": 2,
+        "300": 3,
+        "+Inf": 4,
+    }
+    assert found["mlx_tools_turn_seconds_count", (("model", "m"),)] == 4
+    assert found["mlx_tools_turn_seconds_sum", (("model", "m"),)] == 601.55

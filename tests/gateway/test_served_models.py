@@ -48,6 +48,22 @@ async def test_a_model_that_is_being_looked_at_holds_up_no_other() -> None:
             tasks.cancel_scope.cancel()
 
 
+@pytest.mark.anyio
+async def test_what_was_opened_for_a_model_is_closed_with_them() -> None:
+    closed: list[str | None] = []
+
+    class Opening(Looking):
+        async def _open(self, name: str | None, *, first: bool = False) -> Any:
+            self._stack.callback(closed.append, name)
+            return await super()._open(name, first=first)
+
+    served = Opening(SimpleNamespace(model_name=None), lambda line: None)  # type: ignore[arg-type]
+    await served.open()
+    assert closed == []
+    await served.aclose()
+    assert closed == [None]
+
+
 class Counted(TokenCounter):
     """Counts, and keeps how long the texts were."""
 

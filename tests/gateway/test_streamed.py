@@ -120,6 +120,8 @@ def test_of_stop_texts_that_overlap_the_one_that_is_whole_first_ends_the_text() 
         (("STOP", "ST"), "STOP", "", "ST", "OP"),
         (("STOP", "TO", ""), "a STOOL", "a S", "TO", "OL"),
         (("STOP",), "a STOOL", "a STOOL", "", ""),
+        (("STOP", "never"), "a STO", "a STO", "", ""),  # no more comes
+        (("STOP", "never"), "neve", "neve", "", ""),
     ):
         for size in range(1, len(whole) + 1):
             stops = StopTexts(texts)

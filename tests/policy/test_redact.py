@@ -174,6 +174,14 @@ def test_only_our_own_placeholders_count(text: str, holds: bool) -> None:
 # --- paths --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_folders_within_each_other_the_inner_one_is_taken_out_whole(order: int) -> None:
+    folders = ["/home/ann", "/home/ann/work"][::order]
+    redactor = Redactor(secrets=False, paths=True, folders=folders)
+    assert redactor.text("see /home/ann/work/plan.txt").text == "see [redacted:path]/plan.txt"
+    assert redactor.text("see /home/ann/other.txt").text == "see [redacted:path]/other.txt"
+
+
 @table(
     ("text", "shown"),
     [

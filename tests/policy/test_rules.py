@@ -21,6 +21,7 @@ from mlx_tools.policy import (
     decide,
     exceeded,
     first_match,
+    is_glob,
     may_stand,
 )
 from tests.tables import table
@@ -449,3 +450,22 @@ def test_every_field_of_a_policy_is_in_its_digest() -> None:
     policies = [Policy(), *(Policy(**{name: one}) for name, many in other.items() for one in many)]
     assert len({policy.digest() for policy in policies}) == len(policies)
     assert all(Policy.from_json(policy.to_json()) == policy for policy in policies)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "names", "others"),
+    [
+        ("look_[ab]", ("look_a", "look_b"), ("look_c", "look_", "look_ab")),
+        ("look_?", ("look_a", "look_c"), ("look_", "look_ab")),
+        ("look_*", ("look_a", "look_", "look_ab"), ("look",)),
+        ("look_[!a]", ("look_b", "look_c"), ("look_a",)),
+    ],
+)
+def test_each_sign_of_a_pattern_makes_it_one(
+    pattern: str, names: tuple[str, ...], others: tuple[str, ...]
+) -> None:
+    assert is_glob(pattern)
+    policy = Policy(allow=[pattern])
+    for name in (*names, *others):
+        found = made(policy, ToolSpec(name, effects=READ))
+        assert (found.decision == "allow") == (name in names), name

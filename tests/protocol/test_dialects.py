@@ -392,6 +392,42 @@ def test_an_object_that_is_no_call_cuts_off_none_that_stands_before_it() -> None
     assert reading.error is not None and reading.error.code == "invalid_json"
 
 
+@pytest.mark.parametrize(
+    ("text", "city"),
+    [
+        # in one family a parameter is XML, in the other it is as it is written
+        ("<function=get_weather><parameter=city>A &lt; B</parameter></function>", "A &lt; B"),
+        ('<invoke name="get_weather"><param name="city">A &lt; B</param></invoke>', "A < B"),
+    ],
+)
+def test_entities_are_read_where_a_parameter_is_xml(text: str, city: str) -> None:
+    reading = read(f"<tool_call>{text}</tool_call>", "stop", WEATHER)
+    assert _read_calls(reading) == [("get_weather", {"city": city})]
+
+
+def test_a_value_without_a_type_is_text_and_another_is_data() -> None:
+    rules = ReadingRules(catalog={"t": {}})
+    given = (("a", "", "12"), ("b", ' type="string"', "13"), ("c", ' type="number"', "14"))
+    lines = "".join(
+        f'<|open|>argument key="{key}"{kind}<|sep|>{value}<|close|>argument<|sep|>'
+        for key, kind, value in given
+    )
+    call = f'<|open|>call tool="t" index="1"<|sep|>{lines}<|close|>call<|sep|>'
+    reading = read(f"<|open|>tools<|sep|>\n{call}<|close|>tools<|sep|>", "stop", rules)
+    assert _read_calls(reading) == [("t", {"a": "12", "b": "13", "c": 14})]
+
+
+@pytest.mark.parametrize("number", ["007", "-01", "00", "0_7"])
+def test_a_number_that_python_would_not_read_is_no_literal(number: str) -> None:
+    rules = ReadingRules(catalog={"t": {}})
+    for value in (number, f"[{number}]", f"{{'a': {number}}}"):
+        reading = read(f"[t(x={value})]", "stop", rules)
+        assert _read_calls(reading) == [], value
+    for value, read_as in (("7", 7), ("0", 0), ("-0.5", -0.5), ("1_000", 1000)):
+        reading = read(f"[t(x={value})]", "stop", rules)
+        assert _read_calls(reading) == [("t", {"x": read_as})]
+
+
 # --- values between tags --------------------------------------------------------------------------
 
 TAGGED = [dialect for dialect in DIALECTS if dialect.body in ("xml", "pairs")]

@@ -122,3 +122,20 @@ def test_what_rfc_8785_cannot_write_has_a_form_all_the_same() -> None:
     assert canonical("t", {"b": huge, "a": 1}) == canonical("t", {"a": 1.0, "b": huge})
     assert canonical("t", {"a": huge}) != canonical("t", {"a": huge + 1})
     assert canonical("t", {"a": "\ud800"}) != canonical("t", {"a": "\ud801"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"name":"look","arguments":{"x":1}}',
+        "[look(x=1)]",
+        "<|python_tag|>look(x=1)",
+        'Action: look\nAction Input: {"x": 1}',
+        "<function=look><parameter=x>1</parameter></function>",
+    ],
+)
+def test_a_call_is_found_in_a_string_within_data(text: str) -> None:
+    found = calls_in(text)
+    assert found
+    for data in ({"note": text}, [text], {"a": [{"b": text}]}, {"a": json.dumps({"b": text})}):
+        assert calls_in(json.dumps(data)) >= found, data

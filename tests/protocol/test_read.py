@@ -345,3 +345,24 @@ def test_a_mutates_function_that_raises_counts_as_yes() -> None:
         raise KeyError(name)
 
     assert shown(read_by(CALL[:-1], mutates=broken)) == "!truncated_output"
+
+
+@pytest.mark.parametrize(
+    ("choice", "answers"), [("auto", True), ("none", True), ("required", False), ("clock", False)]
+)
+def test_an_answer_counts_unless_a_call_is_required(choice: str, answers: bool) -> None:
+    """However the answer is read: at once, or as it comes."""
+    for text in (ANSWER, f"Well: {ANSWER}", "17 times 23 is 391."):
+        reading = read_by(text, tool_choice=choice)
+        assert (reading.error is None, bool(reading.messages)) == (answers, answers), text
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [("7", "7"), ('"7"', "7"), ("true", None), ("false", None), ("null", None), ("[7]", None)],
+)
+def test_an_id_is_a_text_or_a_number(given: str, known: str | None) -> None:
+    text = f'{{"type":"tool_call","id":{given},"name":"a","arguments":{{}}}}'
+    for reading in (read(text), read(f"So: {text}")):
+        (message,) = reading.messages
+        assert isinstance(message, ToolCall) and message.id == known

@@ -103,6 +103,15 @@ def test_code_of_three_ticks_or_more_is_closed_by_as_many_or_more(shown: str) ->
         assert streamed(text, rules) == reading
 
 
+@pytest.mark.parametrize("text", [CALL, ANSWER, f"{CALL}</think>{ANSWER}"])
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls"])
+@pytest.mark.parametrize("more", [{}, {"in_thought": True}, {"prefix": '{"type":"'}])
+def test_a_whole_text_is_read_as_its_letters_are(text: str, reason: Any, more: Any) -> None:
+    """A message that is alone is read by a shorter way, where there is nothing else to know."""
+    rules = ReadingRules(**more)
+    assert read(text, reason, rules) == fed([*text], reason, rules)[0]
+
+
 EMPTY_COMMENTS = '{"type":"tool_call", //\n"name":"f", #\n"arguments":{"x": //\n12}}'
 
 

@@ -90,6 +90,15 @@ def test_half_a_surrogate_pair_is_refused_in_capitals_and_small_letters() -> Non
         assert loads(f'["{pair}"]') == ["😀"]
 
 
+@pytest.mark.parametrize("rest", ["x", " {}", ",", "]", "1", "\n\n//", "\0"])
+def test_nothing_may_stand_behind_a_value_but_white_space(rest: str) -> None:
+    for value in ("{}", '{"a":[1]}', "[]", "1.5", '"a"', "null"):
+        assert loads(f" {value}\n\t ") == loads(value)
+        if (value, rest) != ("1.5", "1"):
+            with pytest.raises(Unreadable):
+                loads(value + rest)
+
+
 def test_integers_have_as_many_digits_as_python_writes() -> None:
     assert loads("9" * 4300) == int("9" * 4300)
     for digits in (4301, 5000, 1_000_000):

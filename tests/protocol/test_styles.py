@@ -114,3 +114,23 @@ def test_a_line_goes_on_from_its_prefix(style: Style) -> None:
         reading = read(line.removeprefix(prefix), "stop", rules)
         assert reading.messages == read(line, "stop", ReadingRules(style=style)).messages
         assert reading.clean and reading.counted == line
+
+
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+@pytest.mark.parametrize(
+    "content", ["a</final_answer>b", "</final_answer>", " x", "x\n", "\n", "<final_answer>", "é"]
+)
+def test_an_answer_that_its_tags_would_cut_short_comes_back_whole(
+    style: Style, content: str
+) -> None:
+    reading = read(write_answer(content, style), "stop", ReadingRules(style=style))
+    assert reading.messages == (FinalAnswer(content),)
+    if style != "xml":  # else it is bare text
+        write_answer("half \ud83d", style).encode()
+
+
+@pytest.mark.parametrize("style", ["jsonl", "markdown-json", "xml"])
+def test_half_a_surrogate_pair_in_a_call_is_written_as_its_escape(style: Style) -> None:
+    written = write_call("t", {"a": "é \ud83d"}, style=style)
+    assert "é \\ud83d" in written
+    written.encode()

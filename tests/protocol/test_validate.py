@@ -435,3 +435,10 @@ def test_arguments_that_are_written_as_nothing_are_none(written: str) -> None:
     (call,) = reading.messages
     assert isinstance(call, ToolCall)
     assert (call.arguments, call.repairs) == ({}, ("empty_arguments",))
+
+
+def test_a_name_that_is_right_is_that_tools_however_alike_others_are() -> None:
+    tools = {name: ToolSpec(name) for name in ("look_up", "lookUp", "Lookup")}
+    for name, spec in tools.items():
+        assert resolve(name, tools) == (spec, ())
+    assert resolve("look-up", tools) == (None, ())

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import ScheduleError, TranscriptError, UsageError
 from mlx_tools.policy import Policy
-from mlx_tools.toolbox import Job, JobRun, JobStore
+from mlx_tools.toolbox import SCHEDULE, Job, JobRun, JobStore
 from mlx_tools.toolbox.schedule.job_store import MAX_JOBS
 from mlx_tools.toolbox.schedule.when import When
 from tests.examples import FEW
@@ -379,3 +379,24 @@ def test_the_latest_runs_are_kept(
     (listed,) = store.listing()
     assert len(listed.runs) == 5
     assert listed.runs[0].started == clock()
+
+
+@pytest.mark.parametrize(
+    ("pragma", "said"),
+    [
+        ("application_id = 7", "of this version"),
+        (f"user_version = {SCHEDULE.version + 1}", f"has the format {SCHEDULE.version + 1}"),
+        ("user_version = 99", "has the format 99"),
+    ],
+)
+def test_a_file_of_another_program_or_of_a_later_version_is_left_alone(
+    tmp_path: Path, pragma: str, said: str
+) -> None:
+    path = tmp_path / "jobs.sqlite"
+    jobs_in(path).add(a_job())
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA {pragma}")
+    before = path.read_bytes()
+    with pytest.raises(ScheduleError, match=said):
+        jobs_in(path).listing()
+    assert path.read_bytes() == before

@@ -393,3 +393,35 @@ def test_context_variables_reach_a_function_in_a_thread_and_do_not_come_back() -
         return [result.content for result in results], variable.get()
 
     assert asyncio.run(main()) == (["outside", "outside"], "outside")
+
+
+def test_a_second_try_gets_what_is_left_of_the_time() -> None:
+    left: list[float] = []
+
+    def fails() -> None:
+        left.append(current_context().timeout or 0.0)
+        raise OSError
+
+    run(tool(name="t", effects={"read"}, retry="read_only")(fails))
+    first, second = left
+    assert second < first <= LONG
+
+
+def test_a_call_that_was_cancelled_reports_nothing_more() -> None:
+    seen: list[Progress] = []
+    context = ToolContext(report=seen.append)
+    context.progress("begun", 0.5)
+    context.cancelled = True
+    context.progress("goes on")
+    assert [report.message for report in seen] == ["begun"]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [(-1, 0.0), (0, 0.0), (0.25, 0.25), (1, 1.0), (17, 1.0), (float("nan"), None)]
+)
+def test_the_share_that_is_done_is_held_between_none_and_all(
+    said: float, told: float | None
+) -> None:
+    seen: list[Progress] = []
+    ToolContext(report=seen.append).progress("so far", said)
+    assert [report.fraction for report in seen] == [told]
