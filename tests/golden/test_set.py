@@ -18,7 +18,6 @@ from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.protocol import ReadingRules, Style, judge, read
 from mlx_tools.store.transcript import load
 from mlx_tools.transcript.records import CompletionRecord, Header, MendKind
-from scripts.golden_set.mutations import mutations
 from tests.protocol.texts import COERCIONS, REPAIRS
 
 ROOT = Path(__file__).parents[2]
@@ -155,33 +154,3 @@ def _objects(text: str) -> Iterator[tuple[int, int]]:
         else:
             yield start, end
         start = text.find("{", end)
-
-
-# --- what they notice ---
-
-
-@pytest.mark.slow
-def test_every_mutation_is_noticed_by_the_right_transcripts_in_the_right_room() -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "mutate_golden.py"), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert len(found) >= 45
-    assert all(one["sound"] for one in found)
-
-
-def test_the_page_tells_of_every_mutation() -> None:
-    names = [mutation.name for mutation in mutations()]
-    assert len(set(names)) == len(names)
-    page = (ROOT / "scripts" / "golden_set" / "mutations.md").read_text(encoding="utf-8")
-    rows = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| ")]
-    assert rows[1:] == [f"| {name}" for name in names]
-
-
-def test_every_mutation_changes_the_code_as_it_is() -> None:
-    gone = [
-        mutation.name
-        for mutation in mutations()
-        if (ROOT / mutation.file).read_text(encoding="utf-8").count(mutation.old) != 1
-    ]
-    assert gone == []
