@@ -432,6 +432,15 @@ def test_an_edit_or_a_consent_that_nobody_made_lets_nothing_run(
     assert house.did == []
 
 
+def test_a_call_that_waited_does_not_count_itself_for_its_rate(house: House) -> None:
+    policy = Policy(allow=["*"], rate_limits={"send": "1/day"})
+    paused = house.paused(call("send", text="hi"), policy=policy)
+    again = house.controller(call("send", text="again"), answer(), policy=policy)
+    outcome = answered(resumed(again, paused.session, {"c1": True}))
+    assert house.did == ["hi"]
+    assert [one.error_code for one in outcome.calls] == [None, "rate_limited"]
+
+
 def test_arguments_that_a_person_changes_may_be_no_longer_than_the_models(house: House) -> None:
     limits = Limits(max_argument_bytes=40)
     paused = house.paused(call("send", text="hi"), limits=limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import stat
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.errors import TranscriptError
+from mlx_tools.errors import StorageError, TranscriptError
 from mlx_tools.store import transcript as t
 from mlx_tools.transcript.records import (
     ApprovalRecord,
@@ -195,3 +196,22 @@ def test_a_killed_writer_leaves_a_transcript_that_reads(tmp_path: Path, number: 
     with t.TranscriptFile(path) as transcript:
         calls = [r.call for r in transcript if isinstance(r, ExecutionRecord)]
     assert len(calls) > number and calls == [f"c{n}" for n in range(len(calls))]
+
+
+def test_nothing_follows_on_half_a_line_that_could_not_be_taken_back(tmp_path: Path) -> None:
+    """The disk fails at a write, and at cutting off what it wrote of it."""
+    path = tmp_path / "transcript.jsonl"
+
+    def failing(file: int) -> None:
+        reads, writes = os.pipe()
+        os.dup2(writes, file)  # which cannot be cut off
+        os.close(reads)
+        os.close(writes)
+        raise OSError(5, "Input/output error")
+
+    transcript = t.TranscriptFile(path, sync=failing)
+    with pytest.raises(StorageError, match="Input/output error"):
+        transcript.append(ExecutionRecord(call="c1", mutates=True))
+    with pytest.raises(TranscriptError, match="is closed"):
+        transcript.append(ExecutionRecord(call="c1", mutates=True))
+    assert len(transcript) == 0

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -20,6 +21,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from mlx_tools.app import Door
 from mlx_tools.gateway.request import ApiError
+from mlx_tools.gateway.run_rows import Hook
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import json_line
 from mlx_tools.testing import answer, call
@@ -214,6 +216,18 @@ async def test_who_is_named_is_told_that_a_run_waits_and_is_done_signed(
         assert sent["webhook-timestamp"] == "1700000000"
     assert len({headers["webhook-id"] for headers, _ in hooked.posts}) == 2
     await one.runs.aclose()
+
+
+async def test_what_cannot_be_told_is_tried_three_times_more(hooked: Any) -> None:
+    tried: list[tuple[int, float | None]] = []
+    rows: Any = SimpleNamespace(told=lambda hook, again: tried.append((hook.tries, again)))
+    hooks = Webhooks({hooked.origin: SECRET}, lambda: 1_000.0)
+    for tries in range(4):
+        hooked.statuses.append(500)
+        await hooks._tell(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, tries))
+    await hooks._tell(rows, Hook("m", f"{hooked.origin}/", "run.done", {}, 1))
+    assert tried == [(0, 1_005.0), (1, 1_030.0), (2, 1_180.0), (3, None), (1, None)]
+    await hooks.aclose()
 
 
 async def test_who_is_named_by_one_client_is_told_of_no_other_clients_run(
