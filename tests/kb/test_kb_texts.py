@@ -76,6 +76,8 @@ PIECES = [
     st.lists(st.sampled_from(PIECES) | st.text(max_size=60), max_size=120).map("".join),
     st.sampled_from(FORMS),
 )
+@example("# a\n" + "w " * 3_000 + "\n\n## b\n" + "x\n" * 3_000, "markdown")
+@example("def f():\n    pass\n" * 300, "code")
 def test_passages_hold_all_of_a_text_once_and_are_bounded(text: str, form: str) -> None:
     found = passages(text, form)
     at = 0

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec
@@ -244,6 +244,9 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
+@example("[1 -2.5, 1e3,]")
+@example("12")
+@example("'a' # 1\n")
 def test_a_repair_never_invents(value: str) -> None:
     text = call_with(f'{{"k":{value}}}')
     source = _source(text)
