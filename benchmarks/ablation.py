@@ -125,7 +125,7 @@ async def fingerprint(row: Row) -> tuple[str, ...]:
     asked: list[str] = []
     for model in (
         StrongModel(Wish((call,)), dialect="hermes"),
-        StrongModel(Wish((ToolCall("weather", {"city": 5, "country": "Norway"}),))),
+        StrongModel(Wish((ToolCall("weather", {"city": ["Oslo", "Rome"], "country": "Norway"}),))),
         Mangled(StrongModel(Wish((call,))), every=12),
     ):
         await Switched(row, model, chatml, Limits(max_tokens=200))(QUESTION, {"weather": TOOL})

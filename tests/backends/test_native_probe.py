@@ -58,7 +58,7 @@ def test_a_tool_choice_that_nobody_heeds_does_not_fail_it() -> None:
     ("script", "why"),
     [
         ([Completion("It is sunny.")], "no call came back"),
-        ([calls(ChatCall("get_weather", '{"city": 5}'))], "does not fit"),
+        ([calls(ChatCall("get_weather", '{"city": ["Oslo", "Rome"]}'))], "does not fit"),
         ([calls(ChatCall("get_weather", '{"city": "Bergen"}'))], "the wrong call"),
         ([calls(NOTE)], "the wrong call"),
         ([calls()], "gives none"),

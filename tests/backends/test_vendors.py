@@ -65,7 +65,10 @@ def test_a_run_goes_through_calls_and_results(vendor: str) -> None:
         """The weather in a city."""
         return f"sunny in {city}"
 
-    turns = says("", ("weather", {"city": 5})), says("", ("weather", {"city": "Paris"}))
+    turns = (
+        says("", ("weather", {"city": ["Paris", "Rome"]})),
+        says("", ("weather", {"city": "Paris"})),
+    )
     with scripted(*turns, says("It is sunny.")) as server:
         controller = Controller(
             backend=make(server.url, "m"),
@@ -89,7 +92,7 @@ def test_a_run_goes_through_calls_and_results(vendor: str) -> None:
         assert last[-2]["tool_calls"][0]["function"]["arguments"] == {"city": "Paris"}
         assert (last[-1]["role"], last[-1]["tool_name"]) == ("tool", "weather")
         assert bodies[2]["tools"][0]["function"]["name"] == "weather"
-        assert bodies[2]["options"]["num_predict"] == 512
+        assert bodies[2]["options"]["num_predict"] == 8192
 
 
 def test_calls_that_are_shown_are_of_tools_that_are_told_even_where_none_may_be_called() -> None:

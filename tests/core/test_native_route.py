@@ -102,7 +102,7 @@ def test_earlier_messages_and_later_questions_are_messages_too() -> None:
 
 
 def test_a_call_whose_arguments_do_not_fit_goes_on_by_the_prompt_from_there() -> None:
-    wrong = calls(ChatCall("weather", '{"city": 5}'))
+    wrong = calls(ChatCall("weather", '{"city": ["Paris", "Rome"]}'))
     with scripted(wrong, '"Paris"}}', ANSWER) as (ask, server):
         outcome = ask()
         assert (answered(outcome), server.asked) == ("It is sunny.", ["Paris"])
@@ -140,7 +140,7 @@ def test_a_server_that_pays_no_heed_to_a_tool_choice_is_not_trusted_with_one() -
 
 
 def test_without_a_way_to_complete_text_the_model_is_told_what_was_wrong() -> None:
-    wrong, right = ChatCall("weather", '{"city": 5}'), ChatCall("weather", PARIS)
+    wrong, right = ChatCall("weather", '{"city": ["Paris", "Rome"]}'), ChatCall("weather", PARIS)
     script = calls(wrong), calls(), calls(right), ANSWER
     with scripted(*script, route={"completes": False}) as (ask, server):
         assert answered(ask()) == "It is sunny."

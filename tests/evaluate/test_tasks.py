@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import RunSettings
+from mlx_tools import Limits, RunSettings
 from mlx_tools.errors import BackendError, BackendRefused, ConfigError
 from mlx_tools.evaluate.results import Results
 from mlx_tools.evaluate.tasks import TOOLS, Task, World, answers, ask_task, load_tasks, run_tasks
@@ -121,8 +121,13 @@ RIGHT: dict[str, list[Any]] = {
 }
 
 
+CUTS = Limits(max_observation_chars=4_000)
+"""With these the long log is cut, as it is for a model with a context of 8,192 tokens."""
+
+
 def ask(task: Task, *script: Any, **more: Any) -> dict[str, Any]:
     backend = ScriptedBackend(*script)
+    more = {"limits": CUTS, **more}
     return anyio.run(partial(ask_task, task, TASKS, backend, SETTINGS, **more))
 
 

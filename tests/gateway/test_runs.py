@@ -383,7 +383,7 @@ async def test_tools_and_limits_narrow_what_the_server_was_started_with(begin: A
     made = await ask(one, tools=["area"], limits={"max_iterations": 900, "max_tokens": 99})
     header = one.runs.sessions.records(made["id"])[0]
     assert [tool["name"] for tool in header.tools] == ["area"]
-    assert (header.limits["max_iterations"], header.limits["max_tokens"]) == (4, 99)
+    assert (header.limits["max_iterations"], header.limits["max_tokens"]) == (24, 99)
 
 
 ROBOT = [{"role": "robot", "content": "a"}, {"role": "user", "content": "b"}]

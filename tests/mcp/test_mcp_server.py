@@ -223,7 +223,7 @@ def test_a_profile_narrows_what_the_server_was_started_with(serving: Serving, ho
         ("llm_with_tools", {"user": "x", "profile": "narrow"}),
     )
     assert wide.structured_content["calls"][0]["status"] == "denied"
-    for result, iterations in ((wide, 4), (narrow, 1)):
+    for result, iterations in ((wide, 24), (narrow, 1)):
         session = result.structured_content["session"]
         records = session_store(served.delegation.configuration).read(session).transcript
         assert records[0].limits["max_iterations"] == iterations  # type: ignore[union-attr]
@@ -498,7 +498,7 @@ def test_a_result_that_is_a_json_object_is_structured(serving: Serving, home: Pa
 
 
 def test_a_tool_that_is_not_permitted_is_unknown(serving: Serving) -> None:
-    served = serving()
+    served = serving(policy__preset="readonly_basic")
 
     async def ask() -> None:
         async with Client(served.server()) as client:
