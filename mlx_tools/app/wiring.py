@@ -39,7 +39,7 @@ from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.messages import replace
 from mlx_tools.paths import config_dir, data_dir, state_dir
-from mlx_tools.policy import PLUGIN, Policy, check_presets, is_glob, permitted
+from mlx_tools.policy import PLUGIN, PRESETS, Policy, check_presets, is_glob, permitted
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
 from mlx_tools.toolbox import SCHEDULE, Jobs, JobStore
@@ -263,6 +263,7 @@ async def opened(
     configuration = options.configuration
     registry = registry_of(configuration)
     _note_unfindable(configuration, registry, note)
+    _note_disabled(configuration, registry, note)
     async with found(options, note) as (chosen, settings):
         yield controller_of(configuration, registry, wrap(chosen.backend), settings, approver)
 
@@ -325,6 +326,16 @@ def _note_unfindable(configuration: Configuration, registry: Registry, note: Not
             f"{hidden} of {len(listed)} tools do not fit into the catalog, and {SEARCH}, with "
             "which the model would find them, is not allowed: allow it too, or fewer of them"
         )
+
+
+def _note_disabled(configuration: Configuration, registry: Registry, note: Note) -> None:
+    """Note each tool of a preset that a person chose and that cannot work here, with the reason."""
+    preset = configuration.settings.policy.preset
+    if preset is None or not configuration.is_set("policy.preset"):
+        return
+    for name in PRESETS[preset].tools:
+        if (why := registry.disabled.get(name)) is not None:
+            note(f"{name} of the preset {preset} is disabled: {why}")
 
 
 async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSettings:

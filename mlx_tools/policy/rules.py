@@ -426,6 +426,11 @@ _PRESETS: Final = (
         _FILES,
     ),
     Preset("notes", ("clock", "notes_create", "notes_search", "read_artifact"), _FILES),
+    Preset(
+        "research",
+        ("web_search", "fetch_url", "create_file", "file_access", "read_artifact"),
+        _FILES | {"network"},
+    ),
 )
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType({one.name: one for one in _PRESETS})
 

@@ -25,8 +25,8 @@ class ToolOptions(TypedDict, total=False):
     disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be there;
     without one, the tools for notes are disabled. ``jobs`` is where ``schedule_task`` puts jobs;
     without it, that is disabled. ``local_hosts`` are hosts of this machine or its neighbours that
-    ``fetch_url`` asks besides, each with its port. ``searxng`` is the address of a SearXNG that
-    ``web_search`` asks in place of search engines.
+    ``fetch_url`` asks besides, each with its port, and that results of ``searxng`` may be on.
+    ``searxng`` is the address of a SearXNG that ``web_search`` asks in place of search engines.
     """
 
     commands: Iterable[str]
@@ -92,7 +92,7 @@ def tools(
     knowledge = Knowledge(None if file is None else Path(file))
     notes = Notes(None if folder is None else Path(folder))
     jobs = options.get("jobs")
-    fetcher = Fetcher(local=frozenset(map(read_local, options.get("local_hosts", ()))))
+    local = frozenset(map(read_local, options.get("local_hosts", ())))
     no_walk = None if supported() else "this system cannot open files safely (openat)"
     no_files = no_walk or (None if opened else "no folder was named that it may see (--root DIR)")
     writable = any(root.writable for root in opened)
@@ -114,8 +114,8 @@ def tools(
         _off(schedule_task(jobs), no_jobs),
         _off(notes_create(notes), no_notes),
         _off(notes_search(notes), no_notes),
-        fetch_url(fetcher),
-        usual_search(options.get("searxng")),
+        fetch_url(Fetcher(local=local)),
+        usual_search(options.get("searxng"), local),
         translate(),
         _off(describe_image(opened), lambda: no_files or no_vision()),
         _off(transcribe_audio(opened), lambda: no_files or no_speech()),

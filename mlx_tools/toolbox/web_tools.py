@@ -7,7 +7,15 @@ import contextlib
 import functools
 import importlib.util
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any, Final
 
 from mlx_tools.messages import Effects
@@ -64,18 +72,25 @@ def fetch_url(fetcher: Fetcher | None = None, seconds: float = 20.0) -> Tool:
     return Tool(words.spec(EFFECTS), run)
 
 
-def usual_search(searxng: str | None = None) -> Tool:
+def usual_search(searxng: str | None = None, local: Collection[str] = ()) -> Tool:
     """``web_search`` by a SearXNG at this address, else by search engines, disabled where these
-    cannot be asked."""
+    cannot be asked.
+
+    Args:
+        searxng: The address of a SearXNG, None for search engines.
+        local: Hosts of this machine or its network whose pages the SearXNG may find, as
+            `read_local` writes them. A search engine's results never lead there.
+    """
     if searxng is not None:
-        return web_search(functools.partial(ask_searxng, searxng))
+        return web_search(functools.partial(ask_searxng, searxng), local=local)
     tool = web_search(functools.partial(ask_engines, ENGINES, ask_apart))
     tool.unusable = missing
     return tool
 
 
-def web_search(search: Search, seconds: float = 20.0) -> Tool:
-    """The tool. ``search`` asks for a query; ``seconds`` is what that may take."""
+def web_search(search: Search, seconds: float = 20.0, local: Collection[str] = ()) -> Tool:
+    """The tool. ``search`` asks for a query; ``seconds`` is what that may take. ``local`` are hosts
+    of this machine or its network that results may be on."""
     words = words_of("web_search")
 
     async def run(arguments: Mapping[str, Any]) -> Sources:
@@ -84,7 +99,7 @@ def web_search(search: Search, seconds: float = 20.0) -> Tool:
             query = " ".join(str(arguments["query"]).split())
             if not query:
                 raise ToolError("there is nothing to look for", code="invalid_arguments")
-            found = sources_of(await search(query, most, limit), most)
+            found = sources_of(await search(query, most, limit), most, local)
         return Sources(found, "" if found else words.notices["none"])
 
     return Tool(words.spec(EFFECTS), run)
@@ -189,12 +204,15 @@ async def ask_searxng(
     return [{**hit, "text": hit.get("content")} for hit in found[:most]]
 
 
-def sources_of(found: Iterable[Mapping[str, Any]], most: int) -> tuple[Source, ...]:
-    """The results of a search, fit to be shown: pages on the web alone, each once, cut short."""
+def sources_of(
+    found: Iterable[Mapping[str, Any]], most: int, local: Collection[str] = ()
+) -> tuple[Source, ...]:
+    """The results of a search, fit to be shown: pages on the web and on ``local`` hosts alone, each
+    once, cut short."""
     sources: dict[str, Source] = {}
     for one in found:
         try:
-            url = read_url(str(one.get("url") or "")).url
+            url = read_url(str(one.get("url") or ""), local).url
         except UrlRefused:
             continue
         title, text = (visible(str(one.get(key) or "")) for key in ("title", "text"))

@@ -75,10 +75,11 @@ def test_the_watch_sees_what_it_is_for(tmp_path: Path) -> None:
     assert code == 99 and "socket.connect" in said
 
 
-def test_both_tools_use_the_network_which_no_preset_grants() -> None:
+def test_both_tools_use_the_network_which_only_the_preset_for_research_grants() -> None:
     for preset in PRESETS.values():
-        assert {"fetch_url", "web_search"}.isdisjoint(preset.tools)
-        assert "network" not in preset.effects
+        granted = preset.name == "research"
+        assert {"fetch_url", "web_search"}.isdisjoint(preset.tools) != granted
+        assert ("network" in preset.effects) == granted
     specs = builtin_tools().all_specs()
     for name in ("fetch_url", "web_search"):
         assert specs[name].effects == {"read", "network"}

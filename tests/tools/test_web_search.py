@@ -247,3 +247,14 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
         assert [f"{s.location} {s.title} {s.text}" for s in result.sources.found] == said
     else:
         assert said in str(result.error)
+
+
+def test_a_searxng_may_find_pages_of_the_local_hosts_that_were_named_and_of_no_others() -> None:
+    urls = ["http://wiki.lan:8080/a", "http://wiki.lan:81/b", "http://nas.lan/c", "https://a.org/"]
+    with site(says(json.dumps({"results": [{"url": url} for url in urls]}))) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        for hosts, places in (([], urls[3:]), (["wiki.lan:8080"], [urls[0], urls[3]])):
+            registry = builtin_tools(local_hosts=hosts, searxng=address)
+            result = executed(registry.get("web_search"), query="q")
+            assert result.sources is not None
+            assert [source.location for source in result.sources.found] == places

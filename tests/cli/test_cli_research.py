@@ -1,0 +1,110 @@
+"""A web search from the shell: pages are found, read and summarised, and the summary is saved."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from mlx_tools.testing import ScriptedServer, answer, call
+from tests.tools.web_server import Asked, Site, site
+
+QUESTION = "Search for tutorials on sourdough, summarise the top three, and save the summary."
+TITLES = ("Starter", "Dough", "Oven")
+SUMMARY = "Feed it daily. Fold it thrice. Bake it hot.\n"
+
+
+def serve(asked: Asked) -> None:
+    """Answer a search as SearXNG does, and any other path with a page of that title."""
+    url = urlsplit(asked.path)
+    if url.path == "/search":
+        place = f"http://localhost:{asked.fields['host'].rpartition(':')[2]}"
+        results = [
+            {
+                "url": f"{place}/{title}",
+                "title": title,
+                "content": f"A tutorial: {title}",
+                "engine": "duckduckgo",
+                "score": 1.0,
+                "category": "general",
+            }
+            for title in (*TITLES, "Fourth")
+        ]
+        body = {"query": parse_qs(url.query)["q"][0], "number_of_results": 0, "results": results}
+        asked.answer(json.dumps(body), "application/json")
+    else:
+        title = url.path[1:]
+        asked.answer(f"<title>{title}</title><main><h1>{title}</h1><p>How to: {title}.</main>")
+
+
+@pytest.fixture
+def web(configure: Callable[[str], Path]) -> Iterator[Site]:
+    """The SearXNG and its pages, on loopback, as the user's own file names them."""
+    with site(serve) as server:
+        place = f"localhost:{server.port}"
+        configure(f'[web]\nsearxng = "http://{place}"\nlocal_hosts = ["{place}"]\n')
+        yield server
+
+
+def fetch_top_three(prompt: str) -> str:
+    """Fetch the first three results that the prompt shows."""
+    urls = re.findall(r"\(http://localhost:\d+/\w+\)", prompt)
+    return "\n".join(call("fetch_url", url=url.strip("()")) for url in urls[:3])
+
+
+def save(prompt: str) -> str:
+    """Save a summary once the prompt shows all three pages."""
+    assert all(f"How to: {title}." in prompt for title in TITLES)
+    return call("create_file", path="sourdough.md", content=SUMMARY)
+
+
+def test_pages_are_found_read_and_summarised_and_the_saving_is_asked_about(
+    run: Any, web: Site, home: Path
+) -> None:
+    notes = home / "here" / "notes"
+    notes.mkdir()
+    search = call("web_search", query="sourdough tutorials", max_results=3)
+    done = answer("Saved: feed [1], fold [2], bake [3].")
+    with ScriptedServer(search, fetch_top_three, save, done) as model:
+        options = ("--url", model.url, "--preset", "research", "--root", "notes", "--json")
+        paused = run("ask", *options, QUESTION)
+        assert paused.code == 4 and "disabled" not in paused.err, paused.err
+        calls = [(made["name"], made["status"]) for made in paused.json["calls"]]
+        reads = [("web_search", "ok"), *[("fetch_url", "ok")] * 3]
+        assert calls == [*reads, ("create_file", "pending")]
+        assert web.asked[0].path.startswith("/search?q=sourdough+tutorials")
+        assert sorted(one.path for one in web.asked[1:]) == sorted(f"/{title}" for title in TITLES)
+        (pending,) = paused.json["pending"]
+        assert pending["arguments"] == {"path": "sourdough.md", "content": SUMMARY}
+        assert list(notes.iterdir()) == []
+        approval = f"{pending['call_id']}={pending['digest']}"
+        resumed = run("sessions", "resume", paused.json["session"], "--approve", approval, "--json")
+    assert (resumed.code, resumed.json["status"]) == (0, "answered"), resumed.err
+    assert (notes / "sourdough.md").read_text() == SUMMARY
+    assert [one["title"] for one in resumed.json["sources"]] == list(TITLES)
+
+
+def test_in_local_only_mode_the_preset_searches_nothing(run: Any, web: Site) -> None:
+    with ScriptedServer(call("web_search", query="x"), answer("No.")) as model:
+        options = ("--url", model.url, "--preset", "research", "--root", ".", "--local-only")
+        run("ask", *options, "--json", QUESTION)
+        assert "file_access" in model.prompts[0] and "web_search" not in model.prompts[0]
+    assert web.connected == 0
+
+
+def test_a_chosen_presets_tool_that_cannot_work_is_noted(
+    run: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ddgs", None)
+    with ScriptedServer(answer("No."), answer("No.")) as model:
+        ask = ("ask", "--url", model.url, "--root", ".")
+        chosen = run(*ask, "--preset", "research", QUESTION)
+        assert "note: web_search of the preset research is disabled: " in chosen.err
+        assert "pip install" in chosen.error
+        assert run(*ask, QUESTION).err == ""
