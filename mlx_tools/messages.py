@@ -182,7 +182,9 @@ class ToolSpec:
     ``plugin`` names where the tool comes from, for policy and listings. ``private``: what it
     answers may be what only the user should see, such as their files (`Policy.network_after_read`).
     ``cache`` False says that the same call may be answered otherwise a moment later, though nothing
-    has changed here: what it answered is never used again.
+    has changed here: what it answered is never used again. ``consent_argument`` names the argument
+    that a consent for the session is bound to: it covers later calls with the same value only, and
+    none where the call has no such argument.
     """
 
     name: str
@@ -197,6 +199,7 @@ class ToolSpec:
     plugin: str = ""
     private: bool = False
     cache: bool = True
+    consent_argument: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
@@ -218,6 +221,18 @@ class ToolSpec:
     def mutates(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether a call with these arguments can write or execute (reading rule 9)."""
         return not MUTATING.isdisjoint(self.effects_of(arguments))
+
+    def consent_binding(self, arguments: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return what a consent for the session to such a call is bound to.
+
+        Returns:
+            The ``consent_argument`` with its value, nothing for a tool that declares none, and None
+            if the call lacks that argument: no consent covers it.
+        """
+        name = self.consent_argument
+        if name is None:
+            return {}
+        return {name: arguments[name]} if name in arguments else None
 
     @property
     def possible_effects(self) -> Effects:
@@ -245,6 +260,7 @@ class ToolSpec:
             "needs_approval": self.needs_approval,
             "private": self.private,
             "uncached": not self.cache,
+            "consent_argument": self.consent_argument,
         }
         return out | {key: value for key, value in declared.items() if value}
 
@@ -274,6 +290,7 @@ class ToolSpec:
                 plugin=value["plugin"],
                 private=value.get("private", False),
                 cache=not value.get("uncached", False),
+                consent_argument=value.get("consent_argument"),
             )
         except (KeyError, TypeError) as error:
             raise ToolDefinitionError(f"this is no tool's description: {error}") from None

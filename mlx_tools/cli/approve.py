@@ -171,10 +171,11 @@ class Questions:
         alone approves it.
         """
         edit = "e" if self._look and not request.in_doubt else ""
-        session = "s" if self._look and _plain(request) and not omits else ""
+        lasting = _plain(request) and request.consent_binding is not None and not omits
+        session = "s" if self._look and lasting else ""
         keys = f"yn{edit}{session}dp"
         while True:
-            line = _offer(keys, request.in_doubt, size_of(self._screen).columns, omits=omits)
+            line = _offer(keys, request, size_of(self._screen).columns, omits=omits)
             key = read_key(self._keyboard, self._screen, partial(self._prompt, f"{line} "), show)
             key = "p" if key is None else key.lower()
             if len(key) == 1 and key in keys:
@@ -261,20 +262,26 @@ class Questions:
 def _covers(consent: ApprovalRequest, request: ApprovalRequest) -> bool:
     """Return whether a consent for the session that was given for one call holds for another."""
     same = consent.name == request.name and request.effects <= consent.effects
-    return same and _plain(request)
+    bound = consent.consent_binding, request.consent_binding
+    return same and None not in bound and exact(bound[0]) == exact(bound[1]) and _plain(request)
 
 
-def _offer(keys: str, in_doubt: bool, columns: int, *, omits: bool) -> str:
+def _offer(keys: str, request: ApprovalRequest, columns: int, *, omits: bool) -> str:
     """The keys on one line, spelled out, as wide as there is room."""
     words = {key: f"{key} {_KEYS[key][0]}" for key in keys}
+    rests = {key: _KEYS[key][1] for key in keys}
+    if "s" in keys and request.consent_binding:
+        (argument,) = request.consent_binding
+        words["s"] = f"s this {in_words(argument)} {_KEYS['s'][0]}"
+        rests["s"] += f", this {in_words(argument)}"
     if omits:
         words |= {"y": "y yes, typed out"}
-    if in_doubt:
+    if request.in_doubt:
         words |= {"y": "y run it AGAIN", "n": "n give it up"}
     wide = "  ".join(words.values())
     if len(wide) < columns:
         return wide
-    return folded(" ".join(f"{key}){_KEYS[key][1]}" for key in keys), columns - 1)
+    return folded(" ".join(f"{key}){rest}" for key, rest in rests.items()), columns - 1)
 
 
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mlx_tools.controller.turn import decision_on, recorded, refusal_by
 from mlx_tools.errors import (
@@ -81,7 +81,9 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     ``expires_at`` is until when an approval can be given (ISO 8601, UTC). ``in_doubt``: it, or the
     same call before it, was started, and nobody knows how that ended. ``state`` identifies what the
     call would act on, such as the present content of a file; the approval binds to it. ``effects``
-    are those that it has with these arguments. ``changed``: somebody approved it, and it is no
+    are those that it has with these arguments. ``consent_binding`` are the arguments that a consent
+    for the session is bound to, none if it covers the whole tool; None: no consent covers the call.
+    ``changed``: somebody approved it, and it is no
     longer what was approved. ``edited``, where there is one, gives the request as it would be with
     other arguments, whose digest an answer can carry; it raises `UsageError` where the call cannot
     have them.
@@ -100,6 +102,7 @@ class ApprovalRequest(Struct, frozen=True, kw_only=True):
     in_doubt: bool = False
     state: str = ""
     effects: Effects = frozenset()
+    consent_binding: Mapping[str, Any] | None = field(default_factory=dict)
     changed: bool = False
     edited: Callable[[Mapping[str, Any]], Awaitable[ApprovalRequest]] | None = None
 
@@ -109,7 +112,8 @@ class ApprovalAnswer(Struct, frozen=True):
 
     ``arguments`` are those that the call is to have instead: they are validated and decided about
     anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
-    effects need no further approval in this session; a suspect one still does. ``digest`` is that
+    effects, and the same value of its ``consent_argument`` if it declares one, need no further
+    approval in this session; a suspect one still does. ``digest`` is that
     of the call as whoever answers saw it, where it was not asked in place or was seen with other
     arguments (`ApprovalRequest.edited`); empty for what was shown last.
     """
@@ -404,17 +408,19 @@ class CallApprovals:
             self._conversation.append(EditRecord(call=call.call, arguments=call.arguments, at=at))
             self._conversation.append(decision)
         spec = self._session.specs.get(one.name)
+        lasting = answer.for_session and not one.suspect and one.consent_binding is not None
         record = ApprovalRecord(
             call=one.call,
             approved=answer.approved,
             digest=one.digest,
             reason=answer.reason,
             at=self._conversation.timestamp(),
-            scope="session" if answer.for_session and not one.suspect else "call",
+            scope="session" if lasting else "call",
             state=one.state,
             expires_at=one.expires_at,
             tool=spec.digest() if spec is not None else "",
             effects=tuple(sorted(one.effects)),
+            bound_to=one.consent_binding or {},
         )
         self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 
@@ -665,6 +671,7 @@ def approval_request(
         in_doubt=in_doubt,
         state=preview.state,
         effects=tool.effects_of(call.arguments) if tool is not None else frozenset(),
+        consent_binding=tool.consent_binding(call.arguments) if tool is not None else None,
         changed=changed,
     )
 

@@ -413,7 +413,7 @@ class Session:
                     self.history.unknown_ends.begin(turn.call(record.call))
                 yes = turn.calls[record.call].approval
                 if yes is not None and yes.scope == "session" and self._believes(yes):
-                    self.history.consents[turn.call(record.call).name] = yes
+                    self.history.consent(turn.call(record.call).name, yes)
             case CallRecord():
                 self.format_errors = 0
                 self.calls_made += 1

@@ -244,7 +244,7 @@ def decision_on(
             spec,
             record.arguments,
             session.finder,
-            consented=history.consented(spec),
+            consented=history.consented(spec, record.arguments),
             private_read=history.private_read,
             repeats_doubt=history.unknown_ends.holds(record.name, record.arguments),
             exceeded=exceeded(policy, spec, made, history.at if at is None else at),

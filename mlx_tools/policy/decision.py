@@ -67,7 +67,7 @@ class Decision(Struct, frozen=True):
 class Facts(Struct, frozen=True, kw_only=True):
     """The facts of one call beside its name and its arguments.
 
-    ``consented`` are the effects that a person allowed this tool for the rest of the session, None
+    ``consented`` are the effects that a person allowed such calls for the rest of the session, None
     where nobody did. ``secrets`` are the kinds of secrets in the arguments, never the values;
     ``placeholder`` is whether they hold the mark that stands for one. ``private_read``: a private
     tool has answered in this session. ``repeats_doubt``: the same call was started before, and
@@ -130,7 +130,8 @@ def decide(
     if asked is None:
         return _allowed(policy, spec, grants[0], effects)
     if suspect is None and facts.consented is not None and effects <= facts.consented:
-        reason = f"{name} was allowed{_to(effects)} for the rest of the session"
+        bound = "" if spec.consent_argument is None else f" with this {spec.consent_argument}"
+        reason = f"{name}{bound} was allowed{_to(effects)} for the rest of the session"
         return Decision("allow", "session_consent", reason)
     return asked
 

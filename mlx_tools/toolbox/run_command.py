@@ -72,6 +72,7 @@ def run_command(
         words.spec(EFFECTS, private=True),
         parameters={**parameters, "properties": properties},
         needs_approval=True,
+        consent_argument="program",
     )
     return Tool(spec, commands.run, preview=commands.preview)
 

@@ -257,6 +257,11 @@ def check_declared(spec: ToolSpec) -> None:
             raise ToolDefinitionError(
                 f"{name}: {told}: {shown(getattr(spec, told))} is not True or False"
             )
+    bound = spec.consent_argument
+    if bound is not None and not isinstance(bound, str):
+        raise ToolDefinitionError(
+            f"{name}: consent_argument: {shown(bound)} is not the name of an argument"
+        )
     if retry not in ("never", "read_only"):
         raise ToolDefinitionError(
             f"{name}: retry: {shown(retry)} is not allowed", hint="never or read_only"
@@ -278,6 +283,7 @@ class Declaration(TypedDict, total=False):
     needs_approval: bool
     private: bool
     cache: bool
+    consent_argument: str | None
 
 
 @overload
@@ -300,7 +306,8 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
     run's own. ``retry`` ``read_only`` lets a call that changes nothing be tried once more where it
     failed. ``needs_approval`` asks a person before every call. ``private`` says that what it
     returns may be what only the user should see. ``cache`` False says that the same call may be
-    answered otherwise a moment later, as by a clock.
+    answered otherwise a moment later, as by a clock. ``consent_argument`` names the argument that a
+    consent for the session is bound to: a call with another value asks again.
 
     Raises ToolDefinitionError for a name, a signature or a value that cannot be used: at once where
     the signature shows it, else when the spec is first needed, at the latest when the tool is

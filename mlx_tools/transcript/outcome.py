@@ -59,8 +59,9 @@ from mlx_tools.transcript.sources import GivenSource, cited, given_in
 _RAN: Final = ("tool_error", "timeout")
 """With these a call has run, and failed."""
 
-Consents = Callable[[ToolSpec], "Effects | None"]
-"""The effects that a person allowed a tool for the rest of a session, None where nobody did."""
+Consents = Callable[[ToolSpec, Mapping[str, Any]], "Effects | None"]
+"""The effects that a person allowed for the rest of a session, for calls of a tool with these
+arguments; None where nobody did."""
 
 
 class RunHistory(Struct):
@@ -111,7 +112,8 @@ class SessionHistory(Struct):
 
     ``made`` are the calls that were let through, ``private_read`` is whether a private tool has
     answered, ``at`` is when the last completion came, ``sources`` is the highest number of a source
-    that was given, ``consents`` what a person allowed for the rest of the session, by tool.
+    that was given, ``consents`` what a person allowed for the rest of the session, by tool and by
+    what they are bound to (`ToolSpec.consent_binding`).
     ``shared`` are the consents of the session whose call this one runs within, and
     ``unknown_ends`` are the calls whose end nobody knows, there and here.
     """
@@ -121,7 +123,7 @@ class SessionHistory(Struct):
     made: RateCounts = field(default_factory=dict)
     private_read: bool = False
     sources: int = 0
-    consents: dict[str, ApprovalRecord] = field(default_factory=dict)
+    consents: dict[tuple[str, Any], ApprovalRecord] = field(default_factory=dict)
     at: str = ""
 
     def observe(self, record: ObservationRecord, spec: ToolSpec | None, run: RunHistory) -> bool:
@@ -135,11 +137,16 @@ class SessionHistory(Struct):
         self.private_read |= ran and (spec is None or spec.private or record.nested > 0)
         return ran
 
-    def consented(self, spec: ToolSpec) -> Effects | None:
-        """The effects that a person allowed this tool, as it is now, for the rest of the session,
-        or of the one that it runs within; None where nobody did."""
-        record = self.consents.get(spec.name)
-        shared = None if self.shared is None else self.shared(spec)
+    def consent(self, tool: str, record: ApprovalRecord) -> None:
+        """Take in a consent to calls of a tool for the rest of the session."""
+        self.consents[tool, hashable(record.bound_to)] = record
+
+    def consented(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Effects | None:
+        """Return the effects that a person allowed this tool, as it is now, with these arguments,
+        for the rest of the session or of the one that it runs within; None if nobody did."""
+        binding = spec.consent_binding(arguments)
+        record = None if binding is None else self.consents.get((spec.name, hashable(binding)))
+        shared = None if self.shared is None else self.shared(spec, arguments)
         if record is None or record.tool != spec.digest():
             return shared
         own = frozenset(effect for effect in ALL_EFFECTS if effect in record.effects)

@@ -323,7 +323,8 @@ class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
 
     ``state`` is what the call would act on as it was shown, ``expires_at`` until when this holds.
     ``scope`` ``session`` covers later calls too, of the tool with the digest ``tool``, with no more
-    than ``effects``. ``seal`` shows whoever has the store's secret that a person said it.
+    than ``effects``, and with the same values of the arguments ``bound_to``. ``seal`` shows whoever
+    has the store's secret that a person said it.
     """
 
     call: str
@@ -336,6 +337,7 @@ class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
     expires_at: str = ""
     tool: str = ""
     effects: tuple[str, ...] = ()
+    bound_to: Mapping[str, Any] = field(default_factory=dict)
     seal: str = ""
 
 

@@ -38,6 +38,8 @@ from tests.tables import table
 from tests.waiting import HANG
 
 ASKED = r"(?:p pause|p\)ause) "
+MAKE = {"consent_binding": {"program": "make"}}
+MAKE_KEYS = "y yes  n no  e edit  s this program for the session  d details  p pause"
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -253,6 +255,9 @@ def test_a_terminal_that_goes_away_decides_nothing(desk: Any) -> None:
         (80, looked, {"suspect": True}, "y yes  n no  e edit  d details  p pause"),
         (80, looked, {"in_doubt": True}, "y run it AGAIN  n give it up  d details  p pause"),
         (80, None, {}, "y yes  n no  d details  p pause"),  # a call of one's own
+        (80, looked, MAKE, MAKE_KEYS),
+        (58, looked, MAKE, "y)es n)o e)dit s)ession, this program d)etails p)ause"),
+        (80, looked, {"consent_binding": None}, "y yes  n no  e edit  d details  p pause"),
     ],
 )
 def test_the_keys_are_spelled_out_and_no_consent_is_offered_that_cannot_cover_the_call(
@@ -279,6 +284,15 @@ def test_a_consent_for_the_session_covers_the_calls_beside_it_but_none_with_more
     answers = desk().asks(*asked, typed=typed)
     assert [a.approved for a in answers] == [True, True, True, True, None]
     assert [a.for_session for a in answers] == [True, True, False, False, False]
+
+
+def test_a_consent_for_the_session_covers_calls_with_the_same_binding_only(desk: Any) -> None:
+    asked = [
+        request({"program": name, "arguments": [str(number)]}, consent_binding={"program": name})
+        for number, name in enumerate(("make", "make", "rm"))
+    ]
+    answers = desk().asks(*asked, typed=[(ASKED, "s"), (ASKED, "p")])
+    assert [a.approved for a in answers] == [True, True, None]
 
 
 def test_a_standing_consent_covers_neither_what_is_suspect_nor_what_is_in_doubt(desk: Any) -> None:

@@ -227,6 +227,78 @@ def test_a_tool_allowed_for_the_session_is_not_asked_about_again(house: House) -
     assert len(house.did) == 3
 
 
+def programs(house: House, **declared: Any) -> list[Tool]:
+    """A tool that runs programs, whose consents are bound to the program."""
+
+    @tool(effects={"execute"}, consent_argument="program", **declared)
+    def start(program: str, words: str = "") -> str:
+        """Starts a program."""
+        house.did.append((program, words))
+        return "ran"
+
+    return [start]
+
+
+def start(program: str, words: str) -> str:
+    return call("start", program=program, words=words)
+
+
+def test_a_consent_for_the_session_covers_the_argument_that_it_is_bound_to(house: House) -> None:
+    lines = (start("make", "a") + "\n" + start("make", "b") + "\n" + start("rm", "a"),)
+    paused = house.paused(*lines, tools=programs(house))
+    yes = {"c1": ApprovalAnswer(True, for_session=True)}
+    after = house.controller(start("make", "c"), answer(), tools=programs(house))
+    waits = resumed(after, paused.session, yes)
+    assert [waiting.call_id for waiting in waits.pending] == ["c3"]
+    more = (start("make", "c"), start("python3", "d"))
+    waits = resumed(house.controller(*more, tools=programs(house)), paused.session, {"c3": False})
+    assert [waiting.arguments["program"] for waiting in waits.pending] == ["python3"]
+    assert house.did == [("make", "a"), ("make", "b"), ("make", "c")]
+    reasons = [r.reason for r in records_of(waits) if getattr(r, "rule", "") == "session_consent"]
+    said = "start with this program was allowed to run programs for the rest of the session"
+    assert set(reasons) == {said}
+
+
+def test_a_consent_is_bound_to_the_call_as_it_was_edited(house: House) -> None:
+    paused = house.paused(start("make", "a"), tools=programs(house))
+    edit = ApprovalAnswer(True, arguments={"program": "ls"}, for_session=True)
+    more = (start("ls", "b"), start("make", "c"))
+    waits = resumed(house.controller(*more, tools=programs(house)), paused.session, {"c1": edit})
+    assert [waiting.arguments["program"] for waiting in waits.pending] == ["make"]
+    assert house.did == [("ls", ""), ("ls", "b")]
+
+
+@pytest.mark.parametrize("bound_to", [{}, {"program": "rm"}])
+def test_a_consent_that_was_widened_in_the_transcript_covers_nothing(
+    house: House, bound_to: dict[str, Any]
+) -> None:
+    paused = house.paused(start("make", "a"), tools=programs(house))
+    yes = {"c1": ApprovalAnswer(True, for_session=True)}
+    waits = resumed(house.controller(start("rm", "b"), tools=programs(house)), paused.session, yes)
+    assert isinstance(waits, Paused)
+    rewritten(
+        Path(paused.transcript or ""),
+        lambda r: replace(r, bound_to=bound_to) if isinstance(r, ApprovalRecord) else r,
+    )
+    again = resumed(house.controller(tools=programs(house)), paused.session)
+    assert isinstance(again, Paused)
+    assert house.did == [("make", "a")]
+
+
+def test_a_call_without_the_argument_of_consents_is_asked_about_each_time(house: House) -> None:
+    @tool(effects={"execute"}, consent_argument="program")
+    def again(program: str = "", words: str = "") -> str:
+        """Runs something."""
+        house.did.append(program)
+        return "ran"
+
+    paused = house.paused(call("again"), tools=[again])
+    yes = {"c1": ApprovalAnswer(True, for_session=True)}
+    after = house.controller(call("again", words="b"), tools=[again])
+    assert isinstance(resumed(after, paused.session, yes), Paused)
+    assert house.did == [""]
+
+
 def test_what_the_call_acts_on_must_be_what_was_shown(house: House) -> None:
     paused = house.paused(call("put", text="new"))
     house.present = "changed by somebody"

@@ -20,7 +20,7 @@ from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.toolbox.text_diff import unified_diff
-from mlx_tools.tools import Preview, Tool
+from mlx_tools.tools import Preview, Tool, tool
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
 from tests.forked import forks
 from tests.gateway.conftest import KEY, ask, rested
@@ -142,6 +142,27 @@ async def test_a_person_decides_about_the_calls_of_any_client(
         stands = await rested(one, made["id"])
     assert (stands["status"], one.tools.written) == ("answered", written)
     assert told in (await one.client.get(path)).text
+
+
+async def test_a_page_says_what_an_approval_for_the_session_is_bound_to(begin: Any) -> None:
+    one = begin(KEEP, call("keep", text="a", more=True), call("keep", text="b"), answer("done"))
+
+    @tool(effects={"write"}, consent_argument="text")
+    def keep(text: str, more: bool = False) -> str:
+        """Keeps a text."""
+        one.tools.written.append(text)
+        return "kept"
+
+    one.tools.made = lambda: [keep]
+    made = await ask(one)
+    await opened(one)
+    path = SESSION.format(id=made["id"])
+    assert "Approve this text for the session" in (await one.client.get(path)).text
+    await decide(one, path, decision="session")
+    one.client.headers.update(KEY)
+    stands = await rested(one, made["id"])
+    assert (stands["status"], one.tools.written) == ("paused", ["a", "a"])
+    assert stands["pending"][0]["arguments"] == {"text": "b"}
 
 
 async def decide(one: Any, path: str, **fields: str) -> None:

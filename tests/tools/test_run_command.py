@@ -40,6 +40,11 @@ def python(callee: Callee, code: str, *, timeout: float = 60) -> str:
     return result.content if result.content is not None else str(result.error)
 
 
+def test_a_consent_for_the_session_is_bound_to_the_program(free: Callee) -> None:
+    arguments = {"program": "python3", "arguments": ["-V"]}
+    assert free.spec.consent_binding(arguments) == {"program": "python3"}
+
+
 # --- without a sandbox, or a root ---
 
 

@@ -76,7 +76,8 @@ def _holds(store: SessionStore, session: str, text: str) -> bool:
 class WaitingCall(Struct, frozen=True, kw_only=True):
     """A call that a person decides about. ``fresh``: it would still do what it was asked about
     with, or with the arguments of this person, ``edited``. ``draft`` are those in a form.
-    ``counts`` and ``omitted`` are those of `Preview`."""
+    ``counts`` and ``omitted`` are those of `Preview`. ``consent_binding`` is that of
+    `ApprovalRequest`."""
 
     call: str
     name: str
@@ -91,6 +92,7 @@ class WaitingCall(Struct, frozen=True, kw_only=True):
     fresh: bool = True
     edited: bool = False
     draft: str = ""
+    consent_binding: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +211,7 @@ def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> Wait
         in_doubt=one.in_doubt,
         fresh=fresh,
         edited=edited,
+        consent_binding=one.consent_binding,
         draft=text if spelled(text) == text else json.dumps(dict(one.arguments), indent=2),
     )
 
