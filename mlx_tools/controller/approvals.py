@@ -14,7 +14,7 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import anyio
 from msgspec import Struct, field
@@ -113,9 +113,10 @@ class ApprovalAnswer(Struct, frozen=True):
     ``arguments`` are those that the call is to have instead: they are validated and decided about
     anew, and exactly that call is approved. ``for_session``: calls of the same tool with no more
     effects, and the same value of its ``consent_argument`` if it declares one, need no further
-    approval in this session; a suspect one still does. ``digest`` is that
-    of the call as whoever answers saw it, where it was not asked in place or was seen with other
-    arguments (`ApprovalRequest.edited`); empty for what was shown last.
+    approval in this session; a suspect one still does. Of a suspect call, or a change that was not
+    shown whole, it approves this call alone. ``digest`` is that of the call as whoever answers saw
+    it, where it was not asked in place or was seen with other arguments (`ApprovalRequest.edited`);
+    empty for what was shown last.
     """
 
     approved: bool | None
@@ -408,14 +409,13 @@ class CallApprovals:
             self._conversation.append(EditRecord(call=call.call, arguments=call.arguments, at=at))
             self._conversation.append(decision)
         spec = self._session.specs.get(one.name)
-        lasting = answer.for_session and not one.suspect and one.consent_binding is not None
         record = ApprovalRecord(
             call=one.call,
             approved=answer.approved,
             digest=one.digest,
             reason=answer.reason,
             at=self._conversation.timestamp(),
-            scope="session" if lasting else "call",
+            scope=_scope(answer, one),
             state=one.state,
             expires_at=one.expires_at,
             tool=spec.digest() if spec is not None else "",
@@ -674,6 +674,14 @@ def approval_request(
         consent_binding=tool.consent_binding(call.arguments) if tool is not None else None,
         changed=changed,
     )
+
+
+def _scope(answer: ApprovalAnswer, request: ApprovalRequest) -> Literal["call", "session"]:
+    """Return what an answer covers. Consent for later calls needs a call that nobody suspects, a
+    change that was shown whole, and a tool for which consent can be given."""
+    shown = not (request.suspect or request.omitted)
+    lasting = answer.for_session and shown and request.consent_binding is not None
+    return "session" if lasting else "call"
 
 
 def seal_of(secret: bytes, record: ApprovalRecord) -> str:

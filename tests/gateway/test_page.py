@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -182,10 +182,11 @@ def _hidden(text: str) -> dict[str, str]:
     return fields | {one.attrs["name"]: one.to_text() for one in form.query("textarea")}
 
 
-def previewing(one: Any, preview: Preview) -> None:
+def previewing(one: Any, preview: Preview | Callable[[Any], Preview]) -> None:
     """Have the tool that keeps a text tell this of each call."""
     area, keep = one.tools.made()
-    told = Tool(keep.spec, keep.call, preview=lambda arguments: preview)
+    preview_of = preview if callable(preview) else lambda arguments: preview
+    told = Tool(keep.spec, keep.call, preview=preview_of)
     one.tools.made = lambda: [area, told]
 
 
@@ -203,11 +204,15 @@ async def test_a_page_shows_all_lines_of_a_change_and_counts_them(begin: Any) ->
     assert "typed" not in text
 
 
+CUT = Preview("@@ @@\n-a", "", omitted="80000 lines are not shown")
+
+
+@pytest.mark.parametrize("decision", ["approve", "session"])
 async def test_a_page_wants_yes_typed_out_for_a_change_that_it_does_not_show_whole(
-    begin: Any,
+    begin: Any, decision: str
 ) -> None:
-    one = begin(KEEP, answer("done"))
-    previewing(one, Preview("@@ @@\n-a", "", omitted="80000 lines are not shown"))
+    one = begin(KEEP, call("keep", text="b"), answer("done"))
+    previewing(one, CUT)
     made = await ask(one)
     assert made["pending"][0]["preview_omitted"] == "80000 lines are not shown"
     await opened(one)
@@ -215,13 +220,33 @@ async def test_a_page_wants_yes_typed_out_for_a_change_that_it_does_not_show_who
     text = (await one.client.get(path)).text
     assert "Not all of the change is shown: 80000 lines are not shown." in text
     assert "Approve for the session" not in text
-    fields = {"decision": "approve", **_hidden(text)}
-    assert "Type yes" in (await post(one, f"{path}/decide", **fields | {"typed": "no"})).text
+    fields = {"decision": decision, **_hidden(text)}
+    del fields["typed"]
+    for typed in ({}, {"typed": ""}, {"typed": "no"}):
+        got = await post(one, f"{path}/decide", **fields, **typed)
+        assert (got.status_code, "Type yes" in got.text) == (409, True), typed
     assert one.tools.written == []
-    await post(one, f"{path}/decide", **fields | {"typed": "yes"})
+    await post(one, f"{path}/decide", **fields, typed=" Yes ")
     one.client.headers.update(KEY)
-    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert (await rested(one, made["id"]))["status"] == "paused"  # nothing stands for the second
     assert one.tools.written == ["a"]
+
+
+async def test_a_page_wants_yes_typed_out_for_edited_arguments_too(begin: Any) -> None:
+    one = begin(KEEP, answer("done"))
+    previewing(one, lambda arguments: CUT if arguments["text"] == "z" else Preview("-a", ""))
+    made = await ask(one)
+    await opened(one)
+    path = SESSION.format(id=made["id"])
+    look = {"decision": "look", "call": "c1", "arguments": '{"text": "z"}'}
+    fields = _hidden((await post(one, f"{path}/decide", **look)).text) | {"decision": "approve"}
+    del fields["typed"]
+    got = await post(one, f"{path}/decide", **fields)
+    assert (got.status_code, "Type yes" in got.text) == (409, True)
+    assert (await post(one, f"{path}/decide", **fields, typed="yes")).status_code == 303
+    one.client.headers.update(KEY)
+    await rested(one, made["id"])
+    assert one.tools.written == ["z"]
 
 
 @pytest.mark.parametrize(

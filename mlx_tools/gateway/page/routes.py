@@ -39,6 +39,7 @@ from mlx_tools.gateway.page.shown import (
     WaitingCall,
     diff_lines,
     edited_call,
+    is_shown_whole,
     model_rows,
     searched,
     session_shown,
@@ -300,9 +301,15 @@ class Page:
         if decision == "deny":
             answer = ApprovalAnswer(False, reason or "the user said no")
         elif decision in ("approve", "session") and digest:
-            if fields.get("typed", "yes").strip().lower() != "yes":
-                return await self._session(request, problem="Type yes to approve what is not shown")
             arguments = None if given is None else json_object(given, "The arguments are")
+            if fields.get("typed", "").strip().lower() != "yes":
+                try:
+                    shown = await is_shown_whole(self._sessions, session, call, arguments)
+                except (ApiError, UsageError) as error:
+                    return await self._session(request, problem=str(error))
+                if not shown:
+                    problem = "Type yes to approve what is not shown"
+                    return await self._session(request, problem=problem)
             said = "approved at the page"
             answer = ApprovalAnswer(True, said, arguments, decision == "session", digest)
         else:

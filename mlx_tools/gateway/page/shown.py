@@ -196,6 +196,18 @@ async def edited_call(sessions: Sessions, session: str, call: str, text: str) ->
     raise UsageError(f"{call[:100]} is not a call that waits")
 
 
+async def is_shown_whole(
+    sessions: Sessions, session: str, call: str, arguments: Mapping[str, Any] | None
+) -> bool:
+    """Return whether the page shows all that a waiting call would change.
+
+    ``arguments`` replace the call's own if not None. Raises as `Sessions.waiting` does.
+    """
+    edited = None if arguments is None else {call: arguments}
+    requests = await sessions.waiting(session, edited)
+    return not any(request.omitted for request, _ in requests if request.call == call)
+
+
 def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
     text = as_json(one.arguments, indent=2)
     return WaitingCall(
