@@ -3,7 +3,8 @@
 A wildcard takes what a person expects at its place, and no more. In a URL each part is held against
 its own part of the pattern, so that ``https://*.example.com/*`` is no other host's; in a mail
 address a wildcard takes no second address; elsewhere none takes a character that begins another
-part of an address, a list or a command.
+part of an address, a list or a command. A pattern of IP addresses, such as ``10.*``, takes no
+names.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ _URL: Final = re.compile(
     re.DOTALL,
 )
 _AUTHORITY: Final = re.compile(r"(?P<host>.*?)(?::(?P<port>[0-9*?]*))?", re.DOTALL)
-_IPV6: Final = re.compile(r"\[[0-9A-Fa-f:.]+\](?::[0-9]+)?")
+_IPV6: Final = re.compile(r"(?P<host>\[[^\[\]]*:[^\[\]]*\])(?::(?P<port>[0-9*]*))?")
+_IPV4: Final = re.compile(r"(?:(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])(?:\.(?!$)|$)){4}")
+_NUMBER: Final = re.compile(r"[0-9*?]*|0[Xx][0-9A-Fa-f*?]*")
+"""A label of an IPv4 address, perhaps with wildcards: decimal, octal or hexadecimal."""
+
+_LONG_NUMBER: Final = re.compile("[0-9]{4}")
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9_-]+\.)*[A-Za-z0-9_-]+", re.ASCII)
 
 _LETTERS: Final = "[a-z]"
@@ -55,7 +61,7 @@ def fits_text(pattern: str, text: str) -> bool:
     if "@" in pattern:
         return _fits_mail(pattern, text)
     same = all(text.count(one) == _literals(pattern).count(one) for one in _SEPARATORS - {"?"})
-    return same and "?" not in text and _fits_parts(pattern, text)
+    return same and "?" not in text and _fits_parts(pattern, text, _fits_word)
 
 
 def fits_path(pattern: str, path: str) -> bool:
@@ -104,13 +110,40 @@ def _fits_url(pattern: str, text: str) -> bool:
 
 def _fits_authority(pattern: str, text: str) -> bool:
     """True for a host and a port that the pattern means; a user's name only without a wildcard."""
-    if not is_glob(pattern) or _IPV6.fullmatch(pattern):
+    if not is_glob(pattern):
         return pattern == text
+    if wanted := _IPV6.fullmatch(pattern):
+        given = _IPV6.fullmatch(text)
+        if given is None or given["host"] != wanted["host"]:
+            return False
+        return _fits_rest(wanted["port"], given["port"], _DIGITS)
     wanted, given = _AUTHORITY.fullmatch(pattern), _AUTHORITY.fullmatch(text)
     if wanted is None or given is None or not _HOST.fullmatch(given["host"]):
         return False
-    host = _fits(wanted["host"], given["host"], _IN_HOST)
+    host = _fits_host(wanted["host"], given["host"])
     return host and _fits_rest(wanted["port"], given["port"], _DIGITS)
+
+
+def _fits_host(pattern: str, text: str) -> bool:
+    """Return whether a host fits. A pattern that looks like an IPv4 address fits no names; a ``*``
+    in it stands for digits, or for the missing numbers: ``10.*`` is 10.0.0.0 to 10.255.255.255."""
+    if not _looks_like_ipv4(pattern):
+        return _fits(pattern, text, _IN_HOST)
+    if not _IPV4.fullmatch(text):
+        return False
+    labels = pattern.split(".")
+    if len(labels) < 4:
+        labels = [one for label in labels for one in ((DEEP, ANY) if label == ANY else (label,))]
+        labels += [DEEP] if labels[-1] != ANY and labels[-1].endswith(ANY) else []
+    reached = parts_reached(text.split("."), labels, lambda part, one: _fits(one, part, _DIGITS))
+    return len(labels) in reached
+
+
+def _looks_like_ipv4(pattern: str) -> bool:
+    """Return whether all labels of a pattern are numbers or wildcards, so that it reads as one."""
+    plain = _CLASS.sub(lambda one: "*" if one[2].strip("0123456789-") else "0", pattern)
+    numbers = all(map(_NUMBER.fullmatch, plain.split(".")))
+    return is_glob(pattern) and numbers and any(map(str.isdigit, plain))
 
 
 def _fits_rest(pattern: str | None, text: str | None, taken: str = _IN_QUERY) -> bool:
@@ -125,7 +158,7 @@ def _fits_mail(pattern: str, text: str) -> bool:
     if pattern.count("@") != 1 or text.count("@") != 1:
         return False
     (mailbox, host), (name, domain) = pattern.split("@"), text.split("@")
-    return _fits(mailbox, name, _IN_MAILBOX) and _fits(host, domain, _IN_HOST)
+    return _fits(mailbox, name, _IN_MAILBOX) and _fits_host(host, domain)
 
 
 def _fits_parts(pattern: str, text: str, fits: Callable[[str, str], bool] | None = None) -> bool:
@@ -137,6 +170,15 @@ def _fits_parts(pattern: str, text: str, fits: Callable[[str, str], bool] | None
 
 def _fits_part(part: str, pattern: str) -> bool:
     return fnmatchcase(part, pattern) if is_glob(pattern) and part not in UP else part == pattern
+
+
+def _fits_word(part: str, pattern: str) -> bool:
+    """Like `_fits_part`, but a pattern such as ``10.*``, which may be the beginning of an IPv4
+    address, with or without a port, takes digits and dots alone."""
+    host, given = pattern.partition(":")[0], part.partition(":")[0]
+    if "." in host and _looks_like_ipv4(host) and not _LONG_NUMBER.search(host):
+        return not given.strip("0123456789.") and _fits_part(part, pattern)
+    return _fits_part(part, pattern)
 
 
 def _fits_in_path(part: str, pattern: str) -> bool:

@@ -153,6 +153,65 @@ def test_a_wildcard_in_a_url_means_its_own_part_alone(pattern: str, value: str, 
     assert fits(pattern, value) is fit
 
 
+HOSTS_OF_PATTERNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # pattern: hosts that it takes, hosts that it does not take
+    "10.*": (
+        ("10.0.0.1", "10.255.255.255"),
+        ("10.evil.test", "10.1.2.3.evil.test", "10.1", "10.1.2", "10.1.2.3.4", "10.1.2.256"),
+    ),
+    "10.*.*.*": (("10.1.2.3",), ("10.a.b.c", "10.1.2.evil", "10.1.2.3.4.5.6", "10.1.02.3")),
+    "192.168.*": (("192.168.7.9",), ("192.168.evil.test", "192.168.1", "192.168.1.0x1")),
+    "192.168.1.*": (("192.168.1.20",), ("192.168.1.evil.test", "192.168.1.2.test", "192.168.1.")),
+    "192.168.1.1*": (("192.168.1.1", "192.168.1.19"), ("192.168.1.1.evil.test", "192.168.1.1x")),
+    "1*": (("1.2.3.4", "127.0.0.1"), ("1.evil.test", "1evil.test", "1", "16777217")),
+    "192.168*": (("192.168.1.2",), ("192.168.evil.test", "192.168", "192.1680.1.2")),
+    "*.1": (("10.0.0.1",), ("evil.test.1", "evil.1", "1.1")),
+    "10.*.1": (("10.2.3.1",), ("10.evil.test.1", "10.x.1", "10.1")),
+    "10.0.0.[1-9]": (("10.0.0.7",), ("10.0.0.0", "10.0.0.x")),
+    "10.[a-z0-9]*": ((), ("10.evil.test",)),
+    "0x0a.*": ((), ("0x0a.evil.test", "10.0.0.1")),
+    "*.10.example.com": (("a.10.example.com",), ("10.example.com",)),
+    "10.*.example.com": (("10.a.example.com",), ("10.1.2.3",)),
+    "10-*.example.com": (("10-1-2-3.example.com",), ()),
+    "[fd00::*]": ((), ("[fd00::1]", "f", "0", "d", "evil.test")),
+    "[::1]": (("[::1]",), ("1", "[::2]")),
+}
+
+
+@pytest.mark.parametrize("form", ["https://{}/x", "https://{}:*/x", "ann@{}"])
+def test_a_pattern_of_addresses_takes_no_names(form: str) -> None:
+    for pattern, (taken, others) in HOSTS_OF_PATTERNS.items():
+        if form == "ann@{}" and ":" in pattern:
+            continue  # a mail address has no IPv6 address
+        host = form.replace("*", "8443")
+        wrong = [one for one in taken if not fits(form.format(pattern), host.format(one))]
+        wrong += [one for one in others if fits(form.format(pattern), host.format(one))]
+        assert wrong == [], pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "fit"),
+    [
+        ("10.*", "10.1.2.3", True),
+        ("10.*", "10.evil.test", False),
+        ("10.*:80", "10.1.2.3:80", True),
+        ("10.*:80", "10.evil.test:80", False),
+        ("10.*:*", "10.1.2.3:8080", True),
+        ("10.?.?.?", "10.1.2.3", True),
+        ("10.?.?.?", "10.a.b.c", False),
+        ("192.168.*/x", "192.168.1.2/x", True),
+        ("192.168.*/x", "192.168.evil.test/x", False),
+        ("2024.*", "2024.txt", True),
+        ("10*", "10 cups", True),
+        ("v1.*", "v1.beta", True),
+    ],
+)
+def test_a_text_that_begins_like_an_address_goes_on_like_one(
+    pattern: str, value: str, fit: bool
+) -> None:
+    assert fits(pattern, value) is fit
+
+
 @pytest.mark.parametrize(
     ("pattern", "value", "fit"),
     [
