@@ -18,7 +18,7 @@ import secrets
 import shutil
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from shlex import quote
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
@@ -132,17 +132,20 @@ def read_private(path: Path, most: int) -> bytes:
 
 
 @contextlib.contextmanager
-def drafted(path: Path, data: bytes, *, lasting: bool = False, mode: int = 0o600) -> Iterator[Path]:
+def drafted(
+    path: Path, data: bytes, *, sync: Callable[[int], None] | None = None, mode: int = 0o600
+) -> Iterator[Path]:
     """A new file beside ``path`` with ``data`` in it, whole, to be moved or linked there; else it
-    is gone when the block ends. With ``lasting`` it survives a power cut. Raises OSError."""
+    is gone when the block ends. ``sync`` gets it to the disk, to survive a power cut. Raises
+    OSError."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(draft, flags, mode), "wb") as out:
             out.write(data)
-            if lasting:
+            if sync is not None:
                 out.flush()
-                os.fsync(out.fileno())
+                sync(out.fileno())
         yield draft
     finally:
         with contextlib.suppress(OSError):
@@ -151,7 +154,7 @@ def drafted(path: Path, data: bytes, *, lasting: bool = False, mode: int = 0o600
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file whole and lastingly, or leave what was there. Raises OSError."""
-    with drafted(path, data, lasting=True, mode=mode) as draft:
+    with drafted(path, data, sync=os.fsync, mode=mode) as draft:
         draft.replace(path)
 
 

@@ -69,12 +69,14 @@ class Kept(ABC):
 
 @dataclass(eq=False)
 class KeptFiles(Kept):
-    """A folder of files. A file is gone after ``keep`` seconds."""
+    """A folder of files. A file is gone after ``keep`` seconds. ``sync`` gets an open file's data,
+    or an open folder's names, to the disk."""
 
     folder: Path
     _: KW_ONLY
     keep: float = KEEP_SECONDS
     max_bytes: int = MAX_BYTES
+    sync: Callable[[int], None] = os.fsync
 
     def expire(self, now: float) -> int:
         """Remove what has expired and return how many files there were.
@@ -96,10 +98,10 @@ class KeptFiles(Kept):
     def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / key
-        with drafted(path, data, lasting=lasting) as draft:
+        with drafted(path, data, sync=self.sync if lasting else None) as draft:
             draft.rename(path)
             if lasting:
-                _sync(self.folder)
+                self._sync_names()
         self._make_room(key)
 
     def read(self, key: str) -> bytes | None:
@@ -125,6 +127,15 @@ class KeptFiles(Kept):
     def forget(self, key: str) -> None:
         with contextlib.suppress(OSError):
             (self.folder / key).unlink()
+
+    def _sync_names(self) -> None:
+        """Make the names in the folder last through a power cut, where its file system can."""
+        fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with contextlib.suppress(OSError):
+                self.sync(fd)
+        finally:
+            os.close(fd)
 
     def _make_room(self, newest: str) -> None:
         """Remove the oldest files until the bound holds; never the newest."""
@@ -334,16 +345,6 @@ class Sweeper:
             doubted.unlink(missing_ok=True)
         _set_time(swept, now)
         return True
-
-
-def _sync(folder: Path) -> None:
-    """Makes the names in a folder last through a power cut, where its file system can."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _time_of(path: Path) -> float | None:

@@ -116,6 +116,23 @@ def test_what_cannot_be_kept_is_a_clear_error_and_leaves_nothing(tmp_path: Path)
         TranscriptStore(tmp_path, max_bytes=-1)
 
 
+def test_what_is_to_last_is_on_the_disk_whole_before_it_has_its_name_and_then_its_name_is(
+    tmp_path: Path,
+) -> None:
+    synced: list[tuple[int, bool]] = []
+
+    def sync(file: int) -> None:
+        found = os.fstat(file)
+        assert stat.S_ISDIR(found.st_mode) or found.st_size == len(b"old")
+        synced.append((found.st_ino, (tmp_path / "key").exists()))
+
+    kept = KeptFiles(tmp_path, sync=sync)
+    kept.write("other", b"text")
+    assert synced == []
+    kept.write("key", b"old", lasting=True)
+    assert synced == [((tmp_path / "key").stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
 # --- time ---
 
 

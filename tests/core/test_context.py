@@ -315,13 +315,21 @@ def test_in_one_long_run_it_sums_up_again_and_again(tmp_path: Path) -> None:
     assert backend_of(made).prompts[-1].count("in short: The log was read.") == 1
 
 
-def test_a_model_that_cannot_sum_up_is_not_asked_again_and_the_run_goes_on() -> None:
+@pytest.mark.parametrize("summary", ["", "1, 2; " * 600], ids=["none", "larger than the turns"])
+def test_a_model_that_cannot_sum_up_is_not_asked_again_and_the_run_goes_on(
+    tmp_path: Path, summary: str
+) -> None:
     def say(prompt: str) -> Any:
-        return "" if "Sum it up" in prompt else calls.pop(0)
+        return summary if "Sum it up" in prompt else calls.pop(0)
 
     calls = [*looks(9), answer()]
-    made = controller(*[say] * 12, settings=RunSettings(context=SIZE, compact="auto"))
-    assert isinstance(made.run_sync("What happened?"), Answered)
+    made = controller(
+        *[say] * 12,
+        settings=RunSettings(context=SIZE, compact="auto"),
+        store=TranscriptStore(tmp_path),
+    )
+    outcome = answered(made.run_sync("What happened?"))
+    assert {record.reason for record in compactions(outcome)} == {"full"}
     assert sum("Sum it up" in prompt for prompt in backend_of(made).prompts) == 1
     assert within(made)
 

@@ -108,6 +108,15 @@ def test_completions_come_out_of_one_budget_and_the_last_word_is_left() -> None:
     assert len(backend.prompts) == 4
 
 
+def test_a_run_within_is_told_to_finish_when_the_budget_of_its_caller_is_used_up() -> None:
+    backend = ScriptedBackend(
+        call("research", question="?"), call("look"), answer("within"), answer("out of it")
+    )
+    answered(Controller(backend, TOOLS, ALL, limits=Limits(max_iterations=2)).run_sync("Go."))
+    told = ["No more tool calls" in prompt for prompt in backend.prompts]
+    assert told == [False, False, True, True]
+
+
 def test_runs_stand_within_one_another_only_so_deep() -> None:
     deeper = call("research_slowly", question="deeper")
     backend = ScriptedBackend(deeper, deeper, deeper, *[answer("end")] * 3)
