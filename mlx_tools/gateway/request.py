@@ -61,7 +61,8 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     ``sampling`` goes to the server as it is (temperature, top_p, seed …). ``stop`` are texts that
     end the answer, ``max_tokens`` is a ceiling, None for the settings' own. ``left_out`` are the
     fields and tools that were accepted and have no effect, by the names that the client gave.
-    ``size`` is how many bytes the body has that it was read of.
+    ``size`` is how many bytes the body has that it was read of; ``streamed``: the client sees the
+    text as it comes.
     ``prompt`` is one that goes to the model as it is, in place of all messages; ``top_logprobs`` is
     how many alternatives of each token are wanted then.
     """
@@ -80,6 +81,7 @@ class TurnRequest(Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     top_logprobs: int = 0
     size: int = 0
+    streamed: bool = True
 
     @property
     def is_plain(self) -> bool:

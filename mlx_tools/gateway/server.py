@@ -181,7 +181,7 @@ class _TurnEndpoint:
 
     def _read_turn(self, body: JsonObject, size: int) -> tuple[TurnRequest, Reply]:
         turn, reply = self._read(body)
-        return replace(turn, size=size), reply
+        return replace(turn, size=size, streamed=reply.streamed), reply
 
     async def _answer(
         self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender

@@ -272,6 +272,17 @@ class _Taking:
         if self._stops.found:
             raise _Stopped
 
+    def _say_rest(self, text: str) -> None:
+        """Say what is left of a text that is whole now. A mend may have put it in the place of what
+        was said before: a client that has seen that cannot be told otherwise."""
+        said = self._said
+        if said and not text.startswith(said.rstrip()):
+            if self._request.streamed:
+                raise ApiError(502, "model_output_invalid", "the model wrote its answer anew")
+            del self._text[self._kept :]
+            self._stops = StopTexts(self._request.stop)
+        self._say(text[len(self._said) :], ended=True)
+
     def _fold(self, record: Record, reading: Reading | None = None) -> None:
         self._session.fold(record, reading)
         if not isinstance(record, MendRecord):
@@ -301,7 +312,7 @@ class _Taking:
 
     def _answered(self, answer: AnswerRecord) -> TurnDone:
         try:
-            self._say(answer.content.removeprefix(self._said), ended=True)
+            self._say_rest(answer.content)
         except _Stopped:
             return self._done("stop")
         return self._done("length" if answer.truncated else "stop")
@@ -311,7 +322,7 @@ class _Taking:
     ) -> TurnDone:
         if reading.commentary:
             try:
-                self._say(reading.commentary.removeprefix(self._said), ended=True)
+                self._say_rest(reading.commentary)
             except _Stopped:
                 return self._done("stop")
         calls = tuple(

@@ -99,6 +99,29 @@ def test_call_like_text_is_never_content_but_an_error(serving: Any, texts: list[
     assert response.json()["error"]["code"] == "model_output_invalid"
 
 
+CUT = '{"type":"final_answer","content":"It is 391.", oops'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_was_said_before_a_turn_broke_is_not_taken_back_by_another(
+    serving: Any, stream: bool
+) -> None:
+    one = serving(CUT, answer("No, 392."), strategy="free")
+    response = chat(one, tools=[WEATHER], stream=stream)
+    error = chunks(response)[-1]["error"] if stream else response.json()["error"]
+    assert error["code"] == "model_output_invalid"
+    assert len(one.backend.prompts) == 1
+
+
+def test_an_answer_that_was_mended_into_another_is_told_alone_or_is_an_error(
+    serving: Any,
+) -> None:
+    other = answer("No, 392.")
+    assert message(chat(serving(CUT, other, other), tools=[WEATHER]))["content"] == "No, 392."
+    *_, last = chunks(chat(serving(CUT, other, other), tools=[WEATHER], stream=True))
+    assert last["error"]["code"] == "model_output_invalid"
+
+
 def test_a_call_that_the_token_limit_cut_off_is_no_call(serving: Any) -> None:
     cut = Script('{"type":"tool_call","name":"get_weather","arguments":{"ci', "length")
     choice = chat(serving(cut), tools=[WEATHER], max_tokens=9).json()["choices"][0]
