@@ -31,6 +31,7 @@ from mlx_tools.transcript import (
     CorrectionRecord,
     ObservationRecord,
     Said,
+    StartedCall,
     State,
     UserRecord,
 )
@@ -51,6 +52,7 @@ class Earlier(Struct, frozen=True, kw_only=True):
     session it was written in, None where it was not written in any: in one of another form the
     model's turns are written anew. ``private``: a private tool has answered there. ``artifacts``
     keep what ``said`` shows a part of. ``consents`` are those of a person that hold on.
+    ``unknown_ends`` are the calls whose end nobody knows, also those that ``said`` does not show.
     """
 
     said: tuple[Said, ...] = ()
@@ -59,6 +61,7 @@ class Earlier(Struct, frozen=True, kw_only=True):
     private: bool = False
     artifacts: ArtifactStore | None = None
     consents: Consents | None = None
+    unknown_ends: tuple[StartedCall, ...] = ()
 
     @property
     def question(self) -> str | None:
@@ -67,12 +70,14 @@ class Earlier(Struct, frozen=True, kw_only=True):
 
     def without_last(self) -> Earlier:
         """The same but for the last question and all that came of it. They stay where a call of it
-        is in doubt: the model is told, and the same call is asked about."""
+        is in doubt: the model is told, and the same call is asked about. They stay as well if
+        nothing else is left to which a doubt could be written down."""
         places = [n for n, one in enumerate(self.said) if isinstance(one, UserRecord)]
         last = self.said[places[-1] :] if places else ()
         if any(isinstance(one, ObservationRecord) and _is_in_doubt(one) for one in last):
             return self
-        return replace(self, said=self.said[: places[-1]] if places else ())
+        before = self.said[: places[-1]] if places else ()
+        return replace(self, said=before) if before or not self.unknown_ends else self
 
     def carried(
         self, session: Session, clean: Callable[[str], str] = str
@@ -80,12 +85,14 @@ class Earlier(Struct, frozen=True, kw_only=True):
         """The records for a session in which nothing was said yet, each to be folded before the
         next is taken. ``clean`` takes out of observations what the session may not show."""
         same = self.form == form_of(session)
-        for one in self.said if same else _rewritten(self.said, session):
+        said = self.said if same else tuple(_rewritten(self.said, session))
+        for place, one in enumerate(said, start=1):
             if isinstance(one, UserRecord):
                 one = session.question_record(one.content, one.tool_choice, one.at, one.piped)
             elif isinstance(one, ObservationRecord):
                 one = _cleaned(one, clean)
-            yield CarriedRecord(record=one, private=self.private)
+            doubts = self.unknown_ends if place == len(said) else ()
+            yield CarriedRecord(record=one, private=self.private, unknown_ends=doubts)
 
     def kept(self) -> Iterator[tuple[str, str]]:
         """The artifacts that are still there of what is shown in part: id and text."""
@@ -122,6 +129,7 @@ def earlier_of(session: Session, artifacts: ArtifactStore | None) -> Earlier:
         form=form_of(session),
         private=session.history.private_read,
         artifacts=artifacts,
+        unknown_ends=tuple(session.history.unknown_ends.calls.values()),
     )
 
 

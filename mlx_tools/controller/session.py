@@ -332,7 +332,6 @@ class Session:
             names = {str(tool.get("name")) for tool in header.tools}
             self.result = result_tool(header.output_schema, names, self.words)
         self._result_name = "" if self.result is None else self.result.spec.name
-        self._carried_calls: dict[str, CallRecord] = {}
         self.planted: set[str] = set()  # calls that stand in outputs, and might be echoed
         self.current = Turn(())
         self.known = KnownTools(
@@ -349,14 +348,13 @@ class Session:
                 self._hear(record)
             case CallRecord():
                 self.calls_made += 1  # their keys go on behind these
-                self._carried_calls[record.call] = record
             case ObservationRecord():
                 self._take_in(record, RunHistory())
-                if call := self._carried_calls.get(record.call):
-                    self.history.unknown_ends.end(call, record)
             case CompactedRecord():
                 self.known.compact(record, ())
                 self.compacted = record.artifacts
+        for call in carried.unknown_ends:
+            self.history.unknown_ends.begin(call)
         self.history.private_read |= carried.private
         self.prompt.add(record)
 

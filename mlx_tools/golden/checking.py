@@ -221,9 +221,13 @@ async def _ask(
         store=store,
         approver=_SameSaid(golden.records),
     )
-    carried = tuple(r.record for r in golden.records if isinstance(r, CarriedRecord))
+    carried = [record for record in golden.records if isinstance(record, CarriedRecord)]
     async with await controller.conversation() as conversation:
-        conversation.earlier = Earlier(said=carried)
+        conversation.earlier = Earlier(
+            said=tuple(record.record for record in carried),
+            private=any(record.private for record in carried),
+            unknown_ends=tuple(call for record in carried for call in record.unknown_ends),
+        )
         for record in golden.records:
             if isinstance(record, UserRecord):
                 outcome = await conversation.run(record.content, tool_choice=record.tool_choice)

@@ -50,6 +50,7 @@ from mlx_tools.transcript.records import (
     RepairRecord,
     ResumedRecord,
     Said,
+    StartedCall,
     State,
     StoppedRecord,
     SummaryRecord,

@@ -13,7 +13,13 @@ from msgspec import Struct, field
 
 from mlx_tools.policy import IN_DOUBT
 from mlx_tools.schema import hashable
-from mlx_tools.transcript.records import CallRecord, ExecutionRecord, ObservationRecord, Record
+from mlx_tools.transcript.records import (
+    CallRecord,
+    ExecutionRecord,
+    ObservationRecord,
+    Record,
+    StartedCall,
+)
 
 
 def in_doubt_after(record: Record, before: bool) -> bool:
@@ -45,20 +51,20 @@ class UnknownEnds(Struct):
     for the session. It leaves once the same call has ended.
     """
 
-    calls: set[tuple[str, Any]] = field(default_factory=set)
+    calls: dict[tuple[str, Any], StartedCall] = field(default_factory=dict)
 
     def holds(self, name: str, arguments: Mapping[str, Any]) -> bool:
         """Return whether a call with these arguments would repeat one whose end is unknown."""
         return (name, hashable(arguments)) in self.calls if self.calls else False
 
-    def begin(self, call: CallRecord) -> None:
+    def begin(self, call: CallRecord | StartedCall) -> None:
         """Take in that a call which can change things was started."""
-        self.calls.add((call.name, hashable(call.arguments)))
+        key = call.name, hashable(call.arguments)
+        self.calls[key] = StartedCall(call.name, call.arguments)
 
     def end(self, call: CallRecord, record: ObservationRecord) -> None:
         """Take in how a call ended that was started."""
-        key = call.name, hashable(call.arguments)
         if record.error is not None and record.error.code == IN_DOUBT:
-            self.calls.add(key)
+            self.begin(call)
         else:
-            self.calls.discard(key)
+            self.calls.pop((call.name, hashable(call.arguments)), None)

@@ -515,16 +515,25 @@ Said = (
 """The records that a prompt is made of."""
 
 
+class StartedCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that can change things and was started."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
 class CarriedRecord(_Record, frozen=True, kw_only=True, tag="carried"):
     """One record of what was said before this session, in another one or to a caller.
 
     It stands in the prompt, and its texts are known for what they are; nothing of it runs again,
     counts for a run of this session, or is a person's approval. ``private``: a private tool has
-    answered there.
+    answered there. ``unknown_ends``, at the last of these records, are the calls of before whose
+    end nobody knows, also those that were summed up.
     """
 
     record: Said
     private: bool = False
+    unknown_ends: tuple[StartedCall, ...] = ()
 
 
 Record = (

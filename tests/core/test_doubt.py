@@ -18,6 +18,7 @@ from mlx_tools import (
     Limits,
     Paused,
     Policy,
+    RunSettings,
     Stopped,
     Tool,
     TranscriptStore,
@@ -254,6 +255,67 @@ def test_a_doubt_that_a_new_session_takes_over_stays_one(desk: Desk) -> None:
         assert outcome.pending[0].in_doubt
         assert "Nobody knows whether send finished" in prompt
     assert desk.sent == ["hi"]
+
+
+def carried_over(desk: Desk, session: str, *lines: str, compacts: bool = False) -> Any:
+    """What comes of a question in a new session that goes on from this one."""
+    controller = desk.controller(
+        *(["They talked."] * compacts), *lines, policy=UNASKED, settings=RunSettings(context=8192)
+    )
+
+    async def go() -> Any:
+        async with await controller.carry_over(session) as talk:
+            if compacts:
+                await talk.compact()
+            return await talk.run("Once more.")
+
+    outcome = anyio.run(go)
+    assert not (compacts and "Nobody knows" in prompts(controller)[-1])
+    return outcome
+
+
+def test_a_doubt_that_was_summed_up_is_one_in_each_session_that_goes_on_from_it(
+    desk: Desk,
+) -> None:
+    sized: dict[str, Any] = {"policy": UNASKED, "settings": RunSettings(context=8192)}
+    session = desk.broken_off(**sized)
+    give_up(desk, session, **sized)
+    controller = desk.controller(answer("Here."), "They talked.", **sized)
+
+    async def compacted() -> None:
+        async with await controller.reopen(session) as talk:
+            await talk.run("Anything else?")
+            assert await talk.compact() is not None
+
+    anyio.run(compacted)
+    for compacts in (False, True, True):
+        answered(carried := carried_over(desk, session, answer("Well."), compacts=compacts))
+        session = carried.session
+        paused = carried_over(desk, session, SEND)
+        assert isinstance(paused, Paused)
+        assert paused.pending[0].in_doubt
+    assert desk.sent == ["hi"]
+
+
+def test_a_repetition_that_was_refused_leaves_the_doubt_in_a_new_session(desk: Desk) -> None:
+    session = desk.broken_off(policy=UNASKED)
+    give_up(desk, session, policy=UNASKED)
+    person = ScriptedApprover(False)
+    refusing = desk.controller(SEND, answer(), policy=UNASKED, approver=person)
+    answered(desk.asked(session, refusing))
+    paused = carried_over(desk, session, SEND)
+    assert isinstance(paused, Paused)
+    assert paused.pending[0].in_doubt
+    assert desk.sent == ["hi"]
+
+
+def test_a_doubt_that_has_ended_is_none_in_a_new_session(desk: Desk) -> None:
+    session = desk.broken_off(policy=UNASKED)
+    give_up(desk, session, policy=UNASKED)
+    again = desk.controller(SEND, answer(), policy=UNASKED, approver=ScriptedApprover(True))
+    answered(desk.asked(session, again))
+    answered(carried_over(desk, session, SEND, answer()))
+    assert desk.sent == ["hi"] * 3
 
 
 def test_a_call_that_was_approved_again_and_not_started_is_in_doubt_still(desk: Desk) -> None:
