@@ -547,7 +547,7 @@ class Controller:
 
     def _find_search(self) -> ToolSpec | None:
         """The tool that looks through the tools, where it may be called."""
-        self.registry.provide(tool_search(self.registry))
+        self.registry.provide(tool_search())
         return next((spec for spec in self._permitted() if is_search(spec)), None)
 
     def _beginning(self, setup: ModelSetup, persona: str | None) -> tuple[Openings, Header]:

@@ -142,14 +142,14 @@ async def call_tool(
     record(ExecutionRecord(call=_CALL, mutates=tool.spec.mutates(call.arguments), at=now()))
     context = ToolContext(
         policy=policy,
+        tools=registry,
         expected=preview.state or None,
         session=session,
         undo=undo,
         report=on_progress,
         confirms=lambda context, *asked: confirmed(approver, _CALL, *asked),
     )
-    seconds = limits.tool_timeout
-    result = await execute(tool, call.arguments, context, timeout=seconds, clean=clean)
+    result = await execute(tool, call.arguments, context, timeout=limits.tool_timeout, clean=clean)
     status: Status = "ok" if result.error is None else "error"
     return end(replace(done, result=result), status, result.error)
 

@@ -669,6 +669,7 @@ class Conversation:
             self._nested.begin(call.call)
         context = ToolContext(
             policy=session.policy,
+            tools=self.registry,
             expected=expected,
             artifacts=self.files.artifacts,
             undo=self.files.undo,

@@ -52,18 +52,17 @@ def builtin_tools(
     cannot be, ToolDefinitionError where a preset does not hold for these tools.
     """
     registry = Registry(switched_off=switched_off)
-    for tool in tools(registry, roots, **options):
+    for tool in tools(roots, **options):
         registry.provide(tool)
     check_presets(registry.all_specs())
     return registry
 
 
 def tools(
-    registry: Registry,
     roots: Iterable[str | os.PathLike[str] | RootName] = (),
     **options: Unpack[ToolOptions],
 ) -> list[Tool]:
-    """The built-in tools, for ``registry``: what this package's entry point names."""
+    """The built-in tools: what this package's entry point names."""
     from mlx_tools.toolbox.calculator import calculator
     from mlx_tools.toolbox.clock import clock
     from mlx_tools.toolbox.edit_file import edit_file
@@ -107,7 +106,7 @@ def tools(
         _off(edit_file(opened), no_edits),
         _off(search_files(opened), no_files),
         format_xml(),
-        tool_search(registry),
+        tool_search(),
         read_artifact(),
         _off(run_command(opened, commands), functools.partial(unusable, opened)),
         *(_off(tool, knowledge.unusable) for tool in knowledge.tools()),

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import isnan
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
@@ -20,6 +20,9 @@ from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
 from mlx_tools.transcript import FileSeen
+
+if TYPE_CHECKING:
+    from mlx_tools.tools.registry import Registry
 
 MAX_PROGRESS_CHARS: Final = 200
 MAX_ERROR_CHARS: Final = 500
@@ -95,12 +98,12 @@ class ToolContext:
     The parameter is not part of the tool's schema. ``timeout`` is what the call had when it
     started, in seconds, None without a limit. ``policy`` is the one that let the call run: a tool
     that shows or does more on behalf of its caller holds itself to it. Without one it allows
-    nothing. ``expected`` is the `Preview.state` of what the call was approved on, None where it had
-    no preview: a tool that finds another state must change nothing. ``artifacts`` are those of the
-    session that made the call, None outside of one; ``undo`` is where the built-in tools keep what
-    they replace, None for nowhere. ``session`` is its id, empty where there is none. ``known_file``
-    gives what the model knows of a file from earlier calls; ``files`` takes what it knows by this
-    one.
+    nothing. ``tools`` are those of the run that makes the call, None outside of one. ``expected``
+    is the `Preview.state` of what the call was approved on, None where it had no preview: a tool
+    that finds another state must change nothing. ``artifacts`` are those of the session that made
+    the call, None outside of one; ``undo`` is where the built-in tools keep what they replace, None
+    for nowhere. ``session`` is its id, empty where there is none. ``known_file`` gives what the
+    model knows of a file from earlier calls; ``files`` takes what it knows by this one.
     ``shown_chars`` is how many characters of the output the model will see, None for all.
     ``report`` takes what the tool reports, ``asks`` asks the model and ``confirms`` a person, in
     ``loop``.
@@ -112,6 +115,7 @@ class ToolContext:
 
     timeout: float | None = None
     policy: Policy = field(default_factory=Policy)
+    tools: Registry | None = None
     expected: str | None = None
     artifacts: Artifacts | None = None
     undo: UndoStore | None = None

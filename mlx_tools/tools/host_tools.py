@@ -100,17 +100,22 @@ def find_tools(
     )
 
 
-def tool_search(tools: Registry) -> Tool:
-    """The tool that looks through ``tools`` by the policy of the run that calls it.
+@functools.cache
+def tool_search() -> Tool:
+    """The tool that searches the tools of the run that calls it, by the policy of that run.
 
-    Where no run says which policy holds, none of the tools may be called, and none is found.
+    One tool for all runs: in ``[*builtin_tools(), mine]`` it finds ``mine``. Outside of a run there
+    are no tools to search.
     """
     words = words_of(SEARCH)
 
     def run(arguments: Mapping[str, Any]) -> str:
+        context = current_context()
+        if context.tools is None:
+            return words.notices["none"]
         limit = int(arguments.get("limit", DEFAULT_LIMIT))
-        policy = current_context().policy
-        return _told(find_tools(tools, policy, str(arguments["query"]), limit), words.notices)
+        found = find_tools(context.tools, context.policy, str(arguments["query"]), limit)
+        return _told(found, words.notices)
 
     return Tool(words.spec(frozenset(("read",))), run)
 

@@ -81,7 +81,7 @@ class Registry:
         these options."""
         from importlib.metadata import EntryPoint
 
-        for tool in EntryPoint(BUILTIN, OWN_TOOLS, GROUP).load()(registry=self, **options):
+        for tool in EntryPoint(BUILTIN, OWN_TOOLS, GROUP).load()(**options):
             self.provide(tool)
         return self
 

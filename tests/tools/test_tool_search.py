@@ -9,11 +9,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlx_tools import Controller, RunSettings, builtin_tools
 from mlx_tools.controller import call_tool
 from mlx_tools.messages import Effects, ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.prompt import Finder, signature
-from mlx_tools.tools import Registry, Tool, execute, find_tools, tool_search
+from mlx_tools.testing import ScriptedBackend, answer, call
+from mlx_tools.tools import Registry, Tool, ToolContext, execute, find_tools, tool_search
 
 READ: Effects = frozenset({"read"})
 ALL = Policy(allow=["*"])
@@ -33,7 +35,7 @@ def shelf() -> Registry:
             named("letter_scale", "Weighs a letter.", plugin="scales"),
         ]
     )
-    registry.provide(tool_search(registry))
+    registry.provide(tool_search())
     return registry
 
 
@@ -66,7 +68,8 @@ def test_a_disabled_tool_is_told_from_one_that_is_not_permitted() -> None:
 def test_without_a_policy_nothing_is_found() -> None:
     registry = shelf()
     tool = registry.get("tool_search")
-    result = asyncio.run(execute(tool, {"query": "letter"}, timeout=120))
+    context = ToolContext(tools=registry)
+    result = asyncio.run(execute(tool, {"query": "letter"}, context, timeout=120))
     assert result.content is not None and "(" not in result.content
     assert "4 of the best matches may not be called here." in result.content
 
@@ -78,11 +81,34 @@ def test_the_search_itself_is_never_found() -> None:
 def test_the_search_is_added_once_and_takes_nobodys_name() -> None:
     registry = shelf()
     before = registry.get("tool_search")
-    registry.provide(tool_search(registry))
+    registry.provide(tool_search())
     assert registry.get("tool_search") is before
     own = Registry([named("tool_search", "My own.")])
-    own.provide(tool_search(own))
+    own.provide(tool_search())
     assert own.specs()["tool_search"].description == "My own."
+
+
+def test_it_searches_the_registry_of_the_call_and_not_the_one_that_it_comes_from() -> None:
+    mine = named("send_parcel", "Sends a parcel by post.")
+    both = Registry([*shelf(), mine])
+    assert search(both, ALL, query="parcel") == signature(mine.spec)
+    alone = Registry([shelf().get("tool_search"), mine])
+    assert "letter" not in search(alone, ALL, query="send")
+    assert "parcel" not in search(shelf(), ALL, query="parcel")
+
+
+def test_a_run_finds_a_tool_beside_the_built_in_ones() -> None:
+    mine = named("send_parcel", "Sends a parcel by post.")
+    backend = ScriptedBackend(call("tool_search", query="send a parcel"), answer("Found."))
+    tools, free = [*builtin_tools(), mine], RunSettings(strategy="free")
+    outcome = Controller(backend, tools, ALL, settings=free).run_sync("Send it.")
+    assert outcome.calls[0].output is not None
+    assert outcome.calls[0].output.split("\n")[0] == signature(mine.spec)
+
+
+def test_outside_of_a_run_nothing_is_found() -> None:
+    result = asyncio.run(execute(tool_search(), {"query": "letter"}, timeout=120))
+    assert result.content is not None and "No tool here matches" in result.content
 
 
 def test_what_was_found_fits_into_an_observation() -> None:
@@ -94,7 +120,7 @@ def test_what_was_found_fits_into_an_observation() -> None:
         Tool(ToolSpec(f"letter_{n}", "letter " * 90, schema, READ), lambda a: "") for n in range(50)
     ]
     registry = Registry(many)
-    registry.provide(tool_search(registry))
+    registry.provide(tool_search())
     told = search(registry, ALL, query="letter", limit=20)
     assert len(told) < 3_600 and "more match." in told
     json.dumps(told)
