@@ -37,9 +37,17 @@ MAX_READ: Final = 64 << 20
 _DATA: Final = ("prompts", "config")
 
 
+def expand_user(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ``~`` and ``~NAME`` replaced; as it is if there is no such user."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def _folder(kind: Kind, environ: Mapping[str, str] = os.environ) -> Path:
     if named := environ.get(f"MLX_TOOLS_{kind.upper()}_DIR", "").strip():
-        return Path(named).expanduser().absolute()
+        return expand_user(named).absolute()
     import platformdirs
 
     find = {

@@ -21,7 +21,7 @@ from msgspec import Struct
 from mlx_tools.app.settings import SESSION, SettingRow, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
-from mlx_tools.paths import config_dir, read_data, read_regular
+from mlx_tools.paths import config_dir, expand_user, read_data, read_regular
 from mlx_tools.policy import (
     FUNCTIONS,
     PLUGIN,
@@ -586,7 +586,7 @@ def _as_option(row: SettingRow, value: str | bool | Sequence[str]) -> Any:
 def _secret_in(file: str) -> str:
     """The secret that a file holds: it stands on no command line, where others see it."""
     try:
-        text = read_regular(Path(file).expanduser(), MAX_FILE_BYTES).decode("utf-8").strip()
+        text = read_regular(expand_user(file), MAX_FILE_BYTES).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigError(f"{file}: {problem}", hint="a file that holds the key") from None

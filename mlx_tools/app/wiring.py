@@ -8,7 +8,6 @@ import ipaddress
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
@@ -38,7 +37,7 @@ from mlx_tools.backends import (
 from mlx_tools.controller import Approver, Controller, RunSettings
 from mlx_tools.errors import BackendError, ModelError, UsageError, did_you_mean
 from mlx_tools.messages import replace
-from mlx_tools.paths import config_dir, data_dir, state_dir
+from mlx_tools.paths import config_dir, data_dir, expand_user, state_dir
 from mlx_tools.policy import PLUGIN, PRESETS, Policy, check_presets, is_glob, permitted
 from mlx_tools.prompt import CATALOG_BUDGET, SEARCH, build_catalog, is_on_demand, is_search
 from mlx_tools.store import RootName, SessionStore, TemplateFile, TranscriptStore
@@ -491,8 +490,12 @@ def roots_of(configuration: Configuration) -> tuple[str, ...]:
 
 def functions_of(configuration: Configuration) -> tuple[str, ...]:
     """The files of functions, so that they are the same from anywhere."""
-    files = configuration.settings.tools.functions
-    return tuple(str(Path(file).expanduser().resolve()) for file in files)
+    return function_files(configuration.settings.tools.functions)
+
+
+def function_files(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return files of functions that a person named, so that they are the same from anywhere."""
+    return tuple(str(expand_user(path).resolve()) for path in paths)
 
 
 def _places_of(configuration: Configuration) -> dict[str, Any]:
@@ -508,8 +511,8 @@ def lasting(configuration: Configuration) -> dict[str, str]:
         value: Any = configuration.values.get(key)
         if not key.startswith(_LASTING) or value is None or not configuration.is_set(key):
             continue
-        if key == "model.name" and Path(value).expanduser().is_dir():
-            value = str(Path(value).expanduser().resolve())
+        if key == "model.name" and expand_user(value).is_dir():
+            value = str(expand_user(value).resolve())
         if isinstance(value, tuple):
             value = ",".join(value)
         scale = row.setting.scale

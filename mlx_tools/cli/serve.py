@@ -18,7 +18,7 @@ from mlx_tools.app import config
 from mlx_tools.cli import options
 from mlx_tools.cli.output import complain, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MissingDependency, UsageError
-from mlx_tools.paths import to_install
+from mlx_tools.paths import expand_user, to_install
 from mlx_tools.store import RootName
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _flags(given: options.Options) -> list[str]:
         setting = config.table()[key].setting
         flag = setting.flag
         if setting.secret or (key == "model.name" and Path(str(value)).is_dir()):
-            value = str(Path(str(value)).expanduser().absolute())  # it starts elsewhere
+            value = str(expand_user(str(value)).absolute())  # it starts elsewhere
         if isinstance(value, bool):
             flags += [flag] if value else []
         else:

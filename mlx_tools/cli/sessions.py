@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -34,6 +33,7 @@ from mlx_tools.cli.output import (
 )
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
+from mlx_tools.paths import expand_user
 from mlx_tools.store import (
     LAST,
     Copied,
@@ -333,7 +333,7 @@ def copy(
 def _opened(given: str) -> SessionStore:
     if "://" in given:
         return PostgresStore(given)
-    folder = Path(given).expanduser().absolute()
+    folder = expand_user(given).absolute()
     if folder.name == "sessions" and not (folder / "sessions").exists():
         raise UsageError(f"{given} is the folder of sessions", hint="give the one that it is in")
     return TranscriptStore(folder / "sessions")

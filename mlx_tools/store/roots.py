@@ -22,6 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
+from mlx_tools.paths import expand_user
 from mlx_tools.policy import parts_reached
 
 MAX_PATH_CHARS: Final = 4096
@@ -90,7 +91,7 @@ class RootName(Struct, frozen=True):
 
     def absolute(self) -> str:
         """The root as a text that means the same folder from anywhere."""
-        path = Path(self.path).expanduser().resolve()
+        path = expand_user(self.path).resolve()
         if self.patterns:
             return ":".join((str(path), "rw" if self.writable else "ro", *self.patterns))
         return f"{path}:rw" if self.writable else str(path)
@@ -142,7 +143,7 @@ class Root:
         self.writable = name.writable
         self.patterns = PathPatterns(name.patterns)
         try:
-            given = Path(name.path).expanduser().absolute()
+            given = expand_user(name.path).absolute()
             self.path = given.resolve(strict=True)
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except (OSError, RuntimeError, ValueError) as error:

@@ -22,7 +22,7 @@ from mlx_tools.errors import (
     told_as,
     wrong_argument,
 )
-from mlx_tools.paths import drafted, private_dir, read_regular
+from mlx_tools.paths import drafted, expand_user, private_dir, read_regular
 from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
@@ -146,7 +146,7 @@ class TranscriptStore(SessionStore):
         if isinstance(session, str) and is_session_id(text):
             return self.folder / text / NAME
         if isinstance(session, os.PathLike) or os.sep in text:
-            path = Path(text).expanduser()
+            path = expand_user(text)
             return path / NAME if path.is_dir() else path
         raise UsageError(f"{text!r} is no session", hint=SESSION)
 

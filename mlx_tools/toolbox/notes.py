@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import Effects
-from mlx_tools.paths import private_dir
+from mlx_tools.paths import expand_user, private_dir
 from mlx_tools.prompt import Bm25
 from mlx_tools.store import (
     Refused,
@@ -123,7 +123,7 @@ class Notes:
         folder: str | os.PathLike[str] | None,
         now: Callable[[], datetime] = lambda: datetime.now().astimezone(),
     ) -> None:
-        self.folder = None if folder is None else Path(folder).expanduser().absolute()
+        self.folder = None if folder is None else expand_user(folder).absolute()
         self._now = now
 
     def free_name(self, title: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from mlx_tools.errors import ToolDefinitionError, UsageError
+from mlx_tools.paths import expand_user
 from mlx_tools.policy import FUNCTIONS
 from mlx_tools.tools.tool import Tool, of_plugin, tool
 
@@ -28,7 +29,7 @@ def tools_of_file(path: str) -> list[Tool]:
     Raises:
         UsageError: there is no such file, it cannot be imported, or it defines no tool.
     """
-    file = Path(path).expanduser()
+    file = expand_user(path)
     if not file.is_file():
         raise UsageError(f"{path}: there is no such file", hint="name a Python file with functions")
     module = _imported(file.resolve(), path)

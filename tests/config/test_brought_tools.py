@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from mlx_tools.app import registry_of
+from mlx_tools.errors import UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import PRESETS, permitted
 
@@ -73,3 +75,12 @@ def test_programs_that_are_named_bring_the_tool_that_runs_them(place: Any) -> No
     denied = place.load('[policy]\ndeny = ["run_command"]\n', options={"tools.commands": "make"})
     assert allowed(denied, "run_command") == [False]
     assert allowed(place.load(), "run_command") == [False]
+
+
+@pytest.mark.parametrize("key", ["tools.roots", "tools.functions"])
+def test_the_home_of_a_user_that_does_not_exist_is_told_as_a_path_that_is_not_there(
+    place: Any, key: str
+) -> None:
+    loaded = place.load(options={key: ["~nobody-of-this-name/x"]})
+    with pytest.raises(UsageError, match="~nobody-of-this-name/x"):
+        registry_of(loaded)

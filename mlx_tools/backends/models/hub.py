@@ -17,7 +17,7 @@ from mlx_tools.backends.models.download import PullProgress, Report, run
 from mlx_tools.backends.models.embedded import folder_bytes
 from mlx_tools.backends.transport import json_object
 from mlx_tools.errors import MissingDependency, ModelError, UsageError
-from mlx_tools.paths import package_file, private_dir, read_regular, to_install
+from mlx_tools.paths import expand_user, package_file, private_dir, read_regular, to_install
 from mlx_tools.process import SUPERVISED, clean
 
 REPOSITORY: Final = re.compile(
@@ -51,11 +51,11 @@ def hub_cache_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where the Hugging Face libraries keep what they fetch; the folder need not exist."""
     for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(key):
-            return Path(environ[key]).expanduser()
+            return expand_user(environ[key])
     home = environ.get("HF_HOME")
     if not home:
         home = f"{environ.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return Path(home).expanduser() / "hub"
+    return expand_user(home) / "hub"
 
 
 def cached_models(environ: Mapping[str, str] = os.environ) -> list[ListedModel]:

@@ -32,7 +32,7 @@ from mlx_tools.backends.models.hub import (
     pull_from_hub,
 )
 from mlx_tools.errors import ModelError, UsageError
-from mlx_tools.paths import open_regular
+from mlx_tools.paths import expand_user, open_regular
 from mlx_tools.process import clean
 
 
@@ -72,7 +72,7 @@ def find_model(name: str, environ: Mapping[str, str] = os.environ) -> Path | Non
         if cached is not None:
             return cached
     try:
-        folder = Path(name).expanduser()
+        folder = expand_user(name)
         return folder.absolute() if name and (folder / "config.json").is_file() else None
     except (OSError, ValueError, RuntimeError):
         return None

@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
-from mlx_tools.paths import knowledge_base_file
+from mlx_tools.paths import expand_user, knowledge_base_file
 from mlx_tools.toolbox.kb.database import Database, FileRow
 from mlx_tools.toolbox.kb.documents import (
     SNIFFED,
@@ -160,7 +160,7 @@ class KnowledgeBase:
 
         Raises `UsageError` where nothing of it is in the knowledge base, `KnowledgeBaseError`.
         """
-        given = Path(path).expanduser()
+        given = expand_user(path)
         # A file that is gone, or became a link, is known by the path that it had.
         paths = {str(given.absolute()), str(given.resolve())}
         gone: set[str] = set()

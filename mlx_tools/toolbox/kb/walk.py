@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
+from mlx_tools.paths import expand_user
 
 MAX_FILES: Final = 200_000
 MAX_DEPTH: Final = 64
@@ -44,7 +45,7 @@ class WalkStart(Struct, frozen=True):
         if not os.fspath(given):  # which `Path` would take for the folder one is in
             raise UsageError("an empty path cannot be added", hint="write . for this folder")
         try:
-            path = Path(given).expanduser().resolve(strict=True)
+            path = expand_user(given).resolve(strict=True)
             kind = path.stat().st_mode
         except (OSError, RuntimeError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)

@@ -17,7 +17,7 @@ from msgspec import Struct, ValidationError, convert, to_builtins
 
 from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError, told_as
 from mlx_tools.messages import ALIASES, TOOL_NAME, replace
-from mlx_tools.paths import data_dir, private_dir, read_data, read_private, write_whole
+from mlx_tools.paths import data_dir, expand_user, private_dir, read_data, read_private, write_whole
 from mlx_tools.process import clean
 from mlx_tools.store import RootName, private_part
 from mlx_tools.tools.folder.definition import ToolFolder, read_folder, write_files
@@ -281,7 +281,7 @@ def exposed_by(
     may: a tool that writes below a root could say itself what is trusted. ``what`` it is."""
     record = record.resolve()
     for root in map(RootName.parse, roots):
-        top = Path(root.path).expanduser().resolve()
+        top = expand_user(root.path).resolve()
         below = record.is_relative_to(top)
         if not root.writable or not (below or top.is_relative_to(record)):
             continue
