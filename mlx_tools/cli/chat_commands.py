@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.app import Configuration, SettingRow, config, roots_of
+from mlx_tools.app import Configuration, SettingRow, config, function_files, functions_of, roots_of
 from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import one_of
@@ -37,7 +37,8 @@ from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
 from mlx_tools.cli.talk import Talk, folders
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, json_line, replace
-from mlx_tools.policy import asks, denial
+from mlx_tools.paths import expand_user
+from mlx_tools.policy import FUNCTIONS, asks, denial
 from mlx_tools.store import RootName, load_words
 from mlx_tools.toolbox import Undo
 from mlx_tools.tools import BoundSource, BoundSources, McpClients, ToolError, prompt_text
@@ -318,7 +319,7 @@ def roots(talk: Talk) -> list[str]:
 
 def _from_home(path: str) -> str:
     """Where a folder is; one that is named as seen from here may be gone on with from elsewhere."""
-    full, home = Path(path).expanduser().resolve(), Path.home().resolve()
+    full, home = expand_user(path).resolve(), Path.home().resolve()
     return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
@@ -332,6 +333,52 @@ def _root(talk: Talk, rest: str) -> str:
             raise UsageError(f"{in_words(given.path)} is no folder that tools see")
         talk.go_on_under(talk.configuration.over({"tools.roots": list(seen.values())}))
     return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
+
+
+def _commands(talk: Talk, rest: str) -> None:
+    programs = [*talk.configuration.settings.tools.commands]
+    names = rest.replace(",", " ").split()
+    for name in names:
+        if not name.startswith("-"):
+            programs = [*dict.fromkeys((*programs, name))]
+        elif name[1:] in programs:
+            programs.remove(name[1:])
+        else:
+            told = cut(in_words(name[1:]), 40)
+            raise UsageError(f"{told} is no program that was added", hint="/commands lists these")
+    if names:
+        talk.go_on_under(talk.configuration.over({"tools.commands": programs}))
+    told = in_words(", ".join(programs))
+    print_prose(told or "no program besides run_command's own: /commands A,B adds some")
+    if programs:
+        _tell_permissions(talk, [config.RUN_COMMAND])
+
+
+def _functions(talk: Talk, rest: str) -> None:
+    files = [*functions_of(talk.configuration)]
+    if rest:
+        (file,) = function_files([rest.removeprefix("-")])
+        if not rest.startswith("-"):
+            files = [*dict.fromkeys((*files, file))]
+        elif file in files:
+            files.remove(file)
+        else:
+            told = cut(in_words(rest[1:]), 80)
+            raise UsageError(f"{told} is no file of functions here", hint="/functions lists these")
+        talk.go_on_under(talk.configuration.over({"tools.functions": files}))
+    told = "\n".join(map(_from_home, files))
+    print_prose(told or "no file: /functions FILE.py adds its functions as tools")
+    specs = talk.controller.registry.all_specs().values()
+    _tell_permissions(talk, [spec.name for spec in specs if spec.plugin == FUNCTIONS])
+
+
+def _programs_added(talk: Talk, _: str) -> list[str]:
+    return [f"-{name}" for name in talk.configuration.settings.tools.commands]
+
+
+def _function_files(talk: Talk, beginning: str) -> list[str]:
+    away = [f"-{file}" for file in functions_of(talk.configuration)]
+    return [path for path in _paths(talk, beginning) if path.endswith(("/", ".py"))] + away
 
 
 # --- the model, and what it is told ---------------------------------------------------------------
@@ -441,7 +488,7 @@ def _where(talk: Talk, _: str) -> str:
 
 
 def _save(talk: Talk, rest: str) -> str:
-    path = Path(rest).expanduser()
+    path = expand_user(rest)
     text = "\n\n".join(as_markdown(talk.said))
     if not text:
         raise UsageError("nothing was said yet")
@@ -548,7 +595,7 @@ def _quit(_: Talk, __: str) -> None:
 def _paths(_: Talk, beginning: str) -> list[str]:
     """The files and folders that a path may go on to; folders end with a slash."""
     folder, where, start = beginning.rpartition("/")
-    place = Path(f"{folder}/" if where else ".").expanduser()
+    place = expand_user(f"{folder}/" if where else ".")
     found = []
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
@@ -574,6 +621,14 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
         ChatCommand("/allow", "NAME…", "let the model call tools", _allow, _may_be_allowed),
         ChatCommand("/deny", "NAME…", "take tools away from it", _deny, _may_be_denied),
         ChatCommand("/root", "[DIR[:rw]|-DIR]", "let tools see a folder", _root, _folders),
+        ChatCommand("/commands", "[A,B|-A]", "programs it may run", _commands, _programs_added),
+        ChatCommand(
+            "/functions",
+            "[FILE.py|-FILE]",
+            "functions of a file as tools",
+            _functions,
+            _function_files,
+        ),
         ChatCommand("/limits", "", "what a question may take", _limits),
         ChatCommand(
             "/set",

@@ -16,6 +16,7 @@ from mlx_tools.app import (
     RunOptions,
     controller_of,
     found,
+    functions_of,
     jobs_of,
     registry_of,
     with_settings,
@@ -52,6 +53,16 @@ def folders(configuration: Configuration) -> dict[str, str]:
     """The folders that tools may see: where each stands, and what names it with its rights."""
     named = map(RootName.parse, configuration.settings.tools.roots)
     return {RootName(one.path).absolute(): one.absolute() for one in named}
+
+
+def _reach(configuration: Configuration) -> set[tuple[str, str]]:
+    """Return what the tools reach, each with its kind: folders, programs, files of functions."""
+    tools = configuration.settings.tools
+    return {
+        *folders(configuration).items(),
+        *(("program", name) for name in tools.commands),
+        *(("functions", file) for file in functions_of(configuration)),
+    }
 
 
 class Talk:
@@ -248,8 +259,9 @@ class Talk:
             with_settings(old.settings, configuration),
             self.turns.approver,
         )
-        more = folders(configuration).items() - folders(self.configuration).items()
-        self._go_on_in(controller, consents=not more)  # a yes was meant for the folders there were
+        # A yes was meant for the folders, programs and functions that there were.
+        more = _reach(configuration) - _reach(self.configuration)
+        self._go_on_in(controller, consents=not more)
         self.run = replace(self.run, configuration=configuration)
 
     def go_on_with(self, model: str) -> None:

@@ -16,8 +16,9 @@ from mlx_tools.cli.chat import banner
 from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, obey
 from mlx_tools.cli.talk import Talk
 from mlx_tools.errors import BackendUnreachable, UsageError
-from mlx_tools.messages import replace
+from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.testing import ScriptedServer, answer, call
+from mlx_tools.transcript import ApprovalRecord
 
 Say = Callable[..., Any]
 
@@ -221,6 +222,90 @@ def test_a_folder_is_named_once_with_what_was_said_last(
         assert talk.controller.settings.roots == ()
         with pytest.raises(UsageError, match="no folder that tools see"):
             obey(talk, "/root -.")
+
+
+def told_by(talk: Talk, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
+    """The lines that a command prints."""
+    capsys.readouterr()
+    obey(talk, line)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_programs_are_added_and_taken_away(capsys: pytest.CaptureFixture[str]) -> None:
+    with talking() as talk:
+        assert told_by(talk, capsys, "/commands")[0].startswith("no program")
+        before = talk.conversation.session
+        assert told_by(talk, capsys, "/commands python3, make")[0] == "python3, make"
+        assert talk.conversation.session != before
+        assert "run_command" in talk.policy.allow
+        assert [*completions(talk, "/commands", "-m")] == ["-make"]
+        assert told_by(talk, capsys, "/commands -python3")[0] == "make"
+        obey(talk, "/root .")
+        row = told_by(talk, capsys, "/commands make")[1]
+        assert row.startswith("run_command") and "(/root DIR)" not in row
+        enum = talk.controller.registry.all_specs()["run_command"].parameters["properties"]
+        assert "make" in enum["program"]["enum"] and "python3" not in enum["program"]["enum"]
+        with pytest.raises(UsageError, match="python3 is no program that was added"):
+            obey(talk, "/commands -python3")
+        obey(talk, "/commands -make")
+        assert "run_command" not in (talk.policy.allow or ())
+        with pytest.raises(UsageError, match="without a folder"):
+            obey(talk, "/commands ./x")
+
+
+def test_what_was_said_is_carried_over_to_a_session_with_more_programs(say: Say) -> None:
+    result, server = say("first?", "/commands make", "next?")
+    assert result.code == 0
+    assert "first?" in server.prompts[1] and "One." in server.prompts[1]
+
+
+FUNCTIONS_FILE = '''
+def area(width: float, height: float) -> float:
+    """Area of a rectangle."""
+    return width * height
+'''
+
+
+def test_functions_of_a_file_are_added_and_taken_away(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("shapes.py").write_text(FUNCTIONS_FILE)
+    with talking() as talk:
+        assert told_by(talk, capsys, "/functions")[0].startswith("no file")
+        file, row = told_by(talk, capsys, "/functions shapes.py")
+        assert file == "~/here/shapes.py"
+        assert row.startswith("area") and "asks first" in row
+        assert talk.controller.settings.functions == (str(Path("shapes.py").resolve()),)
+        assert [*completions(talk, "/functions", "sh")] == ["shapes.py"]
+        for wrong in ("nothing.py", "-nothing.py", "~nobody/x.py", "-~nobody/x.py"):
+            before = talk.conversation
+            with pytest.raises(UsageError, match=r"no such file|no file of functions"):
+                obey(talk, f"/functions {wrong}")
+            assert talk.conversation is before
+        obey(talk, "/functions -./shapes.py")
+        assert "area" not in talk.controller.registry.all_specs()
+
+
+@pytest.mark.parametrize("more", ["/commands make", "/functions shapes.py"])
+def test_what_was_allowed_for_the_session_does_not_hold_once_tools_reach_more(
+    home: Path, more: str
+) -> None:
+    Path("shapes.py").write_text(FUNCTIONS_FILE)
+    spec = ToolSpec("create_file")
+    with talking(answer("One.")) as talk:
+        talk.ask("first?")
+        record = ApprovalRecord(
+            call="c1", approved=True, digest="", tool=spec.digest(), effects=("write",)
+        )
+        talk.conversation.folded.history.consent("create_file", record)
+
+        def consented() -> object:
+            return talk.conversation.folded.history.consented(spec, {})
+
+        obey(talk, "/deny clock")
+        assert consented() == {"write"}
+        obey(talk, more)
+        assert consented() is None
 
 
 def test_what_was_allowed_for_the_session_holds_on_but_for_more_folders(
