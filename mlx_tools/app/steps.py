@@ -21,6 +21,7 @@ from msgspec import Struct
 from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.paths import package_file
 from mlx_tools.transcript import (
+    EMPTY_ANSWER,
     AnswerRecord,
     ApprovalRecord,
     CallRecord,
@@ -234,9 +235,10 @@ def _end(record: AnswerRecord | StoppedRecord) -> ReportStep:
         (record.call_like, "looks like a call"),
     )
     blocks = [_prose(record.content)]
+    words = "" if record.content.strip() else EMPTY_ANSWER
     if record.sources:
         blocks.append(folded(as_json(record.sources, indent=2), "Sources"))
-    return ReportStep("answer", "Answer", notes=notes, blocks=blocks)
+    return ReportStep("answer", "Answer", notes=notes, words=words, blocks=blocks)
 
 
 def _of_a_call(
@@ -283,7 +285,7 @@ def _of_a_call(
         (record.artifact, "kept whole"),
     )
     blocks = [folded(record.content)] if record.content is not None else []
-    blocks += _asides(("The whole output", record.whole))
+    blocks += _asides(("The whole output", record.whole), ("Would change", record.would_change))
     words, bad = "" if record.error is None else _error(record.error), record.error is not None
     notes = [*_took(record), *notes]
     return ReportStep("tool", f"Result {record.call}", record.name, notes, words, blocks, bad)

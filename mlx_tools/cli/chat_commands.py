@@ -513,8 +513,7 @@ def as_markdown(records: Iterable[Record]) -> Iterator[str]:
                 yield f"`{record.name}`"
                 yield _fenced(json_line(record.arguments), "json")
             case ObservationRecord():
-                said = record.content if record.error is None else record.error.message
-                yield _fenced(said or "")
+                yield _fenced(record.shown_text)
             case AnswerRecord():
                 yield record.content
             case CompactedRecord() if record.content:

@@ -31,6 +31,7 @@ from mlx_tools.cli.output import (
 from mlx_tools.messages import json_line
 from mlx_tools.policy import TEMPLATE
 from mlx_tools.transcript import (
+    EMPTY_ANSWER,
     Answered,
     Outcome,
     Paused,
@@ -377,7 +378,7 @@ def _ending(outcome: Outcome) -> str | None:
     if isinstance(outcome, Answered) and outcome.truncated:
         return cut_in_words(outcome.records, repeated=outcome.truncated_by == "repetition")
     if isinstance(outcome, Answered) and not outcome.answer.strip():
-        return "the model gave an empty answer (/retry, or ask in other words)"
+        return f"{EMPTY_ANSWER} (ask in other words, or /retry)"
     if isinstance(outcome, Answered) and outcome.call_like:
         return "the answer looks like a call that cannot be read; nothing ran"
     return None
@@ -386,13 +387,13 @@ def _ending(outcome: Outcome) -> str | None:
 def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
     """Tell a person what there is besides an answer: why there is none, or not all of it.
 
-    ``plain``: the answer, too, where it was not shown live, and at a terminal the sources that it
-    cites. ``where``: and the transcript of a run that stopped.
+    ``plain``: the answer, too, where it was not shown live, and after it, on standard error, the
+    sources that it cites. ``where``: and the transcript of a run that stopped.
     """
     if plain and isinstance(outcome, Answered):
         if not ours().isatty():
             print_text(outcome.answer, exact=True)
-        for source in outcome.sources if sys.stderr.isatty() else ():
+        for source in outcome.sources:
             complain(f"[{source.n}] {source.title} ({source.location})", kind="source")
     said = _ending(outcome)
     if said is not None:

@@ -489,7 +489,7 @@ class CallApprovals:
         if answers and pause is not None and not same(self._pause_seal(pause), pause.seal):
             raise UsageError("what was shown was changed in the transcript", hint="start again")
 
-    def decide_again(self) -> None:
+    async def decide_again(self) -> None:
         """Hold calls that have not run yet, or may run again, to the policy in force now."""
         session = self._session
         for state in tuple(session.current.open_calls.values()):
@@ -498,8 +498,7 @@ class CallApprovals:
                 continue
             decision = decision_on(state.record, session)
             if decision.decision == "deny":
-                self._conversation.append(decision)
-                self._conversation.append(refusal_by(decision, state, session))
+                await self._conversation.write([decision, refusal_by(decision, state, session)])
             elif state.in_doubt:
                 continue  # a person decides about it, whatever policy allows
             elif approval is None and (last is None or last.decision != decision.decision):

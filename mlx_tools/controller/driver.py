@@ -50,7 +50,7 @@ from mlx_tools.errors import (
     require_text,
     wrong_argument,
 )
-from mlx_tools.messages import replace, tool_named
+from mlx_tools.messages import ErrorInfo, replace, tool_named
 from mlx_tools.policy import TEMPLATE, Policy, permitted
 from mlx_tools.prompt import is_on_demand, is_reader
 from mlx_tools.protocol import Reading
@@ -61,10 +61,10 @@ from mlx_tools.transcript import (
     CarriedRecord,
     CompactedRecord,
     CompletionRecord,
-    DecisionRecord,
     ExecutionRecord,
     ExtendedRecord,
     Header,
+    ObservationRecord,
     Outcome,
     Record,
     ResumedRecord,
@@ -229,7 +229,7 @@ class Conversation:
                 self._append_resumed()
                 self._write_read()
                 if session.state is State.CALLING:
-                    self._approvals.decide_again()
+                    await self._approvals.decide_again()
                     await self._approvals.take(answers)
                     for call in [one for one in session.current.asked() if one.call in results]:
                         await self._observe(call, results[call.call], mutates=False)
@@ -272,7 +272,7 @@ class Conversation:
             with self._resumable():
                 self._append_resumed()
                 self._write_read()
-                self._approvals.decide_again()
+                await self._approvals.decide_again()
                 await self._drive(answers=False)
         return self._outcome()
 
@@ -469,10 +469,7 @@ class Conversation:
                 case Write(records):
                     if await self._extend():
                         continue
-                    self._write(records)
-                    for record in records:
-                        if isinstance(record, DecisionRecord) and record.code == "dry_run":
-                            await self._tell_dry_run(record)
+                    await self.write(records)
                 case Complete() if not answers:
                     self._break_off(KeyboardInterrupt())
                     return
@@ -486,7 +483,7 @@ class Conversation:
                         await self._approvals.pause(self.folded.current.asked(), within)
                 case Ask():
                     self._waiting_for = ""
-                    self._approvals.decide_again()  # a consent may cover them by now
+                    await self._approvals.decide_again()  # a consent may cover them by now
                     calls = self.folded.current.asked()
                     if calls and not await self._approvals.covered(calls):
                         with self.person_waits():
@@ -578,12 +575,22 @@ class Conversation:
             )
         )
 
-    async def _tell_dry_run(self, record: DecisionRecord) -> None:
-        """Tell what the call would have changed that a dry run did not make."""
+    async def write(self, records: Sequence[Record]) -> None:
+        """Write records down. A call that a dry run left out ends with what it would change."""
+        for record in records:
+            match record:
+                case ObservationRecord(error=ErrorInfo(code="dry_run")):
+                    record = await self._with_change(record)
+            self.append(record, records)
+
+    async def _with_change(self, record: ObservationRecord) -> ObservationRecord:
+        """The end of a call that a dry run left out, with the change; tell a person of it."""
         call = self.folded.current.call(record.call)
         preview = await self._approvals.preview(call)
         shown = await anyio.to_thread.run_sync(self.outputs.clean, preview.text)  # may be 5 MB
         self._tell(events.WouldChange(call=call.call, name=call.name, preview=shown))
+        change = self.outputs.describe_change(replace(preview, text=shown))
+        return replace(record, would_change=change)
 
     # --- completions ---
 

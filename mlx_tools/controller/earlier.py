@@ -152,7 +152,8 @@ def _as_said(record: Said) -> Said:
 
 def _cleaned(record: ObservationRecord, clean: Callable[[str], str]) -> ObservationRecord:
     if record.error is not None:
-        return replace(record, error=ErrorInfo(record.error.code, clean(record.error.message)))
+        error = ErrorInfo(record.error.code, clean(record.error.message))
+        return replace(record, error=error, would_change=clean(record.would_change))
     return replace(record, content=clean(record.content or ""))
 
 

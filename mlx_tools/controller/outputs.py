@@ -13,7 +13,7 @@ from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, permitted
 from mlx_tools.prompt import READER, is_reader
 from mlx_tools.store import ArtifactStore, RootName
-from mlx_tools.tools import MAX_ERROR_CHARS, ToolResult
+from mlx_tools.tools import MAX_ERROR_CHARS, Preview, ToolResult
 from mlx_tools.transcript import CallRecord, Laid, ObservationRecord, Sources, lay_out
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
 Ended = tuple[ObservationRecord, StorageError | None]
 """What is to be written of how a call ended, and why the whole could not be kept. The call has run,
 and that must be written down before anybody is told of it."""
+
+
+_MOST_OF_CHANGE: Final = 4_000
+"""Characters of a change that a dry run tells the model: enough to say what it is. It wrote the
+change itself, and compaction leaves these words in the prompt as long as their turn."""
 
 
 class Outputs:
@@ -148,6 +153,17 @@ class Outputs:
         given = tuple(one.to_json() for one in laid.given)
         artifact = self.artifacts.get(call.call)
         return replace(record, content=content, artifact=artifact, sources=given), problem
+
+    def describe_change(self, preview: Preview) -> str:
+        """The change that a dry run left out, in the words that the model reads; empty where the
+        tool cannot tell. ``preview`` has its text cleaned."""
+        words = self._session.words
+        if not preview.text or preview.fails:
+            return preview.text
+        limit = min(self.most_chars, _MOST_OF_CHANGE)
+        change = shorten(preview.text, limit, self._cut_notice(None, limit, len(preview.text)))
+        counts = f" ({preview.counts})" if preview.counts else ""
+        return words.text("turns.would_change", counts=counts, change=change)
 
     @property
     def most_chars(self) -> int:

@@ -443,7 +443,7 @@ class Session:
         ran = self.history.observe(record, self.specs.get(record.name), run)
         # A tool's error is an observation too, and its words may be somebody else's. What a
         # search finds are lines of the catalog, from which the model is to call.
-        text = record.content if record.error is None else record.error.message
+        text = record.shown_text
         if text and not search:
             self.planted |= calls_in(text)
         return search, ran

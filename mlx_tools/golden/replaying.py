@@ -332,6 +332,7 @@ class _Replayer:
         now = due.records if reading and isinstance(due, Write) else ()
         places = following(self._golden.records, position + 1, now)
         was = [self._golden.records[place] for place in places]
+        now = tuple(_with_change(one, was) for one in now)
         self._comparing.records(now, was)
         self._now += now
         self._followed.update(places)
@@ -441,8 +442,21 @@ class _Replayer:
             now = replace(record, error=ErrorInfo(record.error.code, said))
         if not isinstance(now, ObservationRecord):
             return record
+        now = replace(now, would_change=record.would_change)
         self._comparing.record(now, record)
         return now
+
+
+def _with_change(record: Record, recorded: Iterable[Record]) -> Record:
+    """The record, with the change that the recorded one says: a dry run's comes from the world."""
+    if not isinstance(record, ObservationRecord):
+        return record
+    changes = (
+        one.would_change
+        for one in recorded
+        if isinstance(one, ObservationRecord) and one.call == record.call
+    )
+    return replace(record, would_change=next(changes, ""))
 
 
 def _turns(examples: Iterable[Mapping[str, str]]) -> str:

@@ -181,8 +181,7 @@ def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
             case CompletionRecord() if record.counted.strip():
                 yield words.text("compaction.model", text=record.counted.strip())
             case ObservationRecord():
-                said = record.content if record.error is None else record.error.message
-                yield words.text("compaction.tool", text=said or "", name=record.name)
+                yield words.text("compaction.tool", text=record.shown_text, name=record.name)
 
 
 def _steps(prompt: Prompt, placeholders: Placeholders) -> list[Cut]:

@@ -131,9 +131,10 @@ class _Chat:
     def _result(self, record: ObservationRecord | None) -> str:
         if record is None:  # nobody will say how it ended
             return self._words.texts["turns.unanswered"]
-        if record.error is None:
+        error = record.shown_error
+        if error is None:
             return record.content or ""
-        return _compact({"error": {"code": record.error.code, "message": record.error.message}})
+        return _compact({"error": {"code": error.code, "message": error.message}})
 
     def _advised(self, error: ErrorInfo) -> str:
         advice = self._words.correction(error.code, "native")

@@ -317,7 +317,8 @@ class Prompt:
                 return
         else:
             for record, given in results:
-                error = None if record.error is None else self._advised(record.error)
+                error = record.shown_error
+                error = None if error is None else self._advised(error)
                 observed = ToolObservation(record.name, record.content, error=error, id=given)
                 lines.append(self._json_in(write_observation(observed, self._style)))
         lines = [*lines, *turn.notes] or [self._plain(self._words.texts["turns.go_on"])]
@@ -354,8 +355,8 @@ class Prompt:
             )
             gap(slots, id=last[0], name=last[1], next_id=key, next_name=name)
             said = record.content or ""
-            if record.error is not None:
-                advised = self._advised(record.error)
+            if (error := record.shown_error) is not None:
+                advised = self._advised(error)
                 fault = {"code": advised.code, "message": advised.message}
                 said = json.dumps({"error": fault}, ensure_ascii=False)
             text.untrusted(native.result(said, self.neutraliser))

@@ -56,6 +56,7 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "turns.no_calls": ("question",),
     "turns.too_many_calls": ("most",),
     "turns.cut": ("omitted",),
+    "turns.would_change": ("counts", "change"),
     "turns.edited": ("arguments",),
     "turns.cut_readable": ("omitted", "name", "id", "offset"),
     "turns.cite": ("number",),

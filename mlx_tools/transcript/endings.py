@@ -80,6 +80,9 @@ def stopped_in_words(records: Sequence[Record]) -> str:
     return f"stopped: {what} ({way_out})"
 
 
+EMPTY_ANSWER: Final = "the model gave an empty answer"
+
+
 def cut_in_words(records: Sequence[Record], *, repeated: bool = False) -> str:
     """Return why an answer was cut off, and what to do.
 

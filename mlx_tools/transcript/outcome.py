@@ -134,7 +134,8 @@ class SessionHistory(Struct):
         run.answered |= ran
         run.reminded |= record.error is not None and record.error.code == "repeated_call"
         # what a run within the call has read is not known here
-        self.private_read |= ran and (spec is None or spec.private or record.nested > 0)
+        shows = ran or bool(record.would_change)
+        self.private_read |= shows and (spec is None or spec.private or record.nested > 0)
         return ran
 
     def consent(self, tool: str, record: ApprovalRecord) -> None:
@@ -364,13 +365,15 @@ class CallReport(Struct, frozen=True, kw_only=True):
     error_code: str | None = None
     error_preview: str | None = None
     cached: bool = False
+    would_change: str = ""
+    """The change that a dry run left out, as the model is told it."""
 
     def __repr__(self) -> str:
         return _shown(self, "output")
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
-        """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``
-        and ``cached`` only where there is one, and where it is."""
+        """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``,
+        ``cached`` and ``would_change`` only where there is one, and where it is."""
         out: dict[str, Any] = {
             "id": self.id,
             "name": self.name,
@@ -387,6 +390,8 @@ class CallReport(Struct, frozen=True, kw_only=True):
             out["artifact"] = self.artifact
         if self.cached:
             out["cached"] = True
+        if self.would_change:
+            out["would_change"] = self.would_change
         return out | {"error_code": self.error_code, "error_preview": self.error_preview}
 
 
@@ -671,6 +676,7 @@ def _reports(
                 error_code=code,
                 error_preview=preview,
                 cached=end.cached,
+                would_change=end.would_change,
             )
         )
     return tuple(reports)

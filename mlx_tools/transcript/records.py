@@ -449,6 +449,21 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     sources: tuple[Mapping[str, Any], ...] = ()
     whole: str | None = None
     files: tuple[FileSeen, ...] = ()
+    would_change: str = ""
+    """The change that a dry run left out, in words and as far as the model is shown it."""
+
+    @property
+    def shown_error(self) -> ErrorInfo | None:
+        """The error as the model reads it, with the change that a dry run left out."""
+        if self.error is None or not self.would_change:
+            return self.error
+        return ErrorInfo(self.error.code, f"{self.error.message} {self.would_change}")
+
+    @property
+    def shown_text(self) -> str:
+        """The words that the model reads."""
+        error = self.shown_error
+        return self.content or "" if error is None else error.message
 
 
 class CorrectionRecord(_Record, frozen=True, kw_only=True, tag="correction"):

@@ -38,6 +38,22 @@ def test_the_answer_alone_goes_to_standard_output(run: Any) -> None:
     assert (result.code, result.out, result.err) == (0, "It is 391.\n", "")
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_answer_is_told_on_standard_error(run: Any, text: str) -> None:
+    plain, as_json = (
+        ask(run, answer(text), options=("Hi", *more))[0] for more in ((), ("--json",))
+    )
+    for result in (plain, as_json):
+        assert "the model gave an empty answer (ask in other words, or /retry)" in result.err
+        assert result.code == 0
+    assert not plain.out.strip() and as_json.json["answer"].strip() == ""
+    with ScriptedServer(answer(text), answer("Hi.")) as server:
+        talk = run("chat", "--url", server.url, stdin="Hello?\nHello?\n")
+    assert talk.err.count("the model gave an empty answer") == 1
+    shown = run("sessions", "show", as_json.json["session"])
+    assert "the model gave an empty answer" in shown.out
+
+
 def test_json_has_every_key_in_order(run: Any) -> None:
     result, _ = ask(run, *CALCULATION, options=("What is 17 * 23?", "--json"))
     value = result.json

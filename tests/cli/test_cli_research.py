@@ -90,6 +90,19 @@ def test_pages_are_found_read_and_summarised_and_the_saving_is_asked_about(
     assert [one["title"] for one in resumed.json["sources"]] == list(TITLES)
 
 
+def test_a_piped_answer_stands_alone_and_its_sources_follow_on_standard_error(
+    run: Any, web: Site
+) -> None:
+    search = call("web_search", query="sourdough", max_results=3)
+    for text, cited in (("Fold it [2].", ["Dough"]), ("I do not know.", [])):
+        with ScriptedServer(search, answer(text)) as model:
+            result = run("ask", "--url", model.url, "--preset", "research", "--root", ".", "How?")
+        assert result.out == f"{text}\n"
+        place = f"http://localhost:{web.port}"
+        told = [f"mlx-tools: source: [2] {title} ({place}/{title})" for title in cited]
+        assert [line for line in result.err.splitlines() if "source" in line] == told
+
+
 def test_in_local_only_mode_the_preset_searches_nothing(run: Any, web: Site) -> None:
     with ScriptedServer(call("web_search", query="x"), answer("No.")) as model:
         options = ("--url", model.url, "--preset", "research", "--root", ".", "--local-only")

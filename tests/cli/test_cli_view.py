@@ -108,7 +108,7 @@ def test_a_streamed_answer_is_shown_once_and_another_one_after_it() -> None:
     assert seen(*streamed, started(2), ended(2), finished("No."))[1] == "It is 391.\nNo.\n"
 
 
-def test_sources_are_told_at_a_terminal_and_of_an_answer_that_it_was_cut_off(
+def test_cited_sources_are_told_and_of_an_answer_that_it_was_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cited = (GivenSource(2, "Tea\x1b[2J", "docs/tea.md"),)
@@ -116,10 +116,8 @@ def test_sources_are_told_at_a_terminal_and_of_an_answer_that_it_was_cut_off(
         "mlx-tools: truncated: the answer was cut off at the token limit "
         "(raise it with --max-tokens)\n"
     )
-    for screen, told in (
-        (Terminal(), "mlx-tools: source: [2] Tea\\x1b[2J (docs/tea.md)\n"),
-        (io.StringIO(), ""),
-    ):
+    told = "mlx-tools: source: [2] Tea\\x1b[2J (docs/tea.md)\n"
+    for screen in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", screen)
         tell(Answered(session="s", answer="", sources=cited, truncated=True))
         assert screen.getvalue() == told + cut_off

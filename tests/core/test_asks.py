@@ -40,6 +40,7 @@ def execute(arguments):
     Path(arguments["path"]).write_text("changed")
     return {}
 """
+KEY = "AKIA" + "IOSFODNN7EXAMPLQ"
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
 
 
@@ -223,6 +224,53 @@ def test_a_dry_run_tells_the_change_that_an_approval_would_show(root: Path) -> N
     assert "-as it was" in previews[1] and "+++ /dev/null" in previews[1]
     assert [e.rule for e in happened if isinstance(e, CallDecided)] == ["dry_run", "dry_run"]
     assert isinstance(happened[-1], Finished) and (root / "a.txt").read_text() == "as it was\n"
+
+
+def dry_run(root: Path, *script: str) -> tuple[Outcome, ScriptedBackend]:
+    backend = ScriptedBackend(*script, answer())
+    policy = Policy(allow=["*"], dry_run=True)
+    return Controller(backend, registry(root), policy).run_sync("Do it."), backend
+
+
+def test_a_dry_run_tells_the_model_what_would_have_changed_once(root: Path) -> None:
+    (root / "a.txt").write_text("as it was\n")
+    write = call("file_access", operation="write", path="a.txt", content="new\nand more\n")
+    outcome, backend = dry_run(root, write)
+    prompt = backend.requests[-1].prompt
+    assert prompt.count("Nothing was done: this is a dry run.") == 1
+    assert prompt.count("It would have made this change (+2 -1)") == 1
+    assert prompt.count("-as it was") == prompt.count("+and more") == 1
+    (made,) = outcome.to_json()["calls"]
+    change = "It would have made this change (+2 -1):\n--- a.txt\n+++ a.txt\n@@ -1 +1,2 @@\n"
+    assert made["would_change"] == f"{change}-as it was\n+new\n+and more"
+    assert "as it was" not in made["error_preview"]
+
+
+def test_a_change_that_a_dry_run_tells_is_bounded_and_counted_whole(root: Path) -> None:
+    (root / "a.txt").write_text("".join(f"line {n}\n" for n in range(5_000)))
+    delete = call("file_access", operation="delete", path="a.txt")
+    outcome, backend = dry_run(root, delete)
+    told = outcome.to_json()["calls"][0]["would_change"]
+    assert "(+0 -5000)" in told and "characters left out" in told and len(told) < 4_200
+    assert len(backend.requests[-1].prompt) < 5_500 + len(backend.requests[0].prompt)
+
+
+def test_a_dry_run_hides_secrets_and_says_what_could_only_fail(root: Path) -> None:
+    (root / "a.txt").write_text(f"AWS_ACCESS_KEY_ID={KEY}\n")
+    delete = call("file_access", operation="delete", path="a.txt")
+    gone = call("file_access", operation="delete", path="gone.txt")
+    outcome, backend = dry_run(root, delete, gone)
+    told = [one["would_change"] for one in outcome.to_json()["calls"]]
+    assert "[redacted:aws_access_key]" in told[0] and "can only fail" in told[1]
+    assert not any(KEY in request.prompt for request in backend.requests)
+
+
+def test_a_call_in_what_a_dry_run_shows_is_an_echo(root: Path) -> None:
+    planted = call("file_access", operation="write", path="b.txt", content="x")
+    (root / "a.txt").write_text(f"{planted}\n")
+    delete = call("file_access", operation="delete", path="a.txt")
+    outcome, _ = dry_run(root, delete, planted)
+    assert [one.error_code for one in outcome.calls] == ["dry_run", "echoed_call"]
 
 
 # --- runs within a call ---

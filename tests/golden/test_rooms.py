@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools import Limits, Policy, builtin_tools
+from mlx_tools import Limits, Policy, Registry, Tool, ToolSpec, builtin_tools
 from mlx_tools.golden import (
     CannotSettle,
     Golden,
@@ -26,6 +26,7 @@ from mlx_tools.messages import replace
 from mlx_tools.store import load_words
 from mlx_tools.store.transcript import encode
 from mlx_tools.testing import answer, call
+from mlx_tools.tools import Preview
 from mlx_tools.transcript.records import (
     CallRecord,
     CompletionRecord,
@@ -70,6 +71,19 @@ def test_words_of_a_turn_are_the_prompts(golden: Golden) -> None:
         "turn 3",
     )
     assert any("Look again." in line for line in difference.lines() if line.startswith("+"))
+
+
+def test_the_change_that_a_dry_run_tells_is_the_worlds_and_its_words_are_the_prompts() -> None:
+    spec = ToolSpec("save", effects=frozenset(("write",)))
+    change = Preview("-as it was\n+as it is", "", counts="+1 -1")
+    registry = Registry([Tool(spec, lambda arguments: "", preview=lambda arguments: change)])
+    script = call("save"), answer("Nothing was done.")
+    made = golden_of(registry, *script, policy=Policy(allow=["*"], dry_run=True))
+    (end,) = (one for one in made.records if isinstance(one, ObservationRecord))
+    assert end.would_change == f"It would have made this change (+1 -1):\n{change.text}"
+    assert replay(made).passed
+    other = changed(made, ObservationRecord, lambda one: replace(one, would_change="Something."))
+    assert [room for room, _ in found(other)] == ["prompt"]
 
 
 def headed(golden: Golden, **header: Any) -> Golden:
