@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from mcp.types import CallToolResult
 
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.controller.approvals import confirmed
@@ -37,7 +38,7 @@ from mlx_tools.tools import (
     mcp_read,
     servers_in,
 )
-from mlx_tools.tools.mcp.client import may_ask_at
+from mlx_tools.tools.mcp.client import answer_of, may_ask_at
 from mlx_tools.tools.mcp.sign_in import PORT, sign_in
 from tests.waiting import EXPIRES, wait_until
 
@@ -273,6 +274,29 @@ def test_what_it_says_besides_is_passed_over_or_told(home: Path) -> None:
     ]
     assert refusal(error) == "tool_error: no such thing"
     assert [progress.message for progress in told] == ["info: a word"]
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "result"),
+    [
+        ("ok status=ok", {"message": "pong-42"}, 'ok status=ok\n{"message": "pong-42"}'),
+        ("2 files: see below", {"n": 2}, '2 files: see below\n{"n": 2}'),
+        ("", {"message": "pong"}, {"message": "pong"}),
+        ('{"message": "a\\nb"}', {"message": "a\nb"}, {"message": "a\nb"}),
+        ('{ "b": [1], "a": null }', {"a": None, "b": [1]}, {"a": None, "b": [1]}),
+        ("42", {"result": 42}, {"result": 42}),
+        ("true", {"result": True}, {"result": True}),
+        ("Zo\u00eb\nAnn", {"result": ["Zo\u00eb", "Ann"]}, {"result": ["Zo\u00eb", "Ann"]}),
+        ("name: Ann", {"name": "Ann", "age": 3}, {"name": "Ann", "age": 3}),
+        ("plain", None, "plain"),
+    ],
+)
+def test_nothing_that_a_server_sends_beside_structured_content_is_lost(
+    text: str, structured: Any, result: Any
+) -> None:
+    content = [{"type": "text", "text": text}] if text else []
+    sent = {"content": content, "structuredContent": structured}
+    assert answer_of(CallToolResult.model_validate(sent)) == result
 
 
 def test_its_resources_are_listed_and_read(home: Path) -> None:

@@ -14,7 +14,8 @@ import functools
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -574,6 +575,7 @@ async def look(clients: McpClients, source: BoundSource) -> ServerOffer:
 
 
 MAX_CONTENT_CHARS: Final = 2_000_000
+_WORD: Final = re.compile(r"\w+")
 
 
 def text_of(blocks: Iterable[Any]) -> str:
@@ -613,13 +615,40 @@ def bounded(text: str) -> str:
 
 
 def answer_of(result: Any) -> Any:
-    """What a call came to: structured content where there is such, else text. Raises ToolError for
-    an error that the server tells."""
+    """The result of a call: its structured content, its text, or both where each says something
+    that the other does not. Raises ToolError for an error that the server tells."""
     text = text_of(result.content or ())
     if result.is_error:
         raise ToolError(text or "the server says that it failed")
     structured = result.structured_content
     if structured is None:
         return text
-    bounded(json.dumps(structured, ensure_ascii=False))
-    return structured
+    shown = bounded(json.dumps(structured, ensure_ascii=False))
+    return structured if _repeats(text, structured) else bounded(f"{text}\n{shown}")
+
+
+def _repeats(text: str, structured: Any) -> bool:
+    """Return whether a text has no word that structured content does not have: most servers send
+    the same twice, as JSON or in words."""
+    with contextlib.suppress(ValueError, RecursionError):
+        if (value := json.loads(text)) == structured:
+            return True
+        text = " ".join(_texts_in(value))
+    known = {word for part in _texts_in(structured) for word in _WORD.findall(part.casefold())}
+    return known.issuperset(_WORD.findall(text.casefold()))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """The keys and values in a JSON value, as texts."""
+    rest = [value]
+    while rest:
+        match rest.pop():
+            case dict() as fields:
+                yield from fields
+                rest += fields.values()
+            case list() as items:
+                rest += items
+            case None:
+                yield "null none"
+            case one:
+                yield str(one)
