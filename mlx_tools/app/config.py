@@ -44,6 +44,8 @@ USER_FILE = "config.toml"
 PROJECT_FILE = "mlx-tools.toml"
 DEFAULT_FILE = "config/default.toml"
 MAX_FILE_BYTES = 1_000_000
+BYTE_ORDER_MARK = "\N{BYTE ORDER MARK}"
+"""Stands before the text of a file that some editors have saved."""
 
 OTHER_VARIABLES = frozenset(
     f"MLX_TOOLS_{name}" for name in ("CACHE_DIR", "CONFIG_DIR", "DATA_DIR", "STATE_DIR", "SUITES")
@@ -452,7 +454,7 @@ def read_file(path: Path, kind: Kind) -> Layer:
 
 def _read_toml(text: str, kind: Kind, source: str) -> Layer:
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(text.removeprefix(BYTE_ORDER_MARK))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         return Layer(kind, source, problems=(f"{source}: not TOML: {error}",))
     written = document.pop(PROFILES, {})
@@ -586,7 +588,7 @@ def _as_option(row: SettingRow, value: str | bool | Sequence[str]) -> Any:
 def _secret_in(file: str) -> str:
     """The secret that a file holds: it stands on no command line, where others see it."""
     try:
-        text = read_regular(expand_user(file), MAX_FILE_BYTES).decode("utf-8").strip()
+        text = read_regular(expand_user(file), MAX_FILE_BYTES).decode("utf-8-sig").strip()
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigError(f"{file}: {problem}", hint="a file that holds the key") from None
@@ -745,6 +747,8 @@ def with_value(text: str, key: str, value: Any) -> str:
     Raises ConfigError where the text is not TOML, and where it says the value in a form that cannot
     be changed without changing another.
     """
+    if text.startswith(BYTE_ORDER_MARK):
+        return BYTE_ORDER_MARK + with_value(text[1:], key, value)
     import tomlkit  # which takes long to load
     from tomlkit.exceptions import TOMLKitError
 

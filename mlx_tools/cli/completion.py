@@ -80,7 +80,7 @@ def profile_names() -> list[str]:
     from mlx_tools.paths import config_dir, read_regular
 
     try:
-        text = read_regular(config_dir() / "config.toml").decode("utf-8")
+        text = read_regular(config_dir() / "config.toml").decode("utf-8-sig")
         found = tomllib.loads(text).get("profiles")
     except (OSError, ValueError, RecursionError):
         return []

@@ -107,11 +107,11 @@ def parse_json(text: str, name: str, hint: str | None = None) -> Any:
     """The JSON value in a text. Raises `UsageError` naming ``name``, line and column, with a
     ``hint`` of what is right.
 
-    As strict as with a model's text: a key that stands twice in one object, ``NaN`` and a number
-    that overflows mean nothing for certain.
+    A byte order mark before it is passed over. Else as strict as with a model's text: a key that
+    stands twice in one object, ``NaN`` and a number that overflows mean nothing for certain.
     """
     try:
-        return json.loads(text, **HOOKS)
+        return json.loads(text.removeprefix("\N{BYTE ORDER MARK}"), **HOOKS)
     except json.JSONDecodeError as error:
         fault = f"not JSON: {error.msg} (line {error.lineno}, column {error.colno})"
     except Unreadable as error:

@@ -16,13 +16,12 @@ from mlx_tools.app import Configuration, Door
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_message, in_words, show_all
 from mlx_tools.cli.completion import server_names
-from mlx_tools.cli.inputs import confirmed, parse_object, read_json
+from mlx_tools.cli.inputs import confirmed, parse_json, read_text
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, counted, cut, note, ours, print_json, print_row
 from mlx_tools.cli.serve import needing, refuse_without_key
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError, did_you_mean
 from mlx_tools.messages import replace
-from mlx_tools.paths import read_regular
 from mlx_tools.tools import (
     BoundSource,
     BoundSources,
@@ -34,6 +33,7 @@ from mlx_tools.tools import (
     look,
     masked,
     place_of,
+    plain_json,
     servers_in,
     tokens_file,
 )
@@ -88,7 +88,7 @@ def import_servers(
         raise UsageError("no other program keeps servers here", hint="name a FILE")
     taken, added = set(BoundSources().names()), 0
     for program, path in files:
-        servers = servers_in(read_json(path), str(path)) if file else _servers_of(path)
+        servers = _servers_in(path) if file else _servers_of(path)
         note(f"{program}, {path}: {counted(len(servers), 'server')}")
         for name, place in servers.items():
             if name in taken:
@@ -319,12 +319,16 @@ def _source(name: str) -> BoundSource:
     return found
 
 
+def _servers_in(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The servers that a file names. Raises `UsageError` if there are none."""
+    return servers_in(parse_json(plain_json(read_text(path)), str(path)), str(path))
+
+
 def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
     """The servers of another program's file, none where it names none."""
     try:
-        value = parse_object(read_regular(path).decode("utf-8"), str(path))
-        return servers_in(value, str(path))
-    except (OSError, UnicodeDecodeError, UsageError):
+        return _servers_in(path)
+    except UsageError:
         return {}
 
 

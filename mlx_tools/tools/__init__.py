@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         mcp_read,
         prompt_text,
     )
-    from mlx_tools.tools.mcp.places import known_files, masked, place_of, servers_in
+    from mlx_tools.tools.mcp.places import known_files, masked, place_of, plain_json, servers_in
     from mlx_tools.tools.mcp.sign_in import tokens_file
     from mlx_tools.tools.openapi.address import server_fault
     from mlx_tools.tools.openapi.document import (
@@ -69,7 +69,7 @@ __getattr__, __dir__ = names_of(
     globals(),
     {
         "mcp.client": ("McpClients", "ServerOffer", "log_file", "look", "mcp_read", "prompt_text"),
-        "mcp.places": ("known_files", "masked", "place_of", "servers_in"),
+        "mcp.places": ("known_files", "masked", "place_of", "plain_json", "servers_in"),
         "mcp.sign_in": ("tokens_file",),
         "openapi.address": ("server_fault",),
         "openapi.document": (

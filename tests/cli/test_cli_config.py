@@ -187,3 +187,16 @@ def test_a_setting_that_is_none_is_likened_by_its_whole_name(
 ) -> None:
     result = run("config", "set", key, "3")
     assert result.code == 2 and f"did you mean {meant}?" in result.error
+
+
+def test_a_byte_order_mark_before_a_file_is_passed_over_and_stays(
+    run: Any, configure: Any, write: Any, home: Path
+) -> None:
+    text = "\N{BYTE ORDER MARK}# mine\r\n[limits]\r\nmax_iterations = 3\r\n"
+    assert run("config", "check", write("mine.toml", text)).code == 0
+    file = config.user_path()
+    configure("")
+    file.write_bytes(text.encode())
+    assert run("config", "set", "limits.max_iterations", "5").code == 0
+    assert file.read_bytes().decode() == text.replace("3", "5")
+    assert run("config", "check").code == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.testing import ScriptedServer, answer, call
+from mlx_tools.tools import plain_json
 from tests.cli.conftest import Run
 
 SCRIPT = str(Path(__file__).parents[1] / "tools" / "mcp_stranger.py")
@@ -87,6 +88,26 @@ def test_servers_of_other_programs_are_imported(run: Run, home: Path, command: l
     assert "'a__b' cannot name a source of tools" in imported.err
     assert "1 server added" in imported.err
     assert "one is here already" in run("mcp", "import", str(file), "--yes").err
+
+
+def test_a_file_of_vs_code_may_have_comments_last_commas_and_a_byte_order_mark(
+    run: Run, home: Path, command: list[str], tmp_path: Path
+) -> None:
+    entry = json.dumps({"command": command[0], "args": command[1:], "env": {"A": "// b, [c ,]"}})
+    text = '{\r\n  // "mine"\n  "servers": { /* one, } */\n    "one": %s,\n  },\n}\n'
+    file = tmp_path / "mcp.json"
+    file.write_text("\N{BYTE ORDER MARK}" + text % entry)
+    assert run("mcp", "import", str(file), "--yes").code == 0
+    assert run("mcp", "list", "--json").lines[0]["at"]["command"] == command
+    file.write_text('{\n  // mine\n  "servers": oops\n}')
+    assert "(line 3, column 14)" in run("mcp", "import", str(file), "--yes").err
+
+
+def test_what_is_taken_out_of_a_file_of_vs_code_takes_linear_time_and_keeps_its_place() -> None:
+    hostile = ('"' + '\\"' * 50_000, "/*" * 50_000, "," + " " * 50_000, '"' * 50_001, '"\\' * 3)
+    for text in hostile:
+        assert len(plain_json(text)) == len(text)
+    assert json.loads(plain_json('{"a//": ["/*", ",]",], /* "x": 1, */ }')) == {"a//": ["/*", ",]"]}
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,23 @@ from typing import Any, Final
 
 from mlx_tools.errors import UsageError
 
+_STRING: Final = r'"(?:\\.|[^"\\])*(?:\\?\Z|")'
+_COMMENTS: Final = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_LAST_COMMAS: Final = re.compile(rf"{_STRING}|,(?=\s*[}}\]])", re.DOTALL)
+
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 _INPUT: Final = re.compile(r"\$\{input:[^}]*\}")
 _FOLDER: Final = re.compile(r"\$\{(?:workspaceFolder|userHome)\}")
+
+
+def plain_json(text: str) -> str:
+    """Return the JSON in a text in which VS Code also takes comments and commas before a closing
+    bracket. Lines and columns stay as they are."""
+
+    def blank(match: re.Match[str]) -> str:
+        return match[0] if match[0].startswith('"') else re.sub(r"\S", " ", match[0])
+
+    return _LAST_COMMAS.sub(blank, _COMMENTS.sub(blank, text))
 
 
 def servers_in(value: Any, name: str) -> dict[str, Mapping[str, Any]]:
