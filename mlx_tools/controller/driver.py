@@ -68,6 +68,7 @@ from mlx_tools.transcript import (
     Outcome,
     Record,
     ResumedRecord,
+    StartedCall,
     State,
     StoppedRecord,
     events,
@@ -693,8 +694,9 @@ class Conversation:
 
     async def _observe(self, call: CallRecord, result: ToolResult, mutates: bool) -> None:
         """Write down how a call ended."""
-        spent, problem = 0, None
+        spent, problem, unknown = 0, None, tuple[StartedCall, ...]()
         if self._nested is not None:
+            unknown = self._nested.unknown_ends(call.call)
             spent, waiting, problem = self._nested.ended(call.call)
             if waiting:
                 return  # whatever it returned: it is made again once a person has decided
@@ -704,7 +706,7 @@ class Conversation:
         problem = fault or problem
         if problem is not None and not mutates:
             raise problem  # the call is made again where the run goes on
-        self.append(replace(record, nested=spent) if spent else record)
+        self.append(replace(record, nested=spent, unknown_ends=unknown) if spent else record)
         if problem is not None:
             raise problem
 

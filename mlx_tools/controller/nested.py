@@ -37,10 +37,12 @@ from mlx_tools.transcript import (
     Paused,
     PendingCall,
     Record,
+    StartedCall,
     Stopped,
     UnknownEnds,
     calls_in_doubt,
     spelled_out,
+    unknown_ends_of,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +109,13 @@ class NestedRuns:
             nested = (one for one in records if isinstance(one, NestedRecord))
             left += [one.session for one in nested if one.call not in ended]
         return False
+
+    def unknown_ends(self, call: str) -> tuple[StartedCall, ...]:
+        """Return the calls in the runs within a call whose end nobody knows."""
+        if not self._session.history.unknown_ends.calls:
+            return ()
+        sessions = self._session.current.calls[call].nested.values()
+        return tuple(one for session in sessions for one in unknown_ends_of(self._read(session)))
 
     def begin(self, call: str) -> None:
         """Begin a call, perhaps once more: what its runs have spent stays spent."""

@@ -431,8 +431,7 @@ class Session:
         if record.nested:  # the last word is left, whatever runs within the call took
             self.iterations = min(self.iterations + record.nested, self.max_iterations)
         state = self.current.calls[record.call]
-        if state.started:
-            self.history.unknown_ends.end(state.record, record)
+        self.history.unknown_ends.end(state.record, record, started=state.started)
         self.run_history.end(state.record, record.error)
         search, ran = self._take_in(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)

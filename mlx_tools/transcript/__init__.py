@@ -1,6 +1,6 @@
 """What happened in a session, as values: records, outcomes, events, metrics. Pure."""
 
-from mlx_tools.transcript.doubt import UnknownEnds, calls_in_doubt, in_doubt_after
+from mlx_tools.transcript.doubt import UnknownEnds, calls_in_doubt, in_doubt_after, unknown_ends_of
 from mlx_tools.transcript.endings import EMPTY_ANSWER, STOP_WORDS, cut_in_words, stopped_in_words
 from mlx_tools.transcript.events import Compacted, Event, Finished, FormatBroken
 from mlx_tools.transcript.outcome import (

@@ -11,10 +11,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from mlx_tools.messages import replace
 from mlx_tools.policy import IN_DOUBT
 from mlx_tools.schema import hashable
 from mlx_tools.transcript.records import (
     CallRecord,
+    EditRecord,
     ExecutionRecord,
     ObservationRecord,
     Record,
@@ -44,6 +46,23 @@ def calls_in_doubt(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(doubts)
 
 
+def unknown_ends_of(records: Iterable[Record]) -> tuple[StartedCall, ...]:
+    """Return the calls of a whole session, and of runs within them, whose end nobody knows."""
+    ends, calls, started = UnknownEnds(), dict[str, CallRecord](), set[str]()
+    for record in records:
+        match record:
+            case CallRecord():
+                calls[record.call] = record
+            case EditRecord():
+                calls[record.call] = replace(calls[record.call], arguments=record.arguments)
+            case ExecutionRecord() if record.mutates:
+                started.add(record.call)
+                ends.begin(calls[record.call])
+            case ObservationRecord():
+                ends.end(calls[record.call], record, started=record.call in started)
+    return tuple(ends.calls.values())
+
+
 class UnknownEnds(Struct):
     """The calls, by name and arguments, that were started and whose end nobody knows.
 
@@ -62,9 +81,11 @@ class UnknownEnds(Struct):
         key = call.name, hashable(call.arguments)
         self.calls[key] = StartedCall(call.name, call.arguments)
 
-    def end(self, call: CallRecord, record: ObservationRecord) -> None:
-        """Take in how a call ended that was started."""
-        if record.error is not None and record.error.code == IN_DOUBT:
+    def end(self, call: CallRecord, record: ObservationRecord, *, started: bool) -> None:
+        """Take in how a call ended, if it was started, and those in runs within it."""
+        if started and record.error is not None and record.error.code == IN_DOUBT:
             self.begin(call)
-        else:
+        elif started:
             self.calls.pop((call.name, hashable(call.arguments)), None)
+        for inner in record.unknown_ends:
+            self.begin(inner)

@@ -426,6 +426,13 @@ class FileSeen(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return self.first == 1 and self.last >= self.total and not self.is_cut
 
 
+class StartedCall(Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that can change things and was started."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
 class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observation"):
     """The end of a call. ``content`` is what the model sees; the whole stands in ``artifact``, and
     in ``whole`` where a golden transcript keeps it.
@@ -433,7 +440,7 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     ``nested`` is how many completions runs within the call took: they count against the run's.
     ``cached``: nothing ran, it is what the same call was answered before. ``sources`` are those
     that the content shows, each with ``n``, ``title`` and ``location``; ``files`` what the model
-    knows of files by it.
+    knows of files by it. ``unknown_ends`` are the calls in runs within it whose end nobody knows.
     """
 
     call: str
@@ -451,6 +458,7 @@ class ObservationRecord(_Record, frozen=True, kw_only=True, tag="tool_observatio
     files: tuple[FileSeen, ...] = ()
     would_change: str = ""
     """The change that a dry run left out, in words and as far as the model is shown it."""
+    unknown_ends: tuple[StartedCall, ...] = ()
 
     @property
     def shown_error(self) -> ErrorInfo | None:
@@ -528,13 +536,6 @@ Said = (
     | CompactedRecord
 )
 """The records that a prompt is made of."""
-
-
-class StartedCall(Struct, frozen=True, forbid_unknown_fields=True):
-    """A call that can change things and was started."""
-
-    name: str
-    arguments: Mapping[str, Any]
 
 
 class CarriedRecord(_Record, frozen=True, kw_only=True, tag="carried"):

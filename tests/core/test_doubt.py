@@ -403,6 +403,31 @@ def test_a_doubt_within_a_call_holds_for_later_calls_of_the_same_process(desk: D
     assert desk.sent == ["hi"]
 
 
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_doubt_within_a_call_holds_in_other_processes(desk: Desk, carried: bool) -> None:
+    session = desk.broken_off(*WITHIN, policy=UNASKED)
+    resumed(desk.controller(answer(), answer(), policy=UNASKED), session)  # it is shown
+    lines = answer("no"), answer("Well.")
+    answered(resumed(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": False}))
+    if carried:
+        paused = carried_over(desk, session, SEND)
+    else:
+        paused = desk.asked(session, desk.controller(*WITHIN, policy=UNASKED))
+    assert isinstance(paused, Paused)
+    assert [one.in_doubt for one in paused.pending] == [True]
+    assert desk.sent == ["hi"]
+
+
+def test_a_doubt_within_a_call_that_has_ended_is_none_in_other_processes(desk: Desk) -> None:
+    session = desk.broken_off(*WITHIN, policy=UNASKED)
+    resumed(desk.controller(answer(), answer(), policy=UNASKED), session)
+    lines = answer("yes"), answer("Well.")
+    answered(resumed(desk.controller(*lines, policy=UNASKED), session, {"c1/c1": True}))
+    again = desk.controller(SEND, answer(), policy=UNASKED)
+    answered(desk.asked(session, again))
+    assert desk.sent == ["hi"] * 3
+
+
 # --- calls that were approved and did not start -------------------------------------------------
 
 
