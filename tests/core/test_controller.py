@@ -296,6 +296,22 @@ def hang(connection: Connection) -> None:
     connection.wait(60)
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (BackendTimeout("nothing came for 60 s"), "completion_timeout"),
+        (BackendUnreachable("nobody answers"), "backend_error"),
+    ],
+)
+def test_a_server_that_fails_later_ends_the_run_and_silence_is_told_from_the_rest(
+    error: Exception, reason: str
+) -> None:
+    backend = ScriptedBackend(call("note", x="1"), error)
+    outcome = Controller(backend, [recorded([], "note")], ALL).run_sync("Hi")
+    assert isinstance(outcome, Stopped)
+    assert (outcome.reason, outcome.message) == (reason, str(error))
+
+
 @pytest.mark.parametrize("page", ["health", "models"])
 def test_a_server_that_does_not_say_what_it_serves_takes_no_more_than_the_total_time(
     page: str,

@@ -13,6 +13,7 @@ import pytest
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, check_address
+from mlx_tools.store.access_list import UsedFile
 from mlx_tools.store.artifacts import Change
 from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE
@@ -147,6 +148,13 @@ def test_an_approval_is_used_once_and_all_have_one_key(make: Make) -> None:
     assert make().secret == make().secret and len(make().secret) == 32
     for files in (first, second):
         files.transcript.close()
+
+
+def test_an_approval_behind_a_line_that_was_cut_off_is_used_once(tmp_path: Path) -> None:
+    used = UsedFile(tmp_path / "used")
+    used.path.write_text("whole\nhal")
+    assert [used.take("d"), used.take("d"), used.take("whole")] == [True, False, False]
+    assert used.all() == ["whole", "hal", "d"]
 
 
 def test_tables_keep_all_of_a_transaction_or_nothing(make: Make) -> None:

@@ -627,6 +627,16 @@ async def test_an_edit_that_the_call_cannot_have_is_told_by_its_argument(begin: 
     assert one.tools.written == ["b"]
 
 
+async def test_arguments_come_with_an_edit_and_with_no_other_decision(begin: Any) -> None:
+    one = deciding(begin, KEEP, answer("done"))
+    made = await ask(one)
+    changed = {"arguments": {"text": "b"}}
+    for decision, more in (("edit", {}), ("approve", changed), ("deny", changed)):
+        got = await decide(one, made, decision, **more)
+        assert (got.status_code, got.json()["error"]["param"]) == (400, "arguments"), decision
+    assert (await rested(one, made["id"])) == made
+
+
 async def test_what_is_wrong_beside_a_body_is_named_too(begin: Any) -> None:
     one = deciding(begin, KEEP)
     made = await ask(one)

@@ -9,10 +9,12 @@ from random import Random
 from urllib.parse import quote
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlx_tools.errors import UsageError
-from mlx_tools.policy.redact import Redacted, Redactor, find_secrets, holds_placeholder
-from mlx_tools.policy.secret_kinds import CONTEXT_KINDS
+from mlx_tools.policy.redact import Redacted, Redactor, find_secrets, holds_placeholder, merged
+from mlx_tools.policy.secret_kinds import CONTEXT_KINDS, SecretSpan
 from tests.policy.secret_samples import ASSIGNED, SURROUNDINGS, TOKENS, pem, value
 from tests.tables import table
 
@@ -65,6 +67,24 @@ def test_a_putty_key_loses_its_private_part() -> None:
         ("Public-Lines: 1", "AAAA", "Private-Lines: 5", *body, "Private-MAC: " + "ab" * 20)
     )
     assert REDACTOR.text(text).text == "Public-Lines: 1\nAAAA\n[redacted:private_key]"
+
+
+SPAN = st.builds(
+    lambda kind, start, size: SecretSpan(kind, start, start + size),
+    st.sampled_from(["password", "jwt", "private_key"]),
+    st.integers(0, 20),
+    st.integers(1, 12),
+)
+
+
+@given(st.lists(SPAN, min_size=2, max_size=6))
+def test_what_overlaps_is_one_secret_and_none_of_it_is_left(found: list[SecretSpan]) -> None:
+    made = merged(found)
+    assert all(one.end <= other.start for one, other in pairwise(made))
+    covered = [
+        {at for span in spans for at in range(span.start, span.end)} for spans in (found, made)
+    ]
+    assert covered[0] == covered[1]
 
 
 def base64_within(text: str, before: int, url_safe: bool) -> str:
