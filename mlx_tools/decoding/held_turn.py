@@ -108,6 +108,8 @@ _JSON_DIALECTS: Final = {
 _TO_OBJECT: Final = re.compile(r"[^{]*+{?+")
 _TO_TOKEN: Final = re.compile(r'[^":{]*+[":{]?+')
 """Up to where the reader may find itself in a message, out of an object and in one."""
+_TO_CALL: Final = re.compile(r"[^{>(\n]*+[{>(\n]?+")
+"""Up to where it may find itself in an object, or in a call of a form of its own."""
 
 _ARGUMENTS_KEY: Final = re.compile(r'"(\w+)"\s*:\s*\Z')
 _NAME: Final = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*)"')
@@ -476,7 +478,7 @@ class HeldTurn:
         if self._line is not None and not text[self._after :].strip():
             return False
         if self._guided and self._messages and opening(self._rules.style):
-            behind = self._read_alone(text[self._after :])
+            behind = self._read_behind(text)
             if (own := behind.call_begin) is not None:
                 self._read_on(self._after + own, deltas)
                 if not self.closing:
@@ -544,6 +546,17 @@ class HeldTurn:
         reader.feed(text[len(known) :])
         self._alone = reader, text
         return reader
+
+    def _read_behind(self, text: str) -> Reader:
+        """Read what stands behind the last message up to where an object or a call begins, though a
+        whole one may have come at once."""
+        _, known = self._alone or (None, "")
+        begin = self._after + (len(known) if text.startswith(known, self._after) else 0)
+        for step in _TO_CALL.finditer(text, begin):
+            behind = self._read_alone(text[self._after : step.end()])
+            if behind.call_begin is not None or behind.done or behind.in_object or behind.prose:
+                return behind
+        return self._read_alone(text[self._after :])
 
     def _has_message(self) -> bool:
         reading = read(self.text, "stop", self._rules)

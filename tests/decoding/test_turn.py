@@ -9,7 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strong_model import Mangled, RandomBytes, RandomTokens, Serving, StrongModel, Wish
 from strong_text import DIALECTS
@@ -638,6 +638,7 @@ class Kept:
             yield chunk
 
 
+@example(4699, "guided", 0)  # a second call that comes whole
 @given(st.integers(0, 10**6), st.sampled_from(["auto", "guided"]), st.integers(0, 3))
 def test_a_mended_turn_is_drawn_again_from_its_records(
     seed: int, strategy: Strategy, likely: int
