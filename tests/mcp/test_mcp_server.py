@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -357,11 +358,10 @@ def test_nothing_is_called_once_the_client_has_left(serving: Serving, home: Path
     """It leaves while the model writes a call that nobody need approve."""
 
     async def leave() -> None:
-        left, loop = anyio.Event(), anyio.from_thread
-        token = anyio.lowlevel.current_token()
+        left, loop = anyio.Event(), asyncio.get_running_loop()
 
         def gone(prompt: str) -> str:
-            loop.run_sync(left.set, token=token)
+            loop.call_soon_threadsafe(left.set)
             return WRITE
 
         served = serving(gone, answer(), policy__preset="workspace", policy__approve="always")
@@ -386,11 +386,10 @@ def test_nothing_is_called_once_the_client_has_left(serving: Serving, home: Path
 
 def test_a_client_that_cancels_ends_its_run(serving: Serving, home: Path) -> None:
     async def cancel() -> None:
-        begun = anyio.Event()
-        token = anyio.lowlevel.current_token()
+        begun, loop = anyio.Event(), asyncio.get_running_loop()
 
         def slow(prompt: str) -> Completion:
-            anyio.from_thread.run_sync(begun.set, token=token)
+            loop.call_soon_threadsafe(begun.set)
             return Completion(answer("word " * 500), delay=0.05)
 
         served = serving(slow)
