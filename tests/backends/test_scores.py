@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.backends import CompletionsBackend, TokenScore
-from mlx_tools.backends.scores import ScoreReader, alphabet
+from mlx_tools.backends.scores import ScoreReader, Spelling, alphabet, token_bytes
 from tests.backends.asking import ask, json_values
 from tests.backends.loopback import Connection, answers, serving
 
@@ -41,6 +41,28 @@ def test_tokens_that_split_a_character_are_its_bytes_and_join_to_the_text(
     read = ScoreReader().read(content(*rows))
     assert b"".join(row[0].data for row in read) == raw
     assert [row[0].text for row in read] == [part.decode("utf-8", "replace") for part in parts]
+
+
+def test_the_byte_level_alphabet_is_gpt2s() -> None:
+    assert len(alphabet()) == 256 and sorted(alphabet().values()) == list(range(256))
+    assert [SPELLED[byte] for byte in b" \n\t!\xad\x7f\xff"] == list("ĠĊĉ!Ńġÿ")
+
+
+def test_a_byte_that_sentencepiece_falls_back_to_is_that_byte() -> None:
+    for byte in range(256):
+        assert token_bytes(f"<0x{byte:02X}>", Spelling.PIECES) == bytes([byte])
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="▁\ufffd"), max_size=12))
+def test_every_text_comes_back_from_its_sentencepiece_spelling(text: str) -> None:
+    token = text.replace(" ", "▁")
+    assert token_bytes(token, Spelling.PIECES) == text.encode() or token.startswith("<0x")
+
+
+def test_bytes_that_the_server_gives_are_taken_as_they_are() -> None:
+    row = [one("\ufffd", -0.1, bytes=[0xE2, 0x80]), one(" Größe", -3.0, bytes=[*" Größe".encode()])]
+    (read,) = ScoreReader().read(content(row))
+    assert [score.data for score in read] == [b"\xe2\x80", " Größe".encode()]
 
 
 def test_alternatives_come_best_first_with_id_text_and_bytes() -> None:

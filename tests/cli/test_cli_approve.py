@@ -25,7 +25,15 @@ from hypothesis import strategies as st
 
 from mlx_tools import builtin_tools
 from mlx_tools.cli.approve import Look, Questions
-from mlx_tools.cli.call_text import exact, in_brief, in_full, on_one_line, wrapped
+from mlx_tools.cli.call_text import (
+    ShownLine,
+    exact,
+    in_brief,
+    in_full,
+    on_one_line,
+    spelled,
+    wrapped,
+)
 from mlx_tools.cli.inputs import editor_of, read_key
 from mlx_tools.cli.output import cells
 from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
@@ -512,6 +520,24 @@ def test_whatever_is_in_a_call_its_brief_fits_the_screen_and_no_row_of_it_looks_
     assert all(row.startswith(beginnings) for row in brief[1:])
     body = [row for row in brief if row.startswith("| ")]
     assert len(body) <= max(2, rows)
+
+
+WORDS = st.lists(st.text("abé好", min_size=1, max_size=12), min_size=20, max_size=60)
+
+
+@given(WORDS, st.integers(40, 90))
+def test_a_line_of_ours_is_parted_between_words_and_loses_none(
+    words: list[str], columns: int
+) -> None:
+    first, *others = (row.text for row in wrapped([ShownLine(" ".join(words))], columns))
+    assert others and all(row[:2] == "  " for row in others)
+    assert all(cells(row) < columns for row in (first, *others))
+    assert " ".join([first, *(row[2:] for row in others)]).split(" ") == words
+
+
+def test_a_mark_is_shown_on_a_letter_and_spelled_elsewhere() -> None:
+    assert spelled("naïve नमस्ते e\u0301") == "naïve नमस्ते e\u0301"
+    assert spelled("\u0301") == r"\u0301"
 
 
 @given(VALUES)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlx_tools.backends import TokenCounter
 from mlx_tools.backends.models.files import bound
@@ -63,6 +65,24 @@ def test_a_prompt_that_grows_turn_by_turn_is_counted_exactly(folder: Path) -> No
         assert counter.count(text) == whole(folder, text)
         assert counter.count(text) == whole(folder, text)
         text += '{"type":"final_answer","content":"Because."}<|im_end|>\n'
+
+
+def test_texts_that_part_somewhere_are_counted_exactly(folder: Path) -> None:
+    counter = TokenCounter(lambda: folder)
+    turns = [f"<|im_start|>user\n{text[:3000]}<|im_end|>\n" for text in texts()[:9]]
+    for number in (9, 4, 8, 1, 9):
+        for other in ("", "<|im_start|>", "and more"):
+            text = "".join(turns[:number]) + other
+            assert counter.count(text) == whole(folder, text)
+    assert counter.count("three") == whole(folder, "three") and counter.count("") == 0
+
+
+@given(text=st.text(), more=st.text())
+def test_the_bound_grows_with_its_text_and_is_no_more_than_its_bytes(text: str, more: str) -> None:
+    counter = TokenCounter()
+    first, second = counter.count(text), counter.count(text + more)
+    assert first <= second
+    assert bound(text) <= len(text.encode("utf-8", "surrogatepass"))
 
 
 def test_what_a_tokenizer_adds_by_itself_counts(folder: Path, tmp_path: Path) -> None:

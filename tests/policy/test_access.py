@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ToolSpec, replace
@@ -91,6 +93,21 @@ def test_a_list_that_is_not_what_it_was_lets_nothing_run_and_is_not_waited_for(
 ) -> None:
     damage(access.path)
     assert said in why(access)
+
+
+@given(noise=st.binary(max_size=60), start=st.integers(0, 400), length=st.integers(0, 400))
+@example(noise=b" ", start=0, length=0)  # JSON that says the same
+@example(noise=b"\n", start=400, length=0)
+def test_no_other_bytes_let_a_tool_run(
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, start: int, length: int
+) -> None:
+    path = tmp_path_factory.mktemp("access") / "access.json"
+    access = AccessFile(path=path)
+    access.begin("s1", "p1", SPECS)
+    own = path.read_bytes()
+    other = own[:start] + noise + own[start + length :]
+    path.write_bytes(other)
+    assert bool(why(access)) == (other != own)
 
 
 def test_a_list_that_is_locked_lets_nothing_run(access: AccessFile) -> None:
