@@ -61,6 +61,41 @@ def test_openai_and_anthropic() -> None:
         }
 
 
+SCHEMAS: list[dict[str, Any]] = [
+    {"type": "object"},
+    {"type": "object", "additionalProperties": False},
+    {"type": "object", "$anchor": "top", "properties": {"a": {"$ref": "#top"}}},
+    {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}], "title": "T"},
+    {"type": "object", "patternProperties": {"^x": {"const": None}}, "minProperties": 2},
+    {"type": "object", "properties": {"a": {"enum": [{"$ref": "#/none"}, 1.0, 10**40]}}},
+]
+"""Schemas as few people write them."""
+
+
+def test_the_vendors_own_types_accept_the_exports() -> None:
+    from anthropic.types import ToolParam
+    from mcp.types import ListToolsResult
+    from openai.types.chat import ChatCompletionFunctionToolParam
+    from pydantic import TypeAdapter, ValidationError
+
+    odd = [
+        ToolSpec(f"{number:x<64}", "日本 \u202e\x1b", schema)
+        for number, schema in enumerate(SCHEMAS)
+    ]
+    for write, kind in (
+        (to_openai, ChatCompletionFunctionToolParam),
+        (to_anthropic, ToolParam),
+    ):
+        judge: TypeAdapter[Any] = TypeAdapter(kind)
+        for entry in write([*SPECS, *odd]):
+            assert judge.validate_python(entry) == entry  # a key that it does not know is left out
+        with pytest.raises(ValidationError):
+            judge.validate_python({"name": 1, "function": {"name": 1}})
+    entries = to_mcp([*SPECS, *odd])
+    listed = ListToolsResult.model_validate({"tools": entries})
+    assert listed.model_dump(by_alias=True, exclude_none=True, mode="json")["tools"] == entries
+
+
 CHOICE = {
     "type": "object",
     "properties": {"a": {"type": "string"}},

@@ -47,6 +47,10 @@ class Turn:
         self.prefix = options.get("prefix", "")
         lark = turn_grammar(specs, dialect="lark", **options)
         gbnf = turn_grammar(specs, dialect="gbnf", **options)
+        names = [line.partition(" ::= ")[0] for line in gbnf.splitlines()]
+        # llama.cpp takes no other names; llguidance, which reads the grammar here, does
+        assert all(re.fullmatch("[a-zA-Z0-9-]+", name) for name in names)
+        assert len(names) == len(set(names))
         self._matchers = matcher(lark), matcher(gbnf_to_lark(gbnf))
 
     def takes(self, text: str) -> tuple[bool, bool]:
