@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
     from mlx_tools.controller.earlier import Earlier, earlier_in, turn_of
-    from mlx_tools.controller.outputs import Outputs, cleaner
+    from mlx_tools.controller.outputs import Outputs, cleaner, preface_of
     from mlx_tools.controller.session import Complete, Session, Write, reading_of
     from mlx_tools.controller.turn import Turn, decision_on, not_started, refusal_by
 
@@ -49,7 +49,7 @@ __getattr__, __dir__ = names_of(
         "direct": ("DirectCall", "call_tool"),
         "driver": ("Conversation",),
         "earlier": ("Earlier", "earlier_in", "turn_of"),
-        "outputs": ("Outputs", "cleaner"),
+        "outputs": ("Outputs", "cleaner", "preface_of"),
         "session": ("Complete", "Session", "Write", "reading_of"),
         "turn": ("Turn", "decision_on", "not_started", "refusal_by"),
     },

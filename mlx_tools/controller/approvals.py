@@ -420,7 +420,7 @@ class CallApprovals:
             expires_at=one.expires_at,
             tool=spec.digest() if spec is not None else "",
             effects=tuple(sorted(one.effects)),
-            bound_to=one.consent_binding or {},
+            bound_to=one.consent_binding or None,
         )
         self._conversation.append(replace(record, seal=seal_of(self._conversation.secret, record)))
 

@@ -11,7 +11,7 @@ from mlx_tools.controller.session import Session
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import ErrorInfo, replace
 from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, permitted
-from mlx_tools.prompt import READER, is_reader
+from mlx_tools.prompt import READER, is_reader, is_search
 from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, Preview, ToolResult
 from mlx_tools.transcript import CallRecord, Laid, ObservationRecord, Sources, lay_out
@@ -39,6 +39,17 @@ def shorten(text: str, limit: int, notice: Notice) -> str:
         return text[:limit]
     head, tail = room - room // 3, room // 3
     return text[:head] + notice(len(text) - head - tail, head) + text[len(text) - tail :]
+
+
+def preface_of(session: Session, call: CallRecord) -> str:
+    """Return the notice that stands before an output: that a person gave the call other arguments,
+    or that the same call was made before. Empty for any other call."""
+    state, words = session.current.calls[call.call], session.words
+    if state.edited:
+        return words.text("turns.edited", arguments=dict(call.arguments))
+    # The lines of tools that a search found are read again, so nothing stands before them.
+    noted = state.repeats and not is_search(session.specs.get(call.name))
+    return words.text("turns.made_before") if noted else ""
 
 
 Ended = tuple[ObservationRecord, StorageError | None]
@@ -96,8 +107,7 @@ class Outputs:
         if result.sources is not None:
             return self._found(record, call, result.sources.cleaned(self.clean))
         content, limit = self.clean(result.content), self.most_chars
-        if self._session.current.calls[call.call].edited:
-            content = self._edited(call) + content
+        content = self._preface(call) + content
         self.whole[call.call] = content
         problem = None
         if is_reader(self._session.specs.get(call.name)):
@@ -118,14 +128,14 @@ class Outputs:
             return None
         if is_reader(self._session.specs.get(call.name)):
             return None
-        content = self._edited(call) + self.clean(result.content)
+        content = self._preface(call) + self.clean(result.content)
         return content if len(content) > self.most_chars else None
 
     def _failed(
         self, record: ObservationRecord, call: CallRecord, error: ErrorInfo | None
     ) -> Ended:
         if error is not None:
-            message = self._edited(call) + self.clean(error.message)
+            message = self._preface(call) + self.clean(error.message)
             most = max(len(error.message), MAX_ERROR_CHARS)  # the tool chose how long it may be
             record = replace(record, error=ErrorInfo(error.code, message[:most]))
         if is_reader(self._session.specs.get(call.name)):
@@ -140,16 +150,16 @@ class Outputs:
         cite = words.text("turns.cite", number=first) if sources.found else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
         laid = lay_out(sources, first)
-        edited = self._edited(call)
-        content = self.whole[call.call] = edited + _joined(laid.text, after)
+        preface = self._preface(call)
+        content = self.whole[call.call] = preface + _joined(laid.text, after)
         too_long = len(content) > limit
         problem = self._keep(call.call) if too_long or self._keeps_all else None
         if too_long:
             after = after if len(after) <= limit // 2 else ""
-            room = max(limit - len(edited) - len(after) - bool(after), 1)
+            room = max(limit - len(preface) - len(after) - bool(after), 1)
             notice = self._cut_notice(self.artifacts.get(call.call), room, len(laid.text))
             laid, content = _fitted(sources, first, room, notice)
-            content = (edited + _joined(content, after))[:limit]
+            content = (preface + _joined(content, after))[:limit]
         given = tuple(one.to_json() for one in laid.given)
         artifact = self.artifacts.get(call.call)
         return replace(record, content=content, artifact=artifact, sources=given), problem
@@ -203,12 +213,9 @@ class Outputs:
             self._cleaned = policy, cleaner(policy, folders)
         return self._cleaned[1](text)
 
-    def _edited(self, call: CallRecord) -> str:
-        """The notice that a person gave the call other arguments, if one did."""
-        if not self._session.current.calls[call.call].edited:
-            return ""
-        text = self._session.words.text("turns.edited", arguments=dict(call.arguments))
-        return self.clean(text)
+    def _preface(self, call: CallRecord) -> str:
+        """Return the notice before an output, without what the policy takes out."""
+        return self.clean(preface_of(self._session, call))
 
     def _keep(self, *calls: str) -> StorageError | None:
         """Keep the outputs of these calls, those that are kept already left alone."""

@@ -396,7 +396,7 @@ class Session:
     def _follow(self, record: Record) -> None:
         """Fold a record of a turn; go on once the records of its completion are all there, and all
         calls are answered."""
-        turn = self.current
+        turn, times = self.current, 0
         match record:
             case CorrectionRecord():
                 if record.error.code == "iteration_limit":
@@ -415,7 +415,8 @@ class Session:
             case CallRecord():
                 self.format_errors = 0
                 self.calls_made += 1
-                self.run_history.add(record.name, record.arguments, self.specs.get(record.name))
+                spec = self.specs.get(record.name)
+                times = self.run_history.add(record.name, record.arguments, spec)
             case DecisionRecord() if record.decision != "deny":
                 self.history.made[record.call] = (
                     turn.calls[record.call].record.name,
@@ -424,6 +425,8 @@ class Session:
             case ObservationRecord():
                 self._observe(record)
         turn.note(record)
+        if times > 1 and isinstance(record, CallRecord):
+            turn.calls[record.call].repeats = True
         if self.state in _IN_TURN and not turn.unwritten:
             self.state = State.CALLING if turn.open_calls else State.COMPLETING
 

@@ -53,7 +53,7 @@ class CallState(Struct):
     ``summary`` what the model wrote of its output. ``nested`` has the sessions of the runs within
     it, by number. ``started``: it began to run, be it that nobody knows how it ended; ``in_doubt``:
     just that, and it can change things. ``may_run``: a person let it, or policy did and it is not
-    in doubt.
+    in doubt. ``repeats``: the same call was made before in this run, and nothing has changed since.
     """
 
     record: CallRecord
@@ -65,6 +65,7 @@ class CallState(Struct):
     started: bool = False
     in_doubt: bool = False
     may_run: bool = False
+    repeats: bool = False
 
 
 class Turn(Struct):
@@ -195,8 +196,12 @@ def _calls(
         )
         repairs = call.call.repairs
         calls += (record, *(RepairRecord(turn=turn, name=r, call=record.call) for r in repairs))
-        repeated = history.add(record.name, record.arguments, session.specs.get(record.name))
-        if repeated and run.reminded:
+        spec = session.specs.get(record.name)
+        times = history.add(record.name, record.arguments, spec)
+        served = history.may_serve_again(record, spec)
+        told = run.times(record) > 1 if served else run.reminded
+        repeated = times > 2 if served else times > 1
+        if repeated and told:
             return [*calls, StoppedRecord(reason="repeated_call")]
         if number - session.calls_made > session.limits.max_calls_per_turn:
             most = session.limits.max_calls_per_turn

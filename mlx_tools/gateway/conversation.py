@@ -87,9 +87,9 @@ class TurnMemory:
 class _NoRepeats(RunHistory):
     """A client decides itself what it calls again."""
 
-    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
+    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
         super().add(name, arguments, spec)
-        return False
+        return 1
 
 
 class Manner(Struct, frozen=True, kw_only=True):

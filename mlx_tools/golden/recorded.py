@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from msgspec import Struct
 
 from mlx_tools.backends import ModelFiles, find_chat_format
-from mlx_tools.controller import Complete, Outputs, Session
+from mlx_tools.controller import Complete, Outputs, Session, preface_of
 from mlx_tools.decoding import Draw, HeldTurn, Score
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
@@ -201,16 +201,12 @@ class RecordedArtifacts(Struct, frozen=True):
 
 def given_by(session: Session, record: ObservationRecord) -> Given:
     """The result of a tool, as far as the record says, without the host's own words around it."""
+    preface = preface_of(session, session.current.call(record.call))
     if record.error is not None:
         message = record.whole if record.whole is not None else record.error.message
-        return ErrorInfo(record.error.code, message)
-    if record.whole is not None:
-        return record.whole
-    text = record.content or ""
-    if session.current.calls[record.call].edited:
-        arguments = dict(session.current.call(record.call).arguments)
-        text = text.removeprefix(session.words.text("turns.edited", arguments=arguments))
-    return text
+        return ErrorInfo(record.error.code, message.removeprefix(preface))
+    text = record.whole if record.whole is not None else record.content or ""
+    return text.removeprefix(preface)
 
 
 def observed(session: Session, record: ObservationRecord, given: Given) -> ObservationRecord:

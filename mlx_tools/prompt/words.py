@@ -58,6 +58,7 @@ _TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "turns.cut": ("omitted",),
     "turns.would_change": ("counts", "change"),
     "turns.edited": ("arguments",),
+    "turns.made_before": (),
     "turns.cut_readable": ("omitted", "name", "id", "offset"),
     "turns.cite": ("number",),
     "summary.system": (),

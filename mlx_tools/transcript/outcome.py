@@ -70,14 +70,17 @@ class RunHistory(Struct):
     The same call again is a repeat unless a call that can change things, itself not a repeat, came
     in between: running the tests, editing, running the tests is no repeat; A, B, A, B is one.
     ``answered``: one has run; ``acted``: one that was more than a search for tools; ``reminded``:
-    the model was told that it repeats itself. ``faults`` are why calls brought no result.
+    a call was refused since it repeats another. ``faults`` are why calls brought no result.
+    ``changes`` counts the different calls that can change things, ``mutations`` all of them but
+    repeats; ``seen`` has for each call the count when it was made last, and how often since then.
     """
 
     answered: bool = False
     acted: bool = False
     reminded: bool = False
     changes: int = 0
-    seen: dict[tuple[str, Any], int] = field(default_factory=dict)
+    mutations: int = 0
+    seen: dict[tuple[str, Any], tuple[int, int]] = field(default_factory=dict)
     faults: dict[tuple[str, Any], ErrorInfo] = field(default_factory=dict)
 
     def copy(self) -> RunHistory:
@@ -96,15 +99,28 @@ class RunHistory(Struct):
         elif error.code != "repeated_call":
             self.faults[key] = error
 
-    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> bool:
-        """Take in a call; return whether it was made before, and nothing has changed since."""
+    def add(self, name: str, arguments: Mapping[str, Any], spec: ToolSpec | None) -> int:
+        """Take in a call; return how often it was made with no change since, this time included."""
         key = name, hashable(arguments)
-        seen = self.seen.get(key)
-        repeated = seen == self.changes
-        if seen is None and spec is not None and spec.mutates(arguments):
-            self.changes += 1
-        self.seen[key] = self.changes
-        return repeated
+        mutates = spec is not None and spec.mutates(arguments)
+        at, times = self.seen.get(key, (-1, 0))
+        times = times + 1 if at == (self.changes if mutates else self.mutations) else 1
+        if mutates and times == 1:
+            self.mutations += 1
+            self.changes += key not in self.seen
+        self.seen[key] = (self.changes if mutates else self.mutations), times
+        return times
+
+    def times(self, call: CallRecord) -> int:
+        """Return how often a call was made when it was made last, with no change in between."""
+        return self.seen.get((call.name, hashable(call.arguments)), (0, 0))[1]
+
+    def may_serve_again(self, call: CallRecord, spec: ToolSpec | None) -> bool:
+        """Return whether a call that repeats another may be answered again: it only reads, and ran
+        before."""
+        fault = self.fault(call)
+        ran = fault is None or fault.code in _RAN
+        return ran and spec is not None and not spec.mutates(call.arguments)
 
 
 class SessionHistory(Struct):
@@ -140,7 +156,7 @@ class SessionHistory(Struct):
 
     def consent(self, tool: str, record: ApprovalRecord) -> None:
         """Take in a consent to calls of a tool for the rest of the session."""
-        self.consents[tool, hashable(record.bound_to)] = record
+        self.consents[tool, hashable(record.bound_to or {})] = record
 
     def consented(self, spec: ToolSpec, arguments: Mapping[str, Any]) -> Effects | None:
         """Return the effects that a person allowed this tool, as it is now, with these arguments,
@@ -160,7 +176,7 @@ _DENIALS = frozenset(
     ("not_allowed", "disabled", "denied", "requires_confirmation", "echoed_call", "rate_limited")
 )
 PREVIEW_CHARS = 500
-_REPEATED = "the same call was made again after a reminder, and the run was stopped"
+_REPEATED = "the same call was made again after the model was told so, and the run was stopped"
 
 
 # --- counters -------------------------------------------------------------------------------------

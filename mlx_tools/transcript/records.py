@@ -337,7 +337,7 @@ class ApprovalRecord(_Record, frozen=True, kw_only=True, tag="approval"):
     expires_at: str = ""
     tool: str = ""
     effects: tuple[str, ...] = ()
-    bound_to: Mapping[str, Any] = field(default_factory=dict)
+    bound_to: Mapping[str, Any] | None = None
     seal: str = ""
 
 

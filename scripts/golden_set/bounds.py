@@ -17,6 +17,7 @@ from .scene import ALL, FREELY, Scene, Stage
 from .tools import KEY, READ, asking, failing, giving, look, many, save, slow
 
 LOOK = call("look", text="a")
+SAVE = call("save", path="a.txt", text="a")
 LOOKED = [{"id": "l1", "function": {"name": "look", "arguments": '{"text": "door"}'}}]
 LINES = "\n".join(f"{number:03}: all work and no play" for number in range(90))
 
@@ -85,14 +86,22 @@ def _iterations() -> Iterator[Scene]:
     )
     yield Scene(
         name="limits/repeated-call",
-        about="A call that was made before is not run again, and the model is reminded.",
+        about="A call that only reads and is made again is served, and the model is told so.",
         features=("repeated",),
         tools=lambda: [look()],
         says=[LOOK, LOOK, answer("It was found.")],
     )
     yield Scene(
+        name="limits/repeated-change",
+        about="A call that changes something and was made before is not run again.",
+        features=("repeated",),
+        tools=lambda: [save()],
+        policy=FREELY,
+        says=[SAVE, SAVE, answer("It is saved.")],
+    )
+    yield Scene(
         name="limits/repeated-call-stops",
-        about="A call that is made again after a reminder ends the run.",
+        about="A call that only reads ends the run when it is made the third time.",
         features=("repeated",),
         tools=lambda: [look()],
         says=[LOOK, LOOK, LOOK],

@@ -18,12 +18,13 @@ from mlx_tools import (
     Outcome,
     Policy,
     RunSettings,
+    Stopped,
     TranscriptStore,
     tool,
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.tools import Reads, Tool, ToolContext, ToolResult
+from mlx_tools.tools import Reads, Tool, ToolContext, ToolError, ToolResult
 from mlx_tools.transcript.records import ObservationRecord
 from tests.core.sessions import records_of
 from tests.waiting import EXPIRES
@@ -107,11 +108,48 @@ def test_a_call_after_one_that_was_refused_is_answered_as_before(tmp_path: Path)
     assert [r.cached for r in written if isinstance(r, ObservationRecord)] == [False, False, True]
 
 
-def test_the_rule_of_repeated_calls_comes_first() -> None:
+MADE_BEFORE = "(You made this very call before, and no call has changed anything since.) "
+
+
+@pytest.mark.parametrize(
+    ("name", "cache", "reads"), [("look", "run", 1), ("look", "off", 2), ("watch", "run", 2)]
+)
+def test_a_call_made_again_in_a_question_is_served_and_the_model_is_told_so(
+    name: str, cache: str, reads: int
+) -> None:
     world = World()
+    script = (call(name, at="a"), call("look", at="b"), call(name, at="a"), answer("1"))
+    outcome = controller(world, *script, cache=cache).run_sync("What is it?")
+    first, _, again = outcome.calls
+    assert (first.status, again.status) == ("ok", "ok")
+    assert again.cached is (reads == 1) and world.reads == reads + 1
+    assert not (first.output or "").startswith(MADE_BEFORE)
+    assert (again.output or "").startswith(f"{MADE_BEFORE}a: ")
+
+
+def test_a_call_made_the_third_time_in_a_question_ends_the_run() -> None:
+    world = World()
+    backend = [call("look", at="a")] * 3
+    outcome = controller(world, *backend, answer("1")).run_sync("What is it?")
+    assert isinstance(outcome, Stopped) and outcome.reason == "repeated_call"
+    assert [c.error_code for c in outcome.calls] == [None, None, "repeated_call"]
+
+
+def test_a_reading_call_that_failed_is_made_again_once() -> None:
+    tries: list[str] = []
+
+    @tool(effects={"read"})
+    def look(at: str) -> str:
+        """Looks."""
+        tries.append(at)
+        if len(tries) == 1:
+            raise ToolError("it is busy")
+        return "there"
+
     script = (call("look", at="a"), call("look", at="a"), answer("1"))
-    outcome = controller(world, *script).run_sync("What is it?")
-    assert [c.error_code for c in outcome.calls] == [None, "repeated_call"]
+    outcome = Controller(ScriptedBackend(*script), [look], ALL).run_sync("What is it?")
+    assert [c.status for c in outcome.calls] == ["error", "ok"]
+    assert outcome.calls[1].output == f"{MADE_BEFORE}there"
 
 
 @pytest.mark.parametrize(("cache", "reads"), [("off", 2), ("run", 2), ("session", 1)])

@@ -26,7 +26,7 @@ from mlx_tools import (
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits
-from mlx_tools.store.transcript import load
+from mlx_tools.store.transcript import load, to_json
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.tools import Preview, ToolError, current_context
 from mlx_tools.transcript.records import (
@@ -257,6 +257,17 @@ def test_a_consent_for_the_session_covers_the_argument_that_it_is_bound_to(house
     reasons = [r.reason for r in records_of(waits) if getattr(r, "rule", "") == "session_consent"]
     said = "start with this program was allowed to run programs for the rest of the session"
     assert set(reasons) == {said}
+
+
+def test_an_approval_that_is_bound_to_no_argument_is_written_and_sealed_as_before() -> None:
+    record = ApprovalRecord(call="c1", approved=True, digest="d", scope="session")
+    assert to_json(record) == {
+        "type": "approval",
+        "call": "c1",
+        "approved": True,
+        "digest": "d",
+        "scope": "session",
+    }
 
 
 def test_a_consent_is_bound_to_the_call_as_it_was_edited(house: House) -> None:

@@ -154,17 +154,35 @@ def _loop(session: Session, *names: str) -> list[str]:
 @pytest.mark.parametrize(
     ("calls", "ends"),
     [
-        (["look"] * 3, ["ran", "repeated_call", "repeated_call"]),
-        (["look", "peek"] * 2, ["ran", "ran", "repeated_call", "repeated_call"]),
+        (["look"] * 4, ["ran", "ran", "repeated_call"]),
+        (["look", "peek"] * 3, ["ran"] * 4 + ["repeated_call"]),
+        (["look", "look", "write", "look", "look", "look"], ["ran"] * 5 + ["repeated_call"]),
+        (["write"] * 3, ["ran", "repeated_call", "repeated_call"]),
+        (
+            ["write", "write", "look", "look", "look"],
+            ["ran", "repeated_call", "ran", "ran", "repeated_call"],
+        ),
+        (["run", "look", "write", "look", "run", "look"], ["ran"] * 6),
         (["run", "write", "run"], ["ran", "ran", "ran"]),
         (["run", "write"] * 2, ["ran", "ran", "ran", "repeated_call"]),
     ],
 )
-def test_repeated_calls_are_reminded_then_stopped(calls: list[str], ends: list[str]) -> None:
+def test_a_repeated_call_is_served_or_refused_once_then_it_stops_the_run(
+    calls: list[str], ends: list[str]
+) -> None:
     session = _asked(limits=Limits(max_iterations=20))
     assert _loop(session, *calls) == ends
-    stops = ends.count("repeated_call") > 1
-    assert (session.state is State.STOPPED) is stops
+    refused = [end for end, name in zip(ends, calls, strict=False) if end == "repeated_call"]
+    changes = calls[0] in ("write", "run")
+    assert (session.state is State.STOPPED) is (len(refused) > changes)
+
+
+def test_a_reading_call_many_times_in_one_turn_is_served_twice_and_refused_then() -> None:
+    session = _asked(limits=Limits(max_iterations=20))
+    written = say(session, "\n".join([call("look")] * 4))
+    ends = [r for r in written if isinstance(r, DecisionRecord | ObservationRecord)]
+    assert [type(r) for r in ends] == [DecisionRecord] * 2 + [ObservationRecord] * 2
+    assert session.state is not State.STOPPED
 
 
 LINES = st.sampled_from(
@@ -457,11 +475,11 @@ def test_a_refused_call_that_comes_again_is_told_why_and_what_would_fit(
         assert part in again.error.message
 
 
-def test_a_call_that_brought_a_result_is_told_that_it_is_above() -> None:
+def test_a_changing_call_that_brought_a_result_is_told_that_it_is_above() -> None:
     session = _asked()
-    say(session, call("look"))
-    for record in ran("c1", "look"):
+    say(session, call("write"))
+    for record in ran("c1", "write"):
         session.apply(record)
-    (_, again) = [*say(session, call("look"))][-2:]
+    (_, again) = [*say(session, call("write"))][-2:]
     assert isinstance(again, ObservationRecord) and again.error is not None
     assert "its result is above" in again.error.message
