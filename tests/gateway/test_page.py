@@ -20,7 +20,7 @@ from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
 from mlx_tools.store import TranscriptStore, to_json
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.toolbox.text_diff import unified_diff
-from mlx_tools.tools import Preview, Tool, tool
+from mlx_tools.tools import Preview, Tool, ToolContext, tool
 from mlx_tools.transcript import AnswerRecord, Header, ObservationRecord, UserRecord
 from tests.forked import forks
 from tests.gateway.conftest import KEY, ask, rested
@@ -247,6 +247,34 @@ async def test_a_page_wants_yes_typed_out_for_edited_arguments_too(begin: Any) -
     one.client.headers.update(KEY)
     await rested(one, made["id"])
     assert one.tools.written == ["z"]
+
+
+async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_of_which_it_has_no_preview(
+    begin: Any,
+) -> None:
+    @tool(effects={"read"})
+    async def research(question: str, context: ToolContext) -> str:
+        """Finds something out."""
+        return await context.ask(question)
+
+    lines = call("research", question="x"), KEEP, answer("kept"), answer("done")
+    one = begin(*lines, policy__allow="research,keep")
+    inner = one.tools.made()
+    one.tools.made = lambda: [*inner, research]
+    made = await ask(one)
+    assert [row["call_id"] for row in made["pending"]] == ["c1/c1"]
+    await opened(one)
+    path = SESSION.format(id=made["id"])
+    text = (await one.client.get(path)).text
+    assert "Not all of the change is shown: it is made within another call" in text
+    fields = _hidden(text) | {"decision": "approve"}
+    del fields["typed"]
+    got = await post(one, f"{path}/decide", **fields)
+    assert (got.status_code, "Type yes" in got.text) == (409, True)
+    assert (await post(one, f"{path}/decide", **fields, typed="yes")).status_code == 303
+    one.client.headers.update(KEY)
+    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert one.tools.written == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -180,7 +180,7 @@ async def waiting_calls(
             name=one.name,
             arguments=as_json(one.arguments, indent=2),
             digest=one.digest,
-            reason="it is made within another call, of a run of its own",
+            omitted="it is made within another call, and only its arguments are here",
             in_doubt=one.in_doubt,
         )
         for one in within
@@ -203,6 +203,8 @@ async def is_shown_whole(
 
     ``arguments`` replace the call's own if not None. Raises as `Sessions.waiting` does.
     """
+    if "/" in call:
+        return False  # it waits in a run within another call, which alone can look what it changes
     edited = None if arguments is None else {call: arguments}
     requests = await sessions.waiting(session, edited)
     return not any(request.omitted for request, _ in requests if request.call == call)
