@@ -485,12 +485,31 @@ class Conversation:
                 case Ask():
                     self._waiting_for = ""
                     await self._approvals.decide_again()  # a consent may cover them by now
-                    calls = self.folded.current.asked()
-                    if calls and not await self._approvals.covered(calls):
+                    waiting = await self._answer_hopeless(self.folded.current.asked())
+                    if waiting and not await self._approvals.covered(waiting):
                         with self.person_waits():
-                            await self._approvals.ask(calls)
+                            await self._approvals.ask(waiting)
                 case Rest():
                     return
+
+    async def _answer_hopeless(self, calls: Sequence[CallRecord]) -> list[CallRecord]:
+        """End the calls that can only fail with their tool's own error; return the others.
+
+        Such a call changes nothing, so nobody is asked about it, and the model learns at once what
+        is wrong with it. A call in doubt may have done its work: it is asked about.
+        """
+        left = []
+        for call in calls:
+            in_doubt = self.folded.current.calls[call.call].in_doubt
+            error = None if in_doubt else (await self._approvals.preview(call)).error
+            if error is None:
+                left.append(call)
+                continue
+            record, problem = self.outputs.take(call, ToolResult(None, error, 0, 0))
+            if problem is not None:
+                raise problem
+            self.append(record)
+        return left
 
     async def _extend(self) -> bool:
         """Ask whoever approves calls, at the limit of steps, whether the run may take more; return
@@ -631,13 +650,19 @@ class Conversation:
     # --- calls ---
 
     async def _call_all(self, calls: Sequence[CallRecord]) -> None:
-        """Make several calls in parallel. The first exception ends the others and is raised; where
-        something cannot be written down, what runs meanwhile may come to its end."""
-        limiter = anyio.CapacityLimiter(self.folded.limits.parallel)
+        """Make several calls, those that only read in parallel.
+
+        The first exception ends the others and is raised; where something cannot be written down,
+        what runs meanwhile may come to its end.
+        """
+        limiter, one_change = anyio.CapacityLimiter(self.folded.limits.parallel), anyio.Lock()
         problems: list[Exception] = []
 
         async def limited(call: CallRecord) -> None:
-            async with limiter:
+            # Changes are made one after the other, in call order: a later one may build on an
+            # earlier one, and an approval holds for what a file is when its call begins.
+            mutates = self.registry.get(call.name).spec.mutates(call.arguments)
+            async with one_change if mutates else contextlib.nullcontext(), limiter:
                 if problems:
                     return
                 try:

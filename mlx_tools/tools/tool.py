@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from mlx_tools.errors import ToolDefinitionError, require_instance, shown
-from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ToolSpec, replace
+from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, KnownFile, ToolContext, ToolError, current_context
 from mlx_tools.tools.signature import METHOD, Arguments, parameters_of, parse_docstring
@@ -57,6 +57,8 @@ class Preview(Struct, frozen=True):
     fails: bool = False
     counts: str = ""
     omitted: str = ""
+    error: ErrorInfo | None = None
+    """The error that the call would end with: it can only fail, so it changes nothing."""
 
 
 def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
@@ -88,7 +90,9 @@ def preview_of(
         seen = look(arguments)
         return seen if isinstance(seen, Preview) else Preview("", "")
     except ToolError as error:
-        return Preview(f"This call can only fail: {error}", f"fails: {error}", fails=True)
+        text, state = f"This call can only fail: {error}", f"fails: {error}"
+        ended = ErrorInfo(error.code, str(error)[: error.max_chars])
+        return Preview(text, state, fails=True, error=ended)
     except Exception as error:  # anyone's code
         why = f"{type(error).__name__}: {error}"[:300]
         return Preview(f"What it would change cannot be told: {why}", f"fails: {why}", fails=True)
