@@ -52,7 +52,8 @@ class _Gbnf:
 
     def rule(self, name: str, body: str) -> str:
         name = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
-        name = f"{name}-{len(self._rules)}" if name in self._rules else name
+        while name in self._rules:
+            name = f"{name}-{len(self._rules)}"
         self._rules[name] = body
         return name
 

@@ -50,7 +50,6 @@ class Turn:
         names = [line.partition(" ::= ")[0] for line in gbnf.splitlines()]
         # llama.cpp takes no other names; llguidance, which reads the grammar here, does
         assert all(re.fullmatch("[a-zA-Z0-9-]+", name) for name in names)
-        assert len(names) == len(set(names))
         self._matchers = matcher(lark), matcher(gbnf_to_lark(gbnf))
 
     def takes(self, text: str) -> tuple[bool, bool]:
@@ -138,6 +137,17 @@ def test_any_tools_name_makes_sound_rules(name: str) -> None:
     turn = Turn(specs)
     for one in specs:
         assert turn.takes(write_call(one, {})) == (True, True)
+
+
+def test_a_rule_never_takes_the_place_of_another_tools() -> None:
+    def needs(key: str) -> ToolSpec:
+        parameters = {"type": "object", "properties": {key: {"type": "null"}}, "required": [key]}
+        return ToolSpec("t", parameters=parameters)
+
+    for number in range(10, 40):  # a name that is taken gets the number of rules so far
+        specs = {"a.b": needs("p"), f"a-b-{number}": needs("q"), "a_b": needs("r")}
+        written = turn_grammar(specs, dialect="gbnf")
+        assert all(rf'("\"{key}\":"' in written for key in "pqr"), number
 
 
 # --- the values -------------------------------------------------------------------------------
