@@ -65,6 +65,7 @@ from mlx_tools.prompt import (
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import (
     CacheScope,
+    NestedReads,
     Reads,
     Registry,
     Tool,
@@ -251,6 +252,7 @@ class Controller:
         self._depth, self._parent = 0, ""
         self._consents: Consents | None = None
         self._unknown_ends: UnknownEnds | None = None
+        self._reads: Reads | None = None
         self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._kept: tuple[Any, Openings, Header] | None = None
         self._store: Store = MemoryStore()
@@ -479,7 +481,7 @@ class Controller:
                 make_nested=partial(
                     NestedRuns, depth=self._depth, make=self._within, read=self._records_of
                 ),
-                reads=Reads(self.settings.cache),
+                reads=self._reads or Reads(self.settings.cache),
                 earlier=earlier,
             )
         except BaseException:
@@ -516,6 +518,7 @@ class Controller:
         )
         within._depth, within._parent = self._depth + 1, run.parent
         within._consents, within._unknown_ends = run.consents, run.unknown_ends
+        within._reads = NestedReads(run.reads)
         return within
 
     def _records_of(self, session: str) -> Sequence[Record]:

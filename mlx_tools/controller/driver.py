@@ -714,7 +714,14 @@ class Conversation:
             report=None if self._emit is None else partial(self._tell_progress, call),
         )
         seconds, clean = session.limits.tool_timeout, self.outputs.clean
-        result = await self.reads.call(tool, call.arguments, context, timeout=seconds, clean=clean)
+        result = await self.reads.call(
+            tool,
+            call.arguments,
+            context,
+            of_session=is_on_demand(tool.spec),
+            timeout=seconds,
+            clean=clean,
+        )
         await self._observe(call, result, mutates)
 
     async def _observe(self, call: CallRecord, result: ToolResult, mutates: bool) -> None:

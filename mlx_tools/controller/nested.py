@@ -26,7 +26,7 @@ from mlx_tools.controller.approvals import (
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
-from mlx_tools.tools import ToolContext, ToolError
+from mlx_tools.tools import Reads, ToolContext, ToolError
 from mlx_tools.transcript import (
     Answered,
     CallRecord,
@@ -55,8 +55,8 @@ MAX_DEPTH: Final = 2
 
 class NestedRun(Struct, frozen=True, kw_only=True):
     """A run within a call: what it asks, and under what. ``consents`` are those of the session that
-    makes the call, ``unknown_ends`` its calls whose end nobody knows; ``parent`` names session and
-    call."""
+    makes the call, ``unknown_ends`` its calls whose end nobody knows, ``reads`` the answers of its
+    calls that only read; ``parent`` names session and call."""
 
     question: str
     policy: Policy
@@ -64,6 +64,7 @@ class NestedRun(Struct, frozen=True, kw_only=True):
     approver: Approver
     consents: Consents
     unknown_ends: UnknownEnds
+    reads: Reads
     parent: str
 
 
@@ -191,6 +192,7 @@ class NestedRuns:
             approver=_OuterApprover(self._conversation, context, name, call.name, once),
             consents=session.history.consented,
             unknown_ends=session.history.unknown_ends,
+            reads=self._conversation.reads,
             parent=f"{session.header.session}/{name}",
         )
         begun = session.current.calls[call.call].nested.get(number)

@@ -19,6 +19,7 @@ from mlx_tools.tools.executor import (
     MAX_OUTPUT_CHARS,
     SCOPES,
     CacheScope,
+    NestedReads,
     Reads,
     ToolResult,
     execute,

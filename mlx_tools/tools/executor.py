@@ -401,8 +401,8 @@ MAX_CHARS: Final = 5_000_000
 
 
 class Reads:
-    """The answers of one session: kept for one question (``run``), for all (``session``), or
-    not at all (``off``)."""
+    """The answers of one session and of the runs within its calls: kept for one question (``run``),
+    for all (``session``), or not at all (``off``)."""
 
     def __init__(self, scope: CacheScope = "off") -> None:
         self._scope = scope
@@ -418,22 +418,29 @@ class Reads:
             self._chars = 0
 
     async def call(
-        self, tool: Callee, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
+        self,
+        tool: Callee,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        *,
+        of_session: bool = False,
+        **rest: Any,
     ) -> ToolResult:
         """Return what `mlx_tools.tools.execute` comes to: found here, or made and kept. A call that
-        was approved on a state is made in any case."""
+        was approved on a state is made in any case. ``of_session``: what the tool answers is true
+        of the session of the call alone, so runs within it get answers of their own."""
         spec, key, ask = tool.spec, b"", context.asks
         mutates = spec.mutates(arguments)
         if self._scope != "off" and spec.cache and not mutates:
             # one text for the same call; 1 and 1.0 are two calls: a tool may tell them apart
-            key = json_bytes([spec.name, arguments])
+            key = json_bytes([spec.name, arguments, context.session if of_session else ""])
             found = None
             if context.expected is None and not self._changing:
                 found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return replace(found, duration_ms=0, cached=True)
-        changing = over = False
+        changing = over = asked_model = False
 
         def change() -> None:
             nonlocal changing
@@ -445,7 +452,8 @@ class Reads:
                 self._chars = 0
 
         async def asked(inner: ToolContext, question: str, tools: Sequence[str] | None) -> str:
-            change()  # the model's calls may change anything
+            nonlocal asked_model  # the calls of that run come here themselves
+            asked_model = True
             assert ask is not None
             return await ask(inner, question, tools)
 
@@ -461,7 +469,7 @@ class Reads:
                 self._changing -= 1
         size = len(result.content or "")
         fits = result.content is not None and size <= MAX_CHARS // 4
-        if key and fits and began == self._changes and not self._changing:
+        if key and fits and not asked_model and began == self._changes and not self._changing:
             old = self._kept.pop(key, None)
             self._kept[key] = result
             self._chars += size - len((old.content if old is not None else None) or "")
@@ -469,6 +477,23 @@ class Reads:
                 _, dropped = self._kept.popitem(last=False)
                 self._chars -= len(dropped.content or "")
         return result
+
+
+class NestedReads(Reads):
+    """The answers of the session that a run within a call belongs to: no question begins there."""
+
+    def __init__(self, outer: Reads) -> None:
+        super().__init__()
+        self._outer = outer
+
+    def begin(self) -> None:
+        """The question of the outer session goes on."""
+
+    async def call(
+        self, tool: Callee, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
+    ) -> ToolResult:
+        """Do as the outer session does."""
+        return await self._outer.call(tool, arguments, context, **rest)
 
 
 # --- a result as text -----------------------------------------------------------------------------

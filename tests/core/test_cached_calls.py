@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools import (
+    Answered,
     Controller,
     Limits,
     Outcome,
@@ -24,7 +25,7 @@ from mlx_tools import (
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.tools import Reads, Tool, ToolContext, ToolError, ToolResult
+from mlx_tools.tools import NestedReads, Reads, Tool, ToolContext, ToolError, ToolResult
 from mlx_tools.transcript.records import ObservationRecord
 from tests.core.sessions import records_of
 from tests.waiting import EXPIRES
@@ -172,7 +173,41 @@ def test_what_changes_by_itself_or_changes_things_is_made_every_time(name: str) 
     assert not any(outcome.calls[0].cached for outcome in asked(run))
 
 
-def test_a_call_that_asks_the_model_empties_the_cache() -> None:
+@pytest.mark.parametrize("cache", ["off", "run"])
+def test_a_run_within_a_call_shares_the_answers_of_the_question_around_it(cache: str) -> None:
+    world = World()
+    looks = [call("look", at="a"), call("look", at="b")]
+    within = [looks[0], looks[1], answer("inner")]
+    script = (looks[0], call("ponder"), *within, looks[1], answer("1"))
+    outcome = controller(world, *script, cache=cache).run_sync("What is it?")
+    assert isinstance(outcome, Answered) and outcome.answer == "1"
+    assert [c.cached for c in outcome.calls] == [False, False, cache == "run"]
+    assert world.reads == (2 if cache == "run" else 4)
+    assert outcome.calls[2].output == "b: 1"  # it is the first such call of this session
+
+
+def test_an_answer_of_the_model_is_not_kept() -> None:
+    world = World()
+    script = (call("ponder"), answer("a"), call("ponder"), answer("b"), answer("done"))
+    outcome = controller(world, *script).run_sync("What is it?")
+    assert [c.cached for c in outcome.calls] == [False, False]
+    assert [(c.output or "")[-1:] for c in outcome.calls] == ["a", "b"]
+
+
+def test_an_answer_of_one_session_alone_is_not_shared() -> None:
+    world, reads = World(), Reads("run")
+
+    def looked(session: str) -> ToolResult:
+        context = ToolContext(session=session)
+        made = NestedReads(reads).call(
+            world.tools[0], {"at": "a"}, context, of_session=True, timeout=30.0
+        )
+        return asyncio.run(made)
+
+    assert [looked(session).cached for session in ("s1", "s2", "s1")] == [False, False, True]
+
+
+def test_a_change_that_the_model_makes_within_a_call_empties_the_cache() -> None:
     world = World()
     script = (
         *(call("look", at="a"), answer("1")),
