@@ -115,7 +115,15 @@ def test_a_natural_example_that_does_not_fit_gives_way_to_one_from_the_schema() 
 
 
 def test_the_natural_examples_fit_the_built_in_tools() -> None:
+    every = builtin_tools().all_specs()  # those that want a folder or a package, too
     for name, examples in WORDS.examples.tools.items():
         assert examples[0].observation, name
-        if name in BUILTIN:
-            assert all(fits(one.arguments, BUILTIN[name].parameters) for one in examples), name
+        assert all(fits(one.arguments, every[name].parameters) for one in examples), name
+
+
+def test_every_tool_for_files_is_shown_by_natural_examples() -> None:
+    every = builtin_tools().all_specs()
+    for name in ("file_access", "create_file", "edit_file", "search_files"):
+        turns = build_examples(WORDS, [every[name]], "jsonl")
+        asked = [turn["content"] for turn in turns if turn["role"] == "user"]
+        assert not any(name in question for question in asked), name
