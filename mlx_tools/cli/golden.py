@@ -24,7 +24,7 @@ from mlx_tools.backends import (
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import NewSession, answer
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, counting, note, print_json, print_text, shown
+from mlx_tools.cli.output import complain, counted, counting, note, print_json, print_text, shown
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
@@ -37,6 +37,7 @@ from mlx_tools.golden import (
     check_live,
     difference_lines,
     expectations,
+    export_lora,
     find_golden,
     make_golden,
     read_golden,
@@ -53,6 +54,8 @@ from mlx_tools.transcript import Event, Finished
 app = typer.Typer(add_completion=False)
 
 FOLDER: Final = Path("golden_transcripts")
+
+LORA: Final = "mlx-lora"
 
 _INTERVALS: Final = (
     "in brackets: the share that many more runs may come to, with 95 % confidence (Wilson); more "
@@ -197,6 +200,22 @@ def report(
     checks = [replay_file(path, with_records=True) for path in find_golden(paths or [FOLDER])]
     write_report(checks, out)
     complain(str(out), kind="report")
+
+
+@app.command()
+def export(
+    folder: Annotated[Path, argument("DIR", "Where the files go; none of them may be there.")],
+    paths: Paths = None,
+    format: Annotated[  # noqa: A002
+        str, option(f"--format {LORA}", "The form: for mlx_lm.lora.")
+    ] = LORA,
+) -> None:
+    """Write recorded runs as training data for a model."""
+    if format != LORA:
+        raise UsageError(f"--format: {format!r} is not allowed", hint=f"allowed: {LORA}")
+    done = export_lora(map(read_golden, find_golden(paths or [FOLDER])), folder)
+    said = f"{counted(done.train, 'completion')} to train with, {done.valid} to validate with"
+    complain(f"{said}, {done.left_out} left out, in {folder}", kind="done")
 
 
 # --- recording ----------------------------------------------------------------------------------

@@ -180,3 +180,16 @@ def test_what_a_foreign_transcript_says_is_escaped_in_a_pipe_too(run: Run, tmp_p
     assert done.code != 0
     for unseen in ("\x1b", "\x9b", "\u202e"):
         assert unseen not in done.out + done.err
+
+
+def test_recorded_runs_are_exported_as_training_data(run: Run, kept: Path, home: Path) -> None:
+    data = str(home / "data")
+    done = run("golden", "export", "--format", "mlx-lora", data)
+    assert (done.code, done.out) == (0, "")
+    said = "2 completions to train with, 0 to validate with, 0 left out"
+    assert said in done.err
+    rows = [json.loads(line) for line in (home / "data" / "train.jsonl").read_text().splitlines()]
+    assert [row["completion"] for row in rows] == list(SCRIPT)
+    again, other = run("golden", "export", data), run("golden", "export", "--format", "csv", data)
+    assert again.code == other.code == 2 and "is there already" in again.error
+    assert "'csv' is not allowed" in other.error
