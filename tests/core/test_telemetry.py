@@ -228,7 +228,7 @@ def test_the_real_sdk_takes_the_spans() -> None:
 def test_names_are_those_of_the_conventions() -> None:
     known = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
     # All say that they moved to a repository of their own; some, what stands in their place.
-    said = re.findall(r'Final = "(gen_ai[^"]*)"\n"""([^"]*)', inspect.getsource(known))
+    said = re.findall(r'Final = \(?\s*"(gen_ai[^"]*)"\s*\)?\n"""([^"]*)', inspect.getsource(known))
     names = {name for name, about in said if not re.match(r"\s*Deprecated: Re", about)}
     assert "gen_ai.provider.name" in names and "gen_ai.system" not in names
     usage = Usage(100, 40, 7)
