@@ -258,6 +258,8 @@ class Form:
         name = value.get(self.name_key, "") if isinstance(value, dict) else None
         if _WIDE.search(text, 0, end) or not isinstance(name, str):
             return None
+        if any(key and "\\" in string for string, key in _STRING.findall(text, 0, end)):
+            return None  # the schema has its keys without escapes
         line = "".join(_WITHOUT_BLANKS.findall(text, 0, end))
         matcher = self.any_message if not name else self.matcher(name)
         return (name, end) if matcher is not None and matcher.fits(line) else None
@@ -279,6 +281,8 @@ class Form:
 
 
 _WITHOUT_BLANKS: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*"|[^ \t\r\n"]++')
+_STRING: Final = re.compile(r'("[^"\\]*+(?:\\.[^"\\]*+)*")([ \t\r\n]*+:)?')
+"""A string; behind a key stands a colon."""
 _WIDE: Final = re.compile(rf"[ \t\r\n]{{{MAX_BLANKS + 1}}}")
 
 

@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -186,6 +187,15 @@ def otherwise(value: Any, chance: random.Random) -> Any:
         at = chance.randrange(len(value))
         return [*value[:at], otherwise(value[at], chance), *value[at + chance.randrange(2) :]]
     return chance.choice(OTHERS)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_a_key_with_an_escape_is_the_one_that_it_means(size: int) -> None:
+    spec = ToolSpec("A", parameters={"properties": {"a": {"type": "string"}}})
+    line = '{"type": "tool_call", "name": "A", "arguments": {"%s": %s}}'
+    for key in ("a", r"\u0061"):
+        assert held(line % (key, '"x"'), size, form_of(spec)).complete
+        assert held(line % (key, "{}"), size, form_of(spec)).misfit is not None
 
 
 @given(tools(), st.integers(0, 10**6), st.integers(1, 9))
