@@ -838,8 +838,8 @@ def _policy() -> Iterator[Mutation]:
         (
             "repeated",
             "mlx_tools/transcript/outcome.py",
-            "repeated = seen == self.changes",
-            "repeated = False",
+            "times = times + 1 if at == (self.changes if mutates else self.mutations) else 1",
+            "times = 1",
             has("repeated"),
             "those that make a call again",
         ),
