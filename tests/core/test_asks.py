@@ -27,7 +27,7 @@ from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
 from mlx_tools.tools import Offer, Registry, ToolContext
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
-from mlx_tools.transcript.events import CallDecided, Finished, WouldChange
+from mlx_tools.transcript.events import CallDecided, Finished, ToolEnded, WouldChange
 from mlx_tools.transcript.outcome import Outcome
 from mlx_tools.transcript.records import ApprovalRecord, DecisionRecord
 from tests.core.sessions import heard, records_of, resumed
@@ -223,6 +223,8 @@ def test_a_dry_run_tells_the_change_that_an_approval_would_show(root: Path) -> N
     assert previews[0] == "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-as it was\n+new"
     assert "-as it was" in previews[1] and "+++ /dev/null" in previews[1]
     assert [e.rule for e in happened if isinstance(e, CallDecided)] == ["dry_run", "dry_run"]
+    ends = [type(event) for event in happened if isinstance(event, WouldChange | ToolEnded)]
+    assert ends == [WouldChange, ToolEnded] * 2  # while the call's arguments can still be shown
     assert isinstance(happened[-1], Finished) and (root / "a.txt").read_text() == "as it was\n"
 
 
@@ -263,6 +265,15 @@ def test_a_dry_run_hides_secrets_and_says_what_could_only_fail(root: Path) -> No
     told = [one["would_change"] for one in outcome.to_json()["calls"]]
     assert "[redacted:aws_access_key]" in told[0] and "can only fail" in told[1]
     assert not any(KEY in request.prompt for request in backend.requests)
+
+
+def test_what_a_dry_run_shows_is_a_private_read(root: Path) -> None:
+    delete, fetch = call("file_access", operation="delete", path="a.txt"), "http://example.org/"
+    policy = Policy(allow=["*"], dry_run=True, network_after_read="deny")
+    for before, rules in (((), ["dry_run"]), ((delete,), ["dry_run", "network_after_read"])):
+        backend = ScriptedBackend(*before, call("fetch_url", url=fetch), answer())
+        happened = heard(Controller(backend, registry(root), policy))
+        assert [event.rule for event in happened if isinstance(event, CallDecided)] == rules
 
 
 def test_a_call_in_what_a_dry_run_shows_is_an_echo(root: Path) -> None:
