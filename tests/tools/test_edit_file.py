@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import threading
@@ -334,7 +335,12 @@ def race(folder: Path, turns: int, *, in_place: bool) -> dict[str, int]:
             done.wait()
 
     outcomes = {"edited": 0, "overwritten": 0, "refused": 0}
-    writer = threading.Thread(target=write)
+
+    def write_until_the_end() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):  # the other side has ended
+            write()
+
+    writer = threading.Thread(target=write_until_the_end)
     path.write_text("first\nold\n")
     writer.start()
     try:
