@@ -15,7 +15,7 @@ from mlx_tools.toolbox.urls import read_url
 from mlx_tools.toolbox.web_fetch import FetchedPage, Media, page_text
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, _started, ask_apart
 from mlx_tools.tools import ToolError
-from tests.waiting import until
+from tests.waiting import until, wait_until
 
 SLOW = "<" * 5_000_000
 """Takes the reader minutes: what does not end it hangs."""
@@ -93,7 +93,9 @@ def test_the_process_sees_no_variable_but_two(monkeypatch: pytest.MonkeyPatch) -
 
     question = {"html": SLOW, "url": "", "most": 1}
     child = _started("html_text.read_html", "justhtml", question, ROOM)
-    held = Path(f"/proc/{child.pid}/environ").read_bytes().strip(b"\0").split(b"\0")
+    environ = Path(f"/proc/{child.pid}/environ")
+    known = wait_until(lambda: environ.read_bytes())  # empty for a moment while it starts
+    held = known.strip(b"\0").split(b"\0")
     kill_group(child.pid)
     child.communicate()
     assert {one.partition(b"=")[0] for one in held} == {b"PATH", b"LC_ALL"}
