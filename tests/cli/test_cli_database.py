@@ -14,7 +14,7 @@ from mlx_tools.cli.completion import job_ids, session_ids
 from mlx_tools.golden import read_golden
 from mlx_tools.store.postgres import database
 from mlx_tools.testing import Completion, ScriptedServer, answer, call
-from tests.cli.conftest import Run
+from tests.command_line import Run
 from tests.forked import forks
 from tests.gateway.postgres import Cluster
 

@@ -9,7 +9,7 @@ import pytest
 
 from mlx_tools.golden import read_golden
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.cli.conftest import Run
+from tests.command_line import Run
 
 SCRIPT = (call("calculator", expression="17*23"), answer("It is 391."))
 WHAT = "What is 17 * 23?"

@@ -65,7 +65,7 @@ def test_ctrl_c_in_a_run_tells_what_the_transcript_does(home: Path) -> None:
 
 def test_a_fault_of_the_program_itself(run: Any, home: Path) -> None:
     from mlx_tools.cli.root import fails_as_json, guarded
-    from tests.cli.conftest import Result, Streams
+    from tests.command_line import Result, Streams
 
     def broken(*, as_json: bool) -> None:
         raise KeyError("oops")

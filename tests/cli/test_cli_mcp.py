@@ -10,7 +10,7 @@ import pytest
 
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.tools import plain_json
-from tests.cli.conftest import Run
+from tests.command_line import Run
 
 SCRIPT = str(Path(__file__).parents[1] / "tools" / "mcp_stranger.py")
 

@@ -20,7 +20,7 @@ from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, copy_s
 from mlx_tools.store.artifacts import Change
 from mlx_tools.toolbox import SCHEDULE, Job, JobStore, parse_when
 from mlx_tools.transcript.records import AnswerRecord, UserRecord
-from tests.cli.conftest import Run
+from tests.command_line import Run
 from tests.core.sessions import header
 from tests.forked import forks
 from tests.gateway.postgres import Cluster

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools.errors import EXIT_PAUSED
-from tests.cli.conftest import Open, Result, Run
+from tests.command_line import Open, Result, Run
 from tests.forked import forks
 from tests.tools.tool_folders import make_folder
 

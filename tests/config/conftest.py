@@ -10,6 +10,8 @@ import pytest
 
 from mlx_tools.app import config
 from mlx_tools.app.config import ConfigErrors, Configuration
+from tests.command_line import home as home
+from tests.command_line import run as run
 
 
 class Place:

@@ -14,9 +14,7 @@ from mlx_tools.errors import MlxToolsError
 from mlx_tools.golden import read_golden
 from mlx_tools.paths import open_regular, read_regular, read_text
 from mlx_tools.store import TranscriptStore, load
-from tests.cli.conftest import Run
-from tests.cli.conftest import home as home
-from tests.cli.conftest import run as run
+from tests.command_line import Run
 
 
 def link_to_a_device(path: Path) -> None:

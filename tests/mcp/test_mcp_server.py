@@ -30,9 +30,7 @@ from mlx_tools.messages import replace
 from mlx_tools.testing import Completion, ScriptedApprover, ScriptedServer, answer, call
 from mlx_tools.tools import tool
 from mlx_tools.transcript import StoppedRecord
-from tests.cli.conftest import Run
-from tests.cli.conftest import home as home
-from tests.cli.conftest import run as run
+from tests.command_line import Run
 from tests.forked import forks
 from tests.waiting import until
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mlx_tools.testing import Completion, ScriptedServer
-from tests.cli.conftest import environ, home, run  # noqa: F401  # fixtures
 from tests.work.tasks import TASKS, Step, Task
 
 CHARS_OF_TOKEN = 3
@@ -34,7 +33,7 @@ def served(task: Task, server: list[ScriptedServer]) -> list[Callable[[str], Com
     return [lambda prompt, step=step: completion(step, prompt) for step in task.steps]
 
 
-def answers(task: Task, run: Any, url: str) -> Any:  # noqa: F811
+def answers(task: Task, run: Any, url: str) -> Any:
     """Ask as a person would who approves what is asked."""
     folder = Path("folder")
     folder.mkdir()
@@ -48,7 +47,7 @@ def answers(task: Task, run: Any, url: str) -> Any:  # noqa: F811
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name.replace(" ", "-"))
-def test_a_task_is_done_at_the_defaults(task: Task, run: Any) -> None:  # noqa: F811
+def test_a_task_is_done_at_the_defaults(task: Task, run: Any) -> None:
     holder: list[ScriptedServer] = []
     with ScriptedServer(*served(task, holder)) as server:
         holder.append(server)
