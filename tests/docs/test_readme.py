@@ -6,7 +6,8 @@ a folder and an environment, so that a tour can build on itself.
 - ``console``: each line that starts with ``$`` is a command for bash. It must end with exit code 0,
   and what the page shows under it must come out (standard output and standard error together). A
   line ``...`` there stands for any lines, ``…`` within a line for any text. Where the page shows
-  nothing under a command, only its exit code counts.
+  nothing under a command, only its exit code counts. Lines that start with ``#`` right above a
+  command are comments on it. Behind a command there is none: see ``test_commands.py``.
 - ``python``: a program that must end without an error.
 - ``toml``, ``json``: must parse. ``mermaid``, ``text``: shown only.
 
@@ -152,7 +153,8 @@ def sections(page: str) -> list[Section]:
 def commands(body: str) -> list[Command]:
     """The commands of a ``console`` block; a backslash at a line's end continues a command."""
     found: list[tuple[list[str], list[str]]] = []
-    for line in body.removesuffix("\n").split("\n"):
+    without_comments = re.sub(r"^(?:# .*\n)+(?=\$ )", "", body, flags=re.MULTILINE)
+    for line in without_comments.removesuffix("\n").split("\n"):
         if found and not found[-1][1] and found[-1][0][-1].endswith("\\"):
             found[-1][0].append(line)
         elif line.startswith("$ "):

@@ -1,0 +1,170 @@
+"""Every documented command can be typed at zsh, the shell of a Mac's terminal.
+
+Interactive zsh takes no comments: in ``pipx install x  # from a checkout`` it passes ``#``,
+``from``, ``a`` and ``checkout`` to the program. It refuses a pattern that matches no file, such as
+``mlx-tools[mlx]``, and replaces ``!`` by words of its history.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_readme import PAGES, commands, sections
+from tests.tables import table
+from tests.waiting import HANG
+
+PROGRAMS = (
+    *(
+        "mlx-tools",
+        "mlx_lm.server",
+        "mlx_lm.lora",
+        "mlx.launch",
+        "pip",
+        "pipx",
+        "uv",
+        "make",
+        "brew",
+    ),
+    *("codex", "curl", "vllm", "git", "npx", "docker", "python", "sh", "sudo", "launchctl"),
+)
+"""Programs that are replaced by a stand-in, and that a command in running text begins with."""
+
+FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`([^`\n]+)`")
+ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
+NO_COMMAND = re.compile(r"git log \*|mlx\.launch .*--$")
+"""Rules of the policy, which look like commands."""
+
+STAND_IN = """#!/bin/sh
+{ printf '%s\\0' "${0##*/}" "$@"; printf '\\n'; } >>"$RECORD"
+"""
+
+
+def commands_in_text(page: str) -> Iterator[str]:
+    """The commands that stand in backquotes in a page's running text."""
+    for span in SPAN.findall(FENCE.sub("", page)):
+        words = iter(span.replace("\\|", "|").split())
+        first = next((word for word in words if not ASSIGNMENT.match(word)), "")
+        if first in PROGRAMS and next(words, None) is not None and not NO_COMMAND.fullmatch(span):
+            yield span.replace("\\|", "|")
+
+
+def documented() -> list[tuple[str, str]]:
+    """Each documented command with its page, those of blocks that are not run among them."""
+    found: dict[str, str] = {}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for block in (block for section in sections(text) for block in section.blocks):
+            if block.kind == "console":
+                for command in commands(block.body):
+                    found.setdefault(command.text, page.name)
+        for command in commands_in_text(text):
+            found.setdefault(command, page.name)
+    return [(page, command) for command, page in found.items()]
+
+
+def has_comment(command: str) -> bool:
+    """Return whether a shell that takes comments would pass over the end of this command."""
+    read = []
+    for takes_comments in (False, True):
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        lexer.commenters = "#" if takes_comments else ""
+        read.append(list(lexer))
+    return read[0] != read[1] and re.search(r"(^|\s)#", command) is not None
+
+
+@table("page, command", documented())
+def test_no_command_has_a_comment_behind_it(page: str, command: str) -> None:
+    assert not has_comment(command), page
+
+
+def test_a_comment_is_told_from_a_quoted_number_sign() -> None:
+    assert has_comment('pipx install ".[mlx]"   # from a checkout')
+    assert not has_comment("mlx-tools ask 'what is # in C?'")
+    assert not has_comment("mlx-tools ask http://127.0.0.1/#top")
+
+
+class Shells:
+    """Runs a command by a shell in a folder of its own, with stand-ins for the programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        self._folder = folder
+        for program in PROGRAMS:
+            path = self._bin / program
+            path.write_text(STAND_IN, encoding="utf-8")
+            path.chmod(0o755)
+
+    def run(self, command: str, *shell: str) -> tuple[int, str, list[list[str]]]:
+        """Return the exit code, what the shell wrote, and the argument lists it called with."""
+        work = self._folder / "work"
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        for name in re.findall(r"(?<!<)<\s*([\w.]+)", command):  # files that it reads
+            (work / name).touch()
+        if "mkdir" not in command:
+            for name in re.findall(r">\s*([\w.]+)/", command):  # folders that it writes to
+                (work / name).mkdir()
+        record = self._folder / "record"
+        record.write_bytes(b"")
+        done = subprocess.run(
+            shell,
+            input=command + "\n",
+            cwd=work,
+            env={
+                "HOME": str(self._folder),
+                "PATH": f"{self._bin}{os.pathsep}/usr/bin{os.pathsep}/bin",
+                "RECORD": str(record),
+                "LANG": "C.UTF-8",
+                "TERM": "dumb",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=HANG,
+        )
+        lines = record.read_text(encoding="utf-8").split("\0\n")
+        # the programs of a pipe start in any order
+        return done.returncode, done.stdout, sorted(line.split("\0") for line in lines if line)
+
+
+def test_every_documented_command_means_the_same_to_zsh_as_to_bash(tmp_path: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is missing")
+    shells = Shells(tmp_path)
+    wrong = []
+    for page, command in documented():
+        wanted = shells.run(command, "bash", "--norc", "-s")
+        code, said, calls = shells.run(command, "zsh", "-f", "-i", "-s")
+        if (code, calls) != (wanted[0], wanted[2]) or code == 127 or wanted[0] != 0:
+            wrong.append(f"{page}: {command}\n  bash: {wanted}\n  zsh: {(code, said, calls)}")
+    assert not wrong, "\n".join(wrong)
+
+
+@table(
+    "command",
+    [
+        'pipx install ".[mlx]"        # from a checkout; or: uv tool install ".[mlx]"',
+        "pip install mlx-tools[web]",
+        'mlx-tools ask "hello!you"',
+    ],
+)
+def test_a_command_that_zsh_reads_otherwise_is_noticed(command: str, tmp_path: Path) -> None:
+    if shutil.which("zsh") is None:
+        pytest.skip("zsh is missing")
+    folder = tmp_path / str(abs(hash(command)))
+    folder.mkdir()
+    shells = Shells(folder)
+    code, _, calls = shells.run(command, "zsh", "-f", "-i", "-s")
+    wanted = shells.run(command, "bash", "--norc", "-s")
+    assert (code, calls) != (wanted[0], wanted[2])
