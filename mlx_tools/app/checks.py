@@ -302,7 +302,7 @@ def check_origins(health: Health | None, *, own: bool) -> Check:
         return Check("web pages", "skip", "the server does not answer")
     if health.allowed_origin == "*":
         said = "any web page that is open on this machine can use the server (it has no key)"
-        hint = "start mlx_lm.server with --allowed-origins http://localhost"
+        hint = "start it with mlx-tools models serve, or --allowed-origins http://localhost"
         return Check("web pages", "warn", said, hint)
     own_said = "none can use our server: it allows an origin nobody has"
     other = "the server does not let every web page read its answers"

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
         tells_of_tools,
     )
     from mlx_tools.backends.scores import MOST_SCORES
-    from mlx_tools.backends.server import ServerBackend
+    from mlx_tools.backends.server import ServerBackend, foreground_command
     from mlx_tools.backends.transport import parse_address
     from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend, VendorBackend
     from mlx_tools.backends.verdicts import (
@@ -154,7 +154,7 @@ __getattr__, __dir__ = names_of(
             "tells_of_tools",
         ),
         "scores": ("MOST_SCORES",),
-        "server": ("ServerBackend",),
+        "server": ("ServerBackend", "foreground_command"),
         "transport": ("parse_address",),
         "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),
         "verdicts": (

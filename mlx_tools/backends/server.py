@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from mlx_tools.errors import (
     BackendUnreachable,
     MissingDependency,
     ModelError,
+    UsageError,
     require_path,
     require_texts,
 )
@@ -202,8 +204,8 @@ class ServerBackend:
     async def _started(self) -> ServerProcess:
         if self._closed:
             raise BackendUnreachable("the server was closed", hint="make a new ServerBackend")
-        if self._program[0] == "mlx_lm" and importlib.util.find_spec("mlx_lm") is None:
-            raise MissingDependency("a server of our own needs mlx-lm", hint=to_install("mlx"))
+        if self._program[0] == "mlx_lm":
+            _require_mlx_lm()
         if not (self.model / "config.json").is_file():
             raise ModelError(
                 f"{self.model} holds no model", hint="mlx-tools models list shows what is here"
@@ -273,17 +275,14 @@ class ServerProcess:
         self, model: Path, log: Path, program: Sequence[str], environment: Mapping[str, str]
     ) -> None:
         self.port = free_port()
-        # nobody's web page has this origin; and who answers with it is the server started here,
-        # not one that took the port in between
-        self.origin = f"http://{secrets.token_hex(16)}.invalid"
+        # the server that answers with this origin is the one started here, not one that took the
+        # port in between
+        self.origin = unused_origin()
         self.client = CompletionsBackend(
             f"http://127.0.0.1:{self.port}", headers={"Origin": self.origin}
         )
         self.log = log
-        arguments = [
-            *("--model", str(model), "--host", "127.0.0.1", "--port", str(self.port)),
-            *("--allowed-origins", self.origin, "--log-level", "WARNING"),
-        ]
+        arguments = server_arguments(model, self.port, self.origin)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
@@ -346,6 +345,50 @@ class ServerProcess:
             return ""
         said = [line for line in text.split("\n") if line.strip() and not _ACCESS.search(line)]
         return clean(" | ".join(line.strip() for line in said[-lines:]), 600)
+
+
+def unused_origin() -> str:
+    """Return an origin that no web page has, so that no page may read the server's answers."""
+    return f"http://{secrets.token_hex(16)}.invalid"
+
+
+def server_arguments(model: Path, port: int, origin: str) -> list[str]:
+    """Return the options of mlx-lm's server for a model that it serves on this machine alone."""
+    return [
+        *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
+        *("--allowed-origins", origin, "--log-level", "WARNING"),
+    ]
+
+
+def foreground_command(
+    model: Path,
+    port: int,
+    environ: Mapping[str, str] = os.environ,
+    openblas: Callable[[], str | None] = find_openblas,
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command and the environment of a server that a person runs in a terminal.
+
+    Raises:
+        MissingDependency: mlx-lm is not installed.
+        UsageError: another program listens on the port.
+    """
+    _require_mlx_lm()
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} cannot be used: {error.strerror}", hint="choose another with --port"
+            ) from None
+    command = [sys.executable, "-P", "-m", "mlx_lm", "server"]
+    command += server_arguments(model, port, unused_origin())
+    return command, server_environment(environ, openblas())
+
+
+def _require_mlx_lm() -> None:
+    if importlib.util.find_spec("mlx_lm") is None:
+        raise MissingDependency("a server of our own needs mlx-lm", hint=to_install("mlx"))
 
 
 def free_port() -> int:

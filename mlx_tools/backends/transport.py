@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-START_HINT: Final = "start one, e.g. mlx_lm.server --model MODEL, or name another with --url"
+START_HINT: Final = "start one with mlx-tools models serve NAME, or name another with --url"
 LOG_HINT: Final = "see the server's log; ask again"
 MORE_TIME_HINT: Final = (
     "allow more time with --timeout, of which a completion gets two fifths, or fewer tokens with "

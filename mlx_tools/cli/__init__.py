@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, str] = {
     "golden": "Record runs, replay them, and check them on real models.",
     "kb": "Add files to the knowledge base, search it, list and remove what is in it.",
     "schedule": "List, add and remove tasks for later, and run those that are due.",
-    "models": "List, fetch and find models.",
+    "models": "List, fetch, find and serve models.",
     "doctor": "Check the server, the model and what both can do.",
     "eval": "Measure how well a model calls tools.",
     "config": "Show, check and change the settings.",

@@ -1,7 +1,8 @@
-"""`mlx-tools models`: which models are on this machine, fetching one, and where it stands."""
+"""`mlx-tools models`: list the models of this machine, fetch one, find its folder, serve it."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Final
@@ -13,6 +14,7 @@ from mlx_tools.backends import (
     NativeVerdict,
     PullProgress,
     VerdictStore,
+    foreground_command,
     list_models,
     memory_bytes,
     model_identity,
@@ -20,10 +22,11 @@ from mlx_tools.backends import (
     pull_model,
     suggest_model,
 )
-from mlx_tools.cli.options import AsJsonLines, argument
+from mlx_tools.cli.options import AsJsonLines, argument, option
 from mlx_tools.cli.output import (
     amount,
     complain,
+    note,
     print_json,
     print_prose,
     print_row,
@@ -86,6 +89,23 @@ def pull(name: Name) -> None:
 def path(name: Name) -> None:
     """Print the folder of a model that is on this machine."""
     print_text(str(model_path(name)), exact=True)
+
+
+@app.command()
+def serve(
+    name: Name,
+    port: Annotated[int, option("--port N", "Listen on this port.", min=1, max=65535)] = 8080,
+) -> None:
+    """Run mlx-lm's server with a model in this terminal, until it is stopped.
+
+    It listens on 127.0.0.1. The other commands find it there, if the port is 8080.
+    """
+    command, environment = foreground_command(model_path(name), port)
+    address = f"http://127.0.0.1:{port}"
+    url = "" if port == 8080 else f" --url {address}"
+    note(f"serving {name} at {address} until Ctrl-C; in another terminal: mlx-tools chat{url}")
+    sys.stdout.flush()
+    os.execve(command[0], command, environment)  # noqa: S606 - the server takes this one's place
 
 
 def _as_json(model: ListedModel, tried: Sequence[NativeVerdict]) -> dict[str, object]:

@@ -7,17 +7,24 @@ Interactive zsh takes no comments: in ``pipx install x  # from a checkout`` it p
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from tests.docs.test_readme import PAGES, commands, sections
+from mlx_tools.cli import COMMANDS
+from mlx_tools.cli.root import app
+from tests.docs.test_readme import PAGES, ROOT, commands, sections
 from tests.tables import table
 from tests.waiting import HANG
 
@@ -40,8 +47,8 @@ PROGRAMS = (
 FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"`([^`\n]+)`")
 ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
-NO_COMMAND = re.compile(r"git log \*|mlx\.launch .*--$")
-"""Rules of the policy, which look like commands."""
+NO_COMMAND = re.compile(r"git log \*")
+"""A rule of the policy, which looks like a command."""
 
 STAND_IN = """#!/bin/sh
 { printf '%s\\0' "${0##*/}" "$@"; printf '\\n'; } >>"$RECORD"
@@ -69,6 +76,62 @@ def documented() -> list[tuple[str, str]]:
         for command in commands_in_text(text):
             found.setdefault(command, page.name)
     return [(page, command) for command, page in found.items()]
+
+
+DEPENDENCIES = ("mlx", "mlx-lm", "huggingface-hub", "transformers")
+"""Packages that bring commands, which pipx and uv do not put on PATH beside ours."""
+
+
+def test_no_command_is_one_that_only_a_dependency_brings() -> None:
+    brought = {"mlx_lm.server", "mlx_lm.generate", "mlx_lm.lora", "mlx_lm.convert", "hf"}
+    for name in DEPENDENCIES:
+        with contextlib.suppress(PackageNotFoundError):
+            brought |= {entry.name for entry in distribution(name).entry_points}
+    wrong = [(page, command) for page, command in documented() if command.split()[0] in brought]
+    # it runs on several machines, in an environment of Python's
+    assert [command for _, command in wrong if not command.startswith("mlx.launch ")] == []
+
+
+def named_in_code() -> Iterator[tuple[str, str]]:
+    """Each ``mlx-tools …`` in a message of the package, with its file."""
+    for path in sorted((ROOT / "mlx_tools").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                for match in re.findall(r"mlx-tools [a-z-]+(?: [a-z-]+)?", node.value):
+                    yield path.name, match
+
+
+def test_every_command_that_is_documented_or_hinted_at_exists() -> None:
+    root = get_command(app)
+    inside = re.compile(r"mlx-tools (?=[a-z]).+")  # behind pipes and variables too
+    spans = [(page, m) for page, command in documented() for m in inside.findall(command)]
+    assert len(spans) > 100
+    wrong = [(place, text) for place, text in spans if unknown_part(root, text.split()[1:])]
+    wrong += [
+        (place, text)
+        for place, text in named_in_code()
+        if text.split()[1] in COMMANDS and unknown_part(root, text.split()[1:])
+    ]
+    assert wrong == []
+    assert unknown_part(root, ["models", "sevre", "NAME"]) == "sevre"
+    assert unknown_part(root, ["models", "serve", "NAME", "--prot", "1"]) == "--prot"
+
+
+def unknown_part(command: Any, words: list[str]) -> str:
+    """Return the first subcommand or option of these words that is not there; empty if all are."""
+    context = get_command(app).context_class(command)
+    options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    for index, word in enumerate(words):
+        if word == "--":
+            return ""
+        if word.startswith("--") and word.partition("=")[0] not in options | {"--help"}:
+            return word
+        if hasattr(command, "list_commands") and re.fullmatch(r"[a-z-]+", word):
+            if word in command.list_commands(context):
+                return unknown_part(command.get_command(context, word), words[index + 1 :])
+            if not command.invoke_without_command:
+                return word
+    return ""
 
 
 def has_comment(command: str) -> bool:
