@@ -40,7 +40,7 @@ from mlx_tools.backends import (
     FoundVerdict,
     TokenScore,
     find_served_format,
-    look_at,
+    inspect_server,
 )
 from mlx_tools.evaluate.bfcl_data import BfclItem, Half, have_wheel, run_bfcl
 from mlx_tools.evaluate.results import Results, described
@@ -148,7 +148,7 @@ async def model_of(options: argparse.Namespace) -> tuple[Backend, RunSettings]:
     """The model that is asked, and how it is spoken to."""
     if not options.url:
         return Mute(), RunSettings(chat_format=NAMED_FORMATS["chatml"])
-    chosen = await look_at(CompletionsBackend(options.url, options.model))
+    chosen = await inspect_server(CompletionsBackend(options.url, options.model))
     found = await find_served_format(
         chosen.backend, options.chat_format, files=chosen.files, model=chosen.model
     )

@@ -22,18 +22,18 @@ from typing import Any, NamedTuple
 import anyio
 import httpx
 
-from mlx_tools.app import Door, RunOptions, config, session_store
+from mlx_tools.app import AccessRules, RunOptions, config, session_store
 from mlx_tools.backends import TokenCounter
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.conversation import Manner
+from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.run_work import RunWork
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
-from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS
@@ -397,10 +397,10 @@ def gateway(folder: Path) -> Any:
     loaded = config.load(environ={}, cwd=folder, user_file=own, home=folder)
     chatml, words = NAMED_FORMATS["chatml"], load_words()
     settings = RunSettings(chat_format=chatml, style="jsonl", model="scripted")
-    manner = Manner(
+    manner = PromptProfile(
         settings=settings, chat_format=chatml, style="jsonl", strategy="auto", words=words
     )
-    speaker = Speaker(Model(), manner, Limits(), TokenCounter())
+    speaker = TurnRunner(Model(), manner, Limits(), TokenCounter())
     models: Any = ServedModels(
         RunOptions(configuration=loaded),
         lambda text: None,
@@ -413,7 +413,7 @@ def gateway(folder: Path) -> Any:
     runs = Runs(work, Admission(2, 10, time.monotonic), meters)
     page = Page(runs, models, Person(store.secret, time.time), lambda session, name: folder)
     places = Admission(4, 8, time.monotonic)
-    return application(Gateway(models, places, runs, page, meters), Door(page=PATH))
+    return application(Gateway(models, places, runs, page, meters), AccessRules(page=PATH))
 
 
 class LoopTime:

@@ -26,7 +26,7 @@ import anyio
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT)]
 
-from mlx_tools.app import Door, RunOptions, config  # noqa: E402
+from mlx_tools.app import AccessRules, RunOptions, config  # noqa: E402
 from mlx_tools.cli.call_text import in_message, in_words  # noqa: E402
 from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http  # noqa: E402
 from mlx_tools.tools import ToolContext, ToolError, tool  # noqa: E402
@@ -126,7 +126,7 @@ def served() -> Iterator[str]:
         for one in TOOLS:
             delegation.registry.add(one)
         server = McpServer(delegation, Wording(in_message, in_words), by_person=False)
-        anyio.run(serve_http, server, "127.0.0.1", 0, Door(), note)
+        anyio.run(serve_http, server, "127.0.0.1", 0, AccessRules(), note)
 
     threading.Thread(target=serve, daemon=True).start()
     if not ready.wait(60):

@@ -50,7 +50,7 @@ from mlx_tools.backends import (
     file_sha256,
     find_chat_format,
     find_served_format,
-    look_at,
+    inspect_server,
     pull_model,
     read_model_files,
 )
@@ -165,7 +165,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
 async def named(text: str, options: argparse.Namespace) -> AsyncIterator[Running]:
     """A server that runs already: ``NAME=URL``, or ``URL``."""
     name, _, url = text.partition("=") if "=" in text.partition("://")[0] else (text, "", text)
-    chosen = await look_at(CompletionsBackend(url, options.model, api_key=options.api_key))
+    chosen = await inspect_server(CompletionsBackend(url, options.model, api_key=options.api_key))
     found = await find_served_format(
         chosen.backend, options.chat_format, files=chosen.files, model=chosen.model
     )

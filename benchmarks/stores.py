@@ -35,7 +35,7 @@ def record_ms(store: SessionStore) -> float:
 def list_s(store: SessionStore) -> float:
     """The time of `mlx-tools sessions list`: all ids, and how the first of them stand."""
     began = time.perf_counter()
-    ids = store.by_use()
+    ids = store.by_last_update()
     assert len(ids) > SESSIONS
     for session in ids[:SHOWN]:
         store.listed(session)

@@ -164,7 +164,9 @@ class ScheduleError(MlxToolsError):
 
 
 @contextlib.contextmanager
-def told_as(kind: type[MlxToolsError], what: str, hint: str | None = None) -> Iterator[None]:
+def translate_os_error(
+    kind: type[MlxToolsError], what: str, hint: str | None = None
+) -> Iterator[None]:
     """What the system refuses meanwhile, as an error of this kind: what cannot be done, and why."""
     try:
         yield

@@ -78,7 +78,7 @@ with store.open(session).transcript as transcript:
         edits={
             "transcript/records.py": (
                 (
-                    "    record: Said\n    private: bool = False\n",
+                    "    record: PromptRecord\n    private: bool = False\n",
                     '\n\nclass RemarkRecord(_Record, frozen=True, kw_only=True, tag="remark"):\n'
                     '    """A remark that somebody made."""\n\n    content: str\n',
                 ),
@@ -129,7 +129,8 @@ anyio.run(main)
                     "hint=f\"use {', '.join(known)}\")\n",
                     '    if kind == "parrot":\n'
                     "        from mlx_tools.backends.parrot import ParrotBackend\n\n"
-                    '        return Chosen(backend=ParrotBackend(), how="named", model="parrot")\n',
+                    "        backend = ParrotBackend()\n"
+                    '        return SelectedBackend(backend=backend, how="named", model=kind)\n',
                 ),
             ),
         },

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.guard import (
         LOCAL_NAMES,
         WAITING,
-        Door,
+        AccessRules,
         Guard,
         Refusal,
         admit,
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from mlx_tools.app.settings import Group, SettingRow, signing_key
     from mlx_tools.app.statistics import Share, mcnemar
     from mlx_tools.app.steps import (
-        LOOK,
+        STYLESHEET,
         Html,
         ReportStep,
         as_json,
-        seen,
-        spelled,
+        escape_html,
+        escape_invisible,
         steps_of,
         templates,
     )
@@ -92,7 +92,7 @@ __getattr__, __dir__ = names_of(
         "guard": (
             "LOCAL_NAMES",
             "WAITING",
-            "Door",
+            "AccessRules",
             "Guard",
             "Refusal",
             "admit",
@@ -106,12 +106,12 @@ __getattr__, __dir__ = names_of(
         "settings": ("Group", "SettingRow", "signing_key"),
         "statistics": ("Share", "mcnemar"),
         "steps": (
-            "LOOK",
+            "STYLESHEET",
             "Html",
             "ReportStep",
             "as_json",
-            "seen",
-            "spelled",
+            "escape_html",
+            "escape_invisible",
             "steps_of",
             "templates",
         ),

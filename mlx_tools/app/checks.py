@@ -15,13 +15,13 @@ from msgspec import Struct
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
-    Chosen,
     CompletionsBackend,
     FoundVerdict,
     Health,
     LocalBackend,
     ModelFiles,
     NativeVerdict,
+    SelectedBackend,
     ServerBackend,
     StrategyChoice,
     StyleChoice,
@@ -61,7 +61,7 @@ def failed_check(name: str, error: MlxToolsError) -> Check:
 
 
 async def check_all(
-    chosen: Chosen,
+    chosen: SelectedBackend,
     *,
     sessions: SessionStore,
     chat_format: str = "",
@@ -221,7 +221,7 @@ def check_tried(tried: NativeVerdict | None) -> Check:
     return Check("native calls", status, f"{tried.reason} (tried {tried.measured_at})")
 
 
-def check_model(chosen: Chosen, *, named: bool = False) -> Check:
+def check_model(chosen: SelectedBackend, *, named: bool = False) -> Check:
     """Return whether it is known which model is served, and whether its files are here; where the
     chat format is ``named``, a run needs no files."""
     if chosen.model is None:

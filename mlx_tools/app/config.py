@@ -141,7 +141,7 @@ class Configuration:
             policy = policy.narrowed_by(restriction(allow or (), preset=preset))
         return policy
 
-    def standing(self) -> Policy:
+    def configured_policy(self) -> Policy:
         """The policy that files and the environment hold any session to, also one that was begun
         with other choices: nothing that is merely a default or an option of this command."""
         lasting = merge([layer for layer in self.layers if layer.kind != "option"])

@@ -50,7 +50,7 @@ _FULL: Final = Refusal(
 )
 
 
-class Door(Struct, frozen=True, kw_only=True):
+class AccessRules(Struct, frozen=True, kw_only=True):
     """Who may come in.
 
     ``hosts`` are the names, besides those of this machine's loopback, by which it may be reached,
@@ -140,7 +140,8 @@ def admit(scope: Scope) -> None:
 
 
 class Guard:
-    """An ASGI application behind a `Door`, with a bound on the bodies of all requests together.
+    """An ASGI application behind a `AccessRules`, with a bound on the bodies of all requests
+    together.
 
     A body counts until its request is answered: so long it is held, in one form or another.
     """
@@ -148,7 +149,7 @@ class Guard:
     def __init__(
         self,
         app: Any,
-        door: Door,
+        door: AccessRules,
         error_body: Callable[[Refusal], Any],
         max_bodies: int = MAX_BODIES,
     ) -> None:

@@ -26,7 +26,7 @@ from mlx_tools.app.wiring import (
     roots_of,
     session_store,
 )
-from mlx_tools.backends import Backend, Chosen, Chunk, CompletionRequest
+from mlx_tools.backends import Backend, Chunk, CompletionRequest, SelectedBackend
 from mlx_tools.controller import (
     Approver,
     Controller,
@@ -82,7 +82,7 @@ class KeptSession(Struct, frozen=True):
             await registry.aclose()
             await chosen.backend.aclose()
 
-    async def _chosen(self) -> Chosen:
+    async def _chosen(self) -> SelectedBackend:
         """The backend, or the one at the other address where there is none at the first."""
         try:
             return await choose(self.run, self.note)
@@ -113,7 +113,7 @@ class KeptSession(Struct, frozen=True):
             store=store,
             approver=approver,
             templates=approval_templates(store),
-            standing=self.run.configuration.standing(),
+            configured_policy=self.run.configuration.configured_policy(),
         )
 
     async def begin(self, controller: Controller) -> Conversation:

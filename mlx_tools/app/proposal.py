@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from mlx_tools.backends import Backend, Chunk, CompletionRequest, Guarded
+from mlx_tools.backends import Backend, Chunk, CompletionRequest, ErrorMappingBackend
 from mlx_tools.controller import Complete, Controller, RunSettings, Session
 from mlx_tools.errors import BackendError, BackendTimeout, wrong_argument
 from mlx_tools.messages import FinalAnswer, ToolCall, ToolSpec, Usage, replace, total_usage
@@ -213,7 +213,7 @@ class _OneTurn:
     """
 
     def __init__(self, backend: Backend, store: _MemoryStore) -> None:
-        self._backend = Guarded(backend)
+        self._backend = ErrorMappingBackend(backend)
         self._asked = backend
         self._store = store
         self.requests = 0

@@ -112,7 +112,7 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
         step = _step(record)
         mends = [*mends, record] if isinstance(record, MendRecord) else []
         if isinstance(record, MendRecord):
-            step.words = f"{dropped(mends) or 'nothing'} → {record.put or 'written anew'}"
+            step.words = f"{dropped(mends) or 'nothing'} → {record.replacement or 'written anew'}"
         step.at = getattr(record, "at", "")
         if isinstance(record, CallRecord):
             calls[record.call] = step
@@ -216,7 +216,7 @@ def _completion(record: CompletionRecord) -> ReportStep:
         blocks.append(replace(folded(text, "Text"), prefix=prefix, aside=True))
     blocks += _asides(("Left unread", "\n".join(record.dropped)))
     if record.prompt is not None:
-        added = "Prompt, what is added to it" if record.kept else "Prompt"
+        added = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"
         blocks.append(folded(record.prompt, added, aside=True))
     words, bad = "" if prefix or text else "nothing", record.error is not None
     words = words if record.error is None else _error(record.error)
@@ -357,7 +357,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= MAX_NAME else f"{text[:MAX_NAME]}…"
 
 
-def spelled(text: str, mark: str = "{}") -> str:
+def escape_invisible(text: str, mark: str = "{}") -> str:
     """The text, with the number of each character that is not seen in its place, within ``mark``,
     and how often it stands there."""
 
@@ -401,7 +401,7 @@ def as_json(value: Any, indent: int | None = None) -> str:
 # --- pages of HTML --------------------------------------------------------------------------------
 
 
-LOOK: Final = package_file("app/look.css")
+STYLESHEET: Final = package_file("app/look.css")
 """The style that such pages share."""
 
 
@@ -419,23 +419,23 @@ def templates(folder: Path) -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([folder, LOOK.parent]),
+        loader=FileSystemLoader([folder, STYLESHEET.parent]),
         autoescape=True,
         finalize=_final,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["seen"] = seen
-    environment.filters["brief"] = lambda value: seen(brief(value))
+    environment.filters["escaped"] = escape_html
+    environment.filters["brief"] = lambda value: escape_html(brief(value))
     return environment
 
 
-def seen(value: Any) -> Html:
+def escape_html(value: Any) -> Html:
     """A text as HTML, with what would not be seen in marks of its own."""
-    return Html(spelled(escape(as_text(value)), '<b class="x">{}</b>'))
+    return Html(escape_invisible(escape(as_text(value)), '<b class="x">{}</b>'))
 
 
 def _final(value: Any) -> Any:
-    """Whatever is printed, and was not through `seen`: in attributes, and elsewhere."""
-    return value if hasattr(value, "__html__") else spelled(as_text(value))
+    """Whatever is printed, and was not through `escape_html`: in attributes, and elsewhere."""
+    return value if hasattr(value, "__html__") else escape_invisible(as_text(value))

@@ -16,10 +16,10 @@ from mlx_tools.app.config import Configuration
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
     Backend,
-    Chosen,
     ModelMissing,
     NativeVerdict,
     Route,
+    SelectedBackend,
     VerdictStore,
     choose_backend,
     decide,
@@ -191,7 +191,7 @@ def refuse_where_off(configuration: Configuration, tool_choice: str = "auto") ->
         )
 
 
-async def choose(options: RunOptions, note: Note) -> Chosen:
+async def choose(options: RunOptions, note: Note) -> SelectedBackend:
     """The backend that the settings ask for. What a person should know is told to ``note``."""
     configuration = options.configuration
     own = configuration.settings.backend
@@ -287,7 +287,7 @@ def controller_of(
         store=store,
         approver=approver,
         templates=approval_templates(store),
-        standing=configuration.standing(),
+        configured_policy=configuration.configured_policy(),
     )
 
 
@@ -297,7 +297,9 @@ def with_settings(settings: RunSettings, configuration: Configuration) -> RunSet
 
 
 @asynccontextmanager
-async def found(options: RunOptions, note: Note) -> AsyncIterator[tuple[Chosen, RunSettings]]:
+async def found(
+    options: RunOptions, note: Note
+) -> AsyncIterator[tuple[SelectedBackend, RunSettings]]:
     """The backend that the settings ask for, closed at the end, and how a run speaks with it.
 
     Raises `BackendTimeout` where finding that out takes as long as a whole run may.
@@ -337,7 +339,7 @@ def _note_disabled(configuration: Configuration, registry: Registry, note: Note)
             note(f"{name} of the preset {preset} is disabled: {why}")
 
 
-async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSettings:
+async def run_settings(options: RunOptions, chosen: SelectedBackend, note: Note) -> RunSettings:
     """Return how a run speaks with the model that was chosen.
 
     Where its chat format is a guess, ``note`` is told where a person reads it: nobody else can act
@@ -370,7 +372,7 @@ async def run_settings(options: RunOptions, chosen: Chosen, note: Note) -> RunSe
     )
 
 
-async def route_of(options: RunOptions, chosen: Chosen) -> Route:
+async def route_of(options: RunOptions, chosen: SelectedBackend) -> Route:
     """By which path the model that was chosen is asked. Raises `UsageError` where the settings
     leave none."""
     configuration = options.configuration
@@ -393,7 +395,7 @@ async def route_of(options: RunOptions, chosen: Chosen) -> Route:
 
 
 async def try_native(
-    options: RunOptions, chosen: Chosen, *, again: bool = False
+    options: RunOptions, chosen: SelectedBackend, *, again: bool = False
 ) -> NativeVerdict | None:
     """Whether the server's own function calling works with its model: tried once, then known. Of
     several servers the first that does not do it, or the last.
@@ -421,7 +423,7 @@ async def try_native(
 
 
 async def with_route_tried(
-    options: RunOptions, chosen: Chosen, settings: RunSettings, within: float
+    options: RunOptions, chosen: SelectedBackend, settings: RunSettings, within: float
 ) -> RunSettings:
     """The settings with the route that follows from a trial, which is made where the route is left
     to ``auto`` and none was made, within so many seconds. A server that fails in it changes none.
@@ -477,7 +479,7 @@ def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
     then its ``header`` says how the model is spoken to, and the limits."""
     return Jobs(
         store=job_store(session_store(configuration)),
-        standing=configuration.standing(),
+        configured_policy=configuration.configured_policy(),
         roots=roots_of(configuration),
         options=lasting(configuration) | (recorded(header) if header is not None else {}),
     )

@@ -12,8 +12,8 @@ from mlx_tools.lazy import names_of
 if TYPE_CHECKING:
     from mlx_tools.backends.adapters import (
         CompleteFunction,
+        ErrorMappingBackend,
         FunctionBackend,
-        Guarded,
         as_backend,
         complete_one,
         started,
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
         reports_cache,
         single_tokens,
     )
-    from mlx_tools.backends.choose import Chosen, choose_backend, look_at, native_markers
+    from mlx_tools.backends.choose import (
+        SelectedBackend,
+        choose_backend,
+        inspect_server,
+        native_markers,
+    )
     from mlx_tools.backends.completions import CompletionsBackend, Health
     from mlx_tools.backends.interface import (
         Backend,
@@ -78,9 +83,9 @@ if TYPE_CHECKING:
         DEFAULT_STYLE,
         STRATEGIES,
         STYLES,
-        Decided,
         FoundVerdict,
         NativeVerdict,
+        PromptChoice,
         StrategyChoice,
         StyleChoice,
         StyleVerdict,
@@ -96,7 +101,7 @@ __getattr__, __dir__ = names_of(
         "adapters": (
             "CompleteFunction",
             "FunctionBackend",
-            "Guarded",
+            "ErrorMappingBackend",
             "as_backend",
             "complete_one",
             "started",
@@ -109,7 +114,7 @@ __getattr__, __dir__ = names_of(
             "reports_cache",
             "single_tokens",
         ),
-        "choose": ("Chosen", "choose_backend", "look_at", "native_markers"),
+        "choose": ("SelectedBackend", "choose_backend", "inspect_server", "native_markers"),
         "completions": ("CompletionsBackend", "Health"),
         "interface": (
             "Backend",
@@ -161,7 +166,7 @@ __getattr__, __dir__ = names_of(
             "DEFAULT_STYLE",
             "STRATEGIES",
             "STYLES",
-            "Decided",
+            "PromptChoice",
             "FoundVerdict",
             "NativeVerdict",
             "StrategyChoice",

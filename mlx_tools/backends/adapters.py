@@ -84,17 +84,17 @@ def as_backend(backend: Backend | CompleteFunction) -> Backend:
 
 
 @dataclass(slots=True)
-class Guarded:
+class ErrorMappingBackend:
     """A backend of anybody's, of which nothing but our own errors comes.
 
     Its errors of the `MlxToolsError` tree pass as they are, and so does what is no `Exception`
     (cancellation, Ctrl-C). Everything else that it raises, and everything that is no `Chunk`,
     becomes a `BackendError` that names the backend. Once a completion is closed, how the backend
-    takes that is of no matter. ``heard`` is set once any text, or any likelihood, has come.
+    takes that is of no matter. ``received_any`` is set once any text, or any likelihood, has come.
     """
 
     backend: Backend
-    heard: bool = False
+    received_any: bool = False
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk]:
         """Completes as the backend does.
@@ -126,7 +126,7 @@ class Guarded:
                         f"the backend {name} yielded {type(chunk).__name__}, not Chunk",
                         hint="yield mlx_tools.Chunk(text), the last with a finish_reason",
                     )
-                self.heard = self.heard or bool(chunk.text or chunk.scores)
+                self.received_any = self.received_any or bool(chunk.text or chunk.scores)
                 yield chunk
         except Exception as error:
             raise_as_own(error, f"backend {name}")

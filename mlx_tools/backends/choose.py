@@ -41,7 +41,7 @@ How = Literal["named", "found", "embedded", "started", "loaded"]
 USUAL: Final = "http://127.0.0.1:8080"
 """Where mlx-lm's server listens unless it is told otherwise."""
 
-QUICK: Final = 2.0
+PROBE_TIMEOUT: Final = 2.0
 """Seconds that a server nobody named has to answer."""
 
 ALIKE: Final = 0.25
@@ -70,7 +70,7 @@ def marker_ids(files: ModelFiles, markers: Collection[str]) -> tuple[int, ...]:
     return tuple(number for text, number in files.added_tokens.items() if text in markers)
 
 
-class Chosen(Struct, frozen=True, kw_only=True):
+class SelectedBackend(Struct, frozen=True, kw_only=True):
     """A backend, and how it was chosen.
 
     ``how``: ``named`` (by an address, here or in a configuration), ``found`` (at the usual
@@ -126,7 +126,7 @@ async def choose_backend(
     gateway_key: str | None = None,
     note: Callable[[str], None] | None = None,
     spread: bool = False,
-) -> Chosen:
+) -> SelectedBackend:
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
     ``auto`` takes the address ``url``, or the servers at several as one backend (``spread``: see
@@ -164,25 +164,27 @@ async def choose_backend(
             )
         backend_of = VENDORS[vendor.interface]
         made = backend_of(vendor.url, model, api_key=api_key)
-        return Chosen(backend=made, how="named", model=model)
+        return SelectedBackend(backend=made, how="named", model=model)
     if urls or kind in ("completions", "native"):
-        return await look_at(CompletionsBackend((*urls, usual)[0], model, api_key=api_key))
+        return await inspect_server(CompletionsBackend((*urls, usual)[0], model, api_key=api_key))
     if kind == "auto" and gateway is not None:
         # without the key, which is no stranger's affair
-        health = await CompletionsBackend(gateway).health(QUICK)
+        health = await CompletionsBackend(gateway).health(PROBE_TIMEOUT)
         backend = CompletionsBackend(gateway, model, api_key=gateway_key)
         if health.is_gateway and health.ok and await _gateway_serves(backend, note):
             return await _served(backend, health, how="found")
     if kind == "auto" and model not in EMBEDDED:
         backend = CompletionsBackend(usual, model, api_key=api_key)
-        health = await backend.health(QUICK)
+        health = await backend.health(PROBE_TIMEOUT)
         taken = not (health.is_gateway and gateway is None)
         if taken and await _usual_serves(backend, health):
             return await _served(backend, health, how="found")
     return _own(kind, model, usual, note)
 
 
-async def look_at(backend: CompletionsBackend, *, forbid: Collection[str] = CALL_MARKERS) -> Chosen:
+async def inspect_server(
+    backend: CompletionsBackend, *, forbid: Collection[str] = CALL_MARKERS
+) -> SelectedBackend:
     """What stands behind a backend that somebody made; sets its model name where one must be sent.
 
     Raises:
@@ -197,7 +199,7 @@ async def look_at(backend: CompletionsBackend, *, forbid: Collection[str] = CALL
 
 def _own(
     kind: BackendKind, model: str | None, usual: str, note: Callable[[str], None] | None
-) -> Chosen:
+) -> SelectedBackend:
     """A server of our own, or this process, with ``model`` or the embedded one."""
     name, suggestion = model or DEFAULT_MODEL, ""
     folder = model_path(name)
@@ -214,17 +216,17 @@ def _own(
     if kind == "auto" and model is None:
         how, suggestion = "embedded", suggest_model(memory_bytes()).line
         line = f"no server was named and none answers at {usual}: using the embedded model {name}"
-    return Chosen(
+    return SelectedBackend(
         backend=backend, how=how, note=line, suggestion=suggestion, model=name, files=files
     )
 
 
 async def _gateway_serves(backend: CompletionsBackend, note: Callable[[str], None] | None) -> bool:
     """Whether a gateway takes our key, and serves the model that was named, if one was."""
-    listed, name = await backend.models(QUICK), backend.model
+    listed, name = await backend.models(PROBE_TIMEOUT), backend.model
     if not listed and note is not None:
         note(f"the gateway at {backend.address} tells us of no model: is gateway.api_key its key?")
-    return bool(listed if name is None else meant_by(name, listed, loopback=True))
+    return bool(listed if name is None else match_model(name, listed, loopback=True))
 
 
 async def _usual_serves(backend: CompletionsBackend, health: Health) -> bool:
@@ -235,12 +237,12 @@ async def _usual_serves(backend: CompletionsBackend, health: Health) -> bool:
     """
     if health.status not in ("ok", "loading", "unknown"):
         return False
-    listed, model = await backend.models(QUICK), backend.model
+    listed, model = await backend.models(PROBE_TIMEOUT), backend.model
     if not listed and not await _completes(backend):
         return False  # some web server
     if model is None or find_model(model) is None:
         return True
-    return meant_by(model, listed, loopback=backend.address.loopback) is not None
+    return match_model(model, listed, loopback=backend.address.loopback) is not None
 
 
 async def _completes(backend: CompletionsBackend) -> bool:
@@ -249,7 +251,7 @@ async def _completes(backend: CompletionsBackend) -> bool:
     It asks for no tokens and holds no prompt, so nothing is ever generated.
     """
     try:
-        status, _, said = await backend.get("/v1/completions", QUICK, b'{"max_tokens": 0}')
+        status, _, said = await backend.get("/v1/completions", PROBE_TIMEOUT, b'{"max_tokens": 0}')
     except Exception:
         return False
     return status in (400, 422) and bool(json_object(said))
@@ -264,7 +266,7 @@ async def _served(
     forbid: Collection[str] = CALL_MARKERS,
     *,
     how: How = "named",
-) -> Chosen:
+) -> SelectedBackend:
     """The model behind ``backend``: the one that it names, else the one that its server runs. Sets
     the name that is sent, which is none where mlx-lm's server would load its model once more.
 
@@ -300,7 +302,9 @@ async def _served(
     what = "gateway" if health.is_gateway else "server"
     using = f"using the {what} at {backend.address}{said}" if how == "found" else ""
     note = "; ".join(filter(None, (using, doubt, broken)))
-    return Chosen(backend=backend, how=how, note=note, model=name, files=files, health=health)
+    return SelectedBackend(
+        backend=backend, how=how, note=note, model=name, files=files, health=health
+    )
 
 
 async def _settled(
@@ -308,7 +312,7 @@ async def _settled(
 ) -> str:
     """What the server calls the model ``name``; sets what is sent."""
     loopback = backend.address.loopback
-    entry = meant_by(name, listed, loopback=loopback)
+    entry = match_model(name, listed, loopback=loopback)
     if entry is not None:
         runs = health.is_mlx_lm and _is_path(entry)  # the folder that it was started with
         backend.model = None if runs else entry
@@ -322,7 +326,7 @@ async def _settled(
             )
         return name
     known = None if listed else await _recognised(backend)
-    if known is not None and meant_by(name, (known,), loopback=True):
+    if known is not None and match_model(name, (known,), loopback=True):
         backend.model = None
         return known
     # It loads what it does not list, too: a model that has no index, a folder.
@@ -331,7 +335,7 @@ async def _settled(
     return backend.model
 
 
-def meant_by(name: str, listed: Sequence[str], *, loopback: bool) -> str | None:
+def match_model(name: str, listed: Sequence[str], *, loopback: bool) -> str | None:
     """What a server lists that is meant by the name that a person gives: the same, that of the same
     model, or the one whose last part it is."""
     if name in listed:

@@ -313,7 +313,7 @@ class CompletionsBackend:
             return f"{self.address} did not answer in time", START_HINT
         if isinstance(error, ValueError):
             return f"{self.address}: {error}", START_HINT
-        told = self._exchange.told(error)
+        told = self._exchange.as_backend_error(error)
         return told.message, told.hint or START_HINT
 
     # --- one completion -----------------------------------------------------------------------

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from mlx_tools.backends.choose import CALL_MARKERS, QUICK, Chosen, look_at, meant_by, which_runs
+from mlx_tools.backends.choose import (
+    CALL_MARKERS,
+    PROBE_TIMEOUT,
+    SelectedBackend,
+    inspect_server,
+    match_model,
+    which_runs,
+)
 from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest
 from mlx_tools.backends.transport import (
@@ -243,7 +250,7 @@ class UpstreamPool:
             return
         done = upstream.checking = anyio.Event()
         try:
-            with anyio.move_on_after(QUICK) as scope:
+            with anyio.move_on_after(PROBE_TIMEOUT) as scope:
                 await self._settle(upstream)
             if scope.cancelled_caught:
                 upstream.fail(f"{upstream.address} did not answer in time")
@@ -257,7 +264,7 @@ class UpstreamPool:
         """Find out whether a server is well, and what it calls the model. Raises `MlxToolsError`
         where that cannot be told."""
         backend = upstream.backend
-        health = await backend.health(QUICK)
+        health = await backend.health(PROBE_TIMEOUT)
         if not health.ok:
             upstream.fail(health.detail)
             return
@@ -266,7 +273,7 @@ class UpstreamPool:
             upstream.elsewhere = True
             return
         backend.model = self.model
-        await look_at(backend, forbid=self._forbid)
+        await inspect_server(backend, forbid=self._forbid)
         upstream.succeed()
 
 
@@ -283,10 +290,10 @@ def all_out(upstreams: Sequence[Upstream]) -> BackendUnreachable:
 async def serves(backend: CompletionsBackend, name: str, health: Health) -> bool:
     """Whether a server has the model of this name: it lists it and, mlx-lm's, does not run another;
     or it lists nothing."""
-    listed, loopback = await backend.models(QUICK), backend.address.loopback
+    listed, loopback = await backend.models(PROBE_TIMEOUT), backend.address.loopback
     runs, _ = which_runs(listed, mlx_lm=health.is_mlx_lm)
     having = (runs,) if health.is_mlx_lm and runs is not None else listed
-    return not listed or meant_by(name, having, loopback=loopback) is not None
+    return not listed or match_model(name, having, loopback=loopback) is not None
 
 
 async def choose_pool(
@@ -295,7 +302,7 @@ async def choose_pool(
     *,
     api_key: str | None,
     spread: bool,
-) -> Chosen:
+) -> SelectedBackend:
     """The pool of the servers at ``urls`` that serve ``model``: without one, the model of the first
     that answers.
 
@@ -323,7 +330,7 @@ async def choose_pool(
     answering = [one for one in every if one.address in well]
     if not answering:
         raise all_out(every)
-    name = model or (await look_at(answering[0].backend)).model
+    name = model or (await inspect_server(answering[0].backend)).model
     serving = answering
     if name is not None:
         told = await gather(*(serves(one.backend, name, well[one.address]) for one in answering))
@@ -336,7 +343,7 @@ async def choose_pool(
     looked = []
     for one in serving:
         one.backend.model = name
-        looked.append(await look_at(one.backend))
+        looked.append(await inspect_server(one.backend))
     others = [one for one in answering if one not in serving]
     members = [one for one in every if one not in others]
     pool = UpstreamPool(members, model=name, others=others, spread=spread)

@@ -16,9 +16,9 @@ from mlx_tools.backends.models.files import ModelFiles, read_context, read_model
 from mlx_tools.backends.transport import Address
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
-    Decided,
     FoundVerdict,
     NativeVerdict,
+    PromptChoice,
     StrategyChoice,
     StyleChoice,
     VerdictStore,
@@ -38,7 +38,7 @@ from mlx_tools.messages import replace
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat, format_for_name, format_from_template
 
 if TYPE_CHECKING:
-    from mlx_tools.backends.choose import Chosen
+    from mlx_tools.backends.choose import SelectedBackend
 
 
 @contextmanager
@@ -338,7 +338,7 @@ def tells_of_tools(template: str) -> bool:
 # --- how it is spoken to -----------------------------------------------------------------------
 
 
-class Wishes(Protocol):
+class PromptPreferences(Protocol):
     """What a caller says of how a model is spoken to: a part of `RunSettings`."""
 
     @property
@@ -361,12 +361,12 @@ class ModelSetup(Struct, frozen=True):
     """How a model is spoken to: style and strategy, with why; the delimiters of turns; how many
     tokens it takes, None where nobody says."""
 
-    decided: Decided
+    decided: PromptChoice
     chat_format: ChatFormat
     context: int | None
 
 
-async def find_setup(backend: Backend, wishes: Wishes) -> ModelSetup:
+async def find_setup(backend: Backend, wishes: PromptPreferences) -> ModelSetup:
     """How the model behind ``backend`` is spoken to.
 
     What the wishes leave open is found out: what was measured of the model decides where ``auto``
@@ -401,10 +401,10 @@ async def find_setup(backend: Backend, wishes: Wishes) -> ModelSetup:
     return ModelSetup(_speakable(decided, chat_format, wishes.style), chat_format, context)
 
 
-async def _look_at(backend: Any) -> Chosen:
-    from mlx_tools.backends.choose import look_at
+async def _look_at(backend: Any) -> SelectedBackend:
+    from mlx_tools.backends.choose import inspect_server
 
-    return await look_at(backend)
+    return await inspect_server(backend)
 
 
 def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> str | None:
@@ -417,7 +417,7 @@ def _identity(backend: Backend, name: str | None, files: ModelFiles | None) -> s
     return model_identity(name, files.path if files is not None else folder_of(backend, name))
 
 
-def _speakable(decided: Decided, chat_format: ChatFormat, wished: StyleChoice) -> Decided:
+def _speakable(decided: PromptChoice, chat_format: ChatFormat, wished: StyleChoice) -> PromptChoice:
     """What was decided, for a model whose turns have this format.
 
     The style ``native`` needs a template that tells of tools in a way that can be learnt; left to

@@ -519,9 +519,9 @@ class Exchange:
         try:
             yield
         except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
-            raise self.told(error) from error
+            raise self.as_backend_error(error) from error
 
-    def told(self, error: Exception) -> MlxToolsError:
+    def as_backend_error(self, error: Exception) -> MlxToolsError:
         """The error of our tree for one of httpx's or the system's; a proxy on the way is named."""
         told = translate(error, str(self._address))
         if told.hint == START_HINT and self._way and self._way["trust_env"]:

@@ -166,7 +166,7 @@ class FoundVerdict(Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Decided(Struct, frozen=True):
+class PromptChoice(Struct, frozen=True):
     """The style and strategy of a run. ``why`` is what the header keeps of it: what a verdict
     decided, and which; empty where none did. ``weak``: the verdict says that the model is."""
 
@@ -178,17 +178,17 @@ class Decided(Struct, frozen=True):
 
 def decide(
     style: StyleChoice, strategy: StrategyChoice, found: FoundVerdict, *, grammars: bool = False
-) -> Decided:
+) -> PromptChoice:
     """The style and strategy of a run, where ``auto`` leaves them to what is known of the model.
 
     What is named wins. ``grammars``: the backend can hold a model to one.
     """
     verdict = found.verdict
     if "auto" not in (style, strategy):
-        return Decided(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
+        return PromptChoice(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
     why: dict[str, Any] = {"passed_over": found.problem} if found.problem else {}
     if verdict is None:
-        return Decided(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
+        return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
     chosen = verdict.style if style == "auto" else style
     why |= {"model": verdict.model, "source": found.source, "measured_at": verdict.measured_at}
     if style == "auto":
@@ -199,7 +199,7 @@ def decide(
             known = StyleVerdict("auto", "auto", f"{chosen} was not measured")
         usable = known.strategy != "grammar" or grammars
         strategy, why["strategy"] = known.strategy if usable else known.otherwise, known.reason
-    return Decided(chosen, strategy, why=why, weak=verdict.weak)
+    return PromptChoice(chosen, strategy, why=why, weak=verdict.weak)
 
 
 # --- where it is kept -------------------------------------------------------------------------

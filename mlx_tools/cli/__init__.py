@@ -72,10 +72,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def help_text(columns: int | None = None) -> str:
     """Return what `mlx-tools --help` prints, folded to so many columns where that is a number."""
-    from mlx_tools.cli.output import beside, folded
+    from mlx_tools.cli.output import folded, join_columns
 
     def rows(said: Mapping[str, str]) -> list[str]:
-        return [beside(f"  {name:<21}", line, columns) for name, line in said.items()]
+        return [join_columns(f"  {name:<21}", line, columns) for name, line in said.items()]
 
     begins = "Usage: mlx-tools COMMAND [OPTIONS] [ARGUMENTS]"
     about = "Reliable tool use for local models that only complete text."

@@ -100,7 +100,7 @@ def ask(
 
         outcome = answer(
             begun,
-            lambda conversation: conversation.stream(text, tool_choice=choice, piped=piped),
+            lambda turn: turn.stream(text, tool_choice=choice, untyped_suffix_chars=piped),
             view,
             seen=seen,
             wrap=(lambda backend: backend) if trace is None else trace.traced,

@@ -72,7 +72,7 @@ def on_one_line(value: Any) -> str:
 
 def in_words(text: str) -> str:
     """A text on one line: control characters, what is unseen and long runs of spaces spelled."""
-    return _SPACES.sub(lambda run: f"{_SPACE}{{{len(run[0])}}}", spelled(text))
+    return _SPACES.sub(lambda run: f"{_SPACE}{{{len(run[0])}}}", escape_invisible(text))
 
 
 def as_name(name: str) -> str:
@@ -99,7 +99,7 @@ def _written(value: Any, depth: int, fold: bool) -> str:
 
 
 def _scalar(value: Any, fold: bool) -> str:
-    text = spelled(_dumped(value))
+    text = escape_invisible(_dumped(value))
     return _RUNS.sub(_folded, text) if fold else text
 
 
@@ -118,7 +118,7 @@ def _folded(found: re.Match[str]) -> str:
     return run + ("\\u007b" if brace else "")
 
 
-def spelled(text: str) -> str:
+def escape_invisible(text: str) -> str:
     """The text with each character that is not plainly seen as JSON's escape of it."""
     if text.isascii() and text.isprintable():
         return text
@@ -244,7 +244,7 @@ def _item(key: str, value: Any) -> tuple[str, int]:
     """An argument, as far as it is looked at, and its length; 0 where it is short."""
     plain = key.isascii() and key.isidentifier()
     text = f"{key if plain else json.dumps(key)}: {_dumped(value)}"
-    seen = _RUNS.sub(_folded, spelled(text[:_LOOKED_AT]))
+    seen = _RUNS.sub(_folded, escape_invisible(text[:_LOOKED_AT]))
     if len(text) > _LOOKED_AT:
         return seen, len(text)
     return seen, len(seen) if cells(seen) > _SHORT else 0
@@ -278,7 +278,11 @@ def _to_know(request: ApprovalRequest) -> Iterator[ShownLine]:
     elif request.suspect or request.changed:
         yield ShownLine(f"! {cut(in_words(request.reason), _REASON_CHARS)}", "yellow")
     text, preview = _dumped(request.arguments), request.preview.translate(_USUAL)
-    if spelled(text) != text or _CONTROL.search(text) or spelled(preview) != preview:
+    if (
+        escape_invisible(text) != text
+        or _CONTROL.search(text)
+        or escape_invisible(preview) != preview
+    ):
         yield ShownLine("! It holds characters that are not seen, here written \\u…", "yellow")
 
 

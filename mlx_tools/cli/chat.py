@@ -13,9 +13,16 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.chat_commands import COMMANDS, Leave, completions, obey, permissions, roots
+from mlx_tools.cli.chat_commands import (
+    COMMANDS,
+    ExitChat,
+    completions,
+    permissions,
+    roots,
+    run_slash_command,
+)
 from mlx_tools.cli.output import begin_line, columns_of, complain, counted, cut, folded, painted
-from mlx_tools.cli.talk import Talk
+from mlx_tools.cli.talk import ChatSession
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import EXIT_OK, BackendError, MlxToolsError
 from mlx_tools.paths import state_dir
@@ -60,13 +67,13 @@ def _talk(run: RunOptions, kept: KeptSession | None = None) -> int:
     quiet = keyboard.quiet() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:
         with keyboard.held() if keyboard else nullcontext():
-            talk = Talk(run, portal, kept)
+            talk = ChatSession(run, portal, kept)
             talk.turns.type_ahead = keyboard
         with closing(talk):
             return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
 
 
-def _at_keyboard(talk: Talk) -> int:
+def _at_keyboard(talk: ChatSession) -> int:
     """A person types: Ctrl-C stops a turn, Ctrl-D or /quit leaves, an error ends neither."""
     from mlx_tools.cli.line_editor import LineEditor
 
@@ -88,7 +95,7 @@ def _at_keyboard(talk: Talk) -> int:
             return EXIT_OK
         try:
             _survived(ahead, partial(say, talk, line))
-        except Leave:
+        except ExitChat:
             return EXIT_OK
 
 
@@ -104,14 +111,14 @@ def _survived(ahead: TypeAhead | None, does: Callable[[], object]) -> None:
         complain(str(error))
 
 
-def _from_pipe(talk: Talk) -> int:
+def _from_pipe(talk: ChatSession) -> int:
     """A program writes: one question a line. The exit code is that of the last turn that failed."""
     code = EXIT_OK
     for data in sys.stdin.buffer:
         text = inputs.decoded(data, "standard input")  # else what follows is no question either
         try:
             outcome = say(talk, text)
-        except Leave:
+        except ExitChat:
             break
         except BackendError:
             raise
@@ -124,7 +131,7 @@ def _from_pipe(talk: Talk) -> int:
     return code
 
 
-def say(talk: Talk, text: str) -> Outcome | None:
+def say(talk: ChatSession, text: str) -> Outcome | None:
     """Answer a question, or do what a slash asks for (then there is no outcome).
 
     What begins with a blank is a question, whatever follows. Raises `Leave` for ``/quit``.
@@ -132,12 +139,12 @@ def say(talk: Talk, text: str) -> Outcome | None:
     if not text.strip():
         return None
     if text.startswith("/"):
-        obey(talk, text.rstrip())
+        run_slash_command(talk, text.rstrip())
         return None
     return talk.ask(inputs.as_text(text.strip(), "question"))
 
 
-def reminder(talk: Talk) -> Iterator[str]:
+def reminder(talk: ChatSession) -> Iterator[str]:
     """What was said last in a session that a talk goes on with."""
     said = [*talk.said]
     asked = [record.content for record in said if isinstance(record, UserRecord)]
@@ -156,7 +163,7 @@ def _brief(text: str) -> str:
     return in_words(cut(" ".join(text.split()), _BRIEF))
 
 
-def banner(talk: Talk) -> Iterator[str]:
+def banner(talk: ChatSession) -> Iterator[str]:
     """What a talk begins with: the model, what it sees, and what it may do."""
     size = talk.controller.context
     yield (talk.model or "a model without a name") + (

@@ -23,18 +23,18 @@ from mlx_tools.backends import list_models
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import one_of
 from mlx_tools.cli.output import (
-    beside,
     columns_of,
     cut,
+    join_columns,
     note,
-    ours,
     print_prose,
     print_text,
+    stdout,
     steerable,
     warn_all,
 )
 from mlx_tools.cli.sessions import kept_sessions, tell_undone, undo_steps
-from mlx_tools.cli.talk import Talk, folders
+from mlx_tools.cli.talk import ChatSession, folders
 from mlx_tools.errors import UsageError, did_you_mean
 from mlx_tools.messages import ToolSpec, json_line, replace
 from mlx_tools.paths import expand_user
@@ -60,7 +60,7 @@ _ROOM: Final = 32
 _SWITCH: Final = ("on", "off")
 
 
-class Leave(Exception):
+class ExitChat(Exception):
     """The user wants to leave."""
 
 
@@ -71,17 +71,17 @@ class ChatCommand(Struct, frozen=True):
     name: str
     takes: str
     help: str
-    does: Callable[[Talk, str], object]
-    complete: Callable[[Talk, str], Iterable[str]] = lambda talk, beginning: ()
+    does: Callable[[ChatSession, str], object]
+    complete: Callable[[ChatSession, str], Iterable[str]] = lambda talk, beginning: ()
 
     @property
     def usage(self) -> str:
         return f"{self.name} {self.takes}".rstrip()
 
 
-def obey(talk: Talk, line: str) -> None:
+def run_slash_command(talk: ChatSession, line: str) -> None:
     """Do what a line says that begins with a slash. Raises `UsageError` for what is no command,
-    `Leave`, and what the command raises."""
+    `ExitChat`, and what the command raises."""
     word, *more = line.split(maxsplit=1)
     rest = more[0] if more else ""
     command = COMMANDS.get(word)
@@ -101,7 +101,7 @@ def obey(talk: Talk, line: str) -> None:
         print_prose(said)
 
 
-def _prompts(talk: Talk) -> Mapping[str, Callable[[str], None]]:
+def _prompts(talk: ChatSession) -> Mapping[str, Callable[[str], None]]:
     """The prompts of MCP servers, as commands: each asks what its server makes of the values that
     stand behind it, ``NAME=VALUE``."""
     return {
@@ -111,7 +111,7 @@ def _prompts(talk: Talk) -> Mapping[str, Callable[[str], None]]:
     }
 
 
-def _ask_prompt(talk: Talk, source: BoundSource, name: str, values: str) -> None:
+def _ask_prompt(talk: ChatSession, source: BoundSource, name: str, values: str) -> None:
     wanted: Mapping[str, bool] = source.at["prompts"][name]
     if any(part.local_only for part in talk.policy.parts):  # its server could be anything
         raise UsageError(f"/{source.name}:{name}: nothing leaves this machine (policy.local_only)")
@@ -136,10 +136,10 @@ def _ask_prompt(talk: Talk, source: BoundSource, name: str, values: str) -> None
     except ToolError as error:
         raise UsageError(str(error)) from None
     print_prose(text, "  ", colour="dim")
-    talk.ask(text, piped=len(text))
+    talk.ask(text, untyped_suffix_chars=len(text))
 
 
-def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:
+def completions(talk: ChatSession, name: str, beginning: str) -> Iterator[str]:
     """What may stand behind a command, where this much of it does; behind none, a path."""
     command = COMMANDS.get(name)
     known = _paths(talk, beginning) if command is None else command.complete(talk, beginning)
@@ -150,7 +150,7 @@ def completions(talk: Talk, name: str, beginning: str) -> Iterator[str]:
             yield beginning[:start] + one
 
 
-def _help(_: Talk, __: str) -> str:
+def _help(_: ChatSession, __: str) -> str:
     width = max(len(command.usage) for command in COMMANDS.values())
     for command in COMMANDS.values():
         _row(command.usage, command.help, width)
@@ -159,9 +159,9 @@ def _help(_: Talk, __: str) -> str:
 
 def _row(head: str, text: str, width: int = 0) -> None:
     """Print a row of a list, in columns where there is room for two."""
-    columns = columns_of(ours())
+    columns = columns_of(stdout())
     narrow = columns is not None and columns < width + _ROOM
-    print_text(beside(f"{head if narrow else head.ljust(width)} ", text, columns))
+    print_text(join_columns(f"{head if narrow else head.ljust(width)} ", text, columns))
 
 
 # --- tools ----------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ class Permission(Struct, frozen=True):
         return ", ".join(said)
 
 
-def permissions(talk: Talk) -> list[Permission]:
+def permissions(talk: ChatSession) -> list[Permission]:
     """What each tool may do now: first what runs, last what is off."""
     policy, registry, rows = talk.policy, talk.controller.registry, []
     disabled, specs = registry.disabled, registry.all_specs()
@@ -245,14 +245,14 @@ def _here(reason: str) -> str:
     return reason.replace("--root DIR", "/root DIR")
 
 
-def _tools(talk: Talk, _: str) -> None:
+def _tools(talk: ChatSession, _: str) -> None:
     rows = permissions(talk)
     width = max((len(row.name) for row in rows), default=0)
     for row in rows:
         _row(as_name(row.name), str(row), width)
 
 
-def _allow(talk: Talk, rest: str) -> None:
+def _allow(talk: ChatSession, rest: str) -> None:
     registry, configuration = talk.controller.registry, talk.configuration
     names = _tools_named(talk, rest)
     denied = [one for one in _denied_here(configuration) if one not in names]
@@ -266,7 +266,7 @@ def _allow(talk: Talk, rest: str) -> None:
     _tell_permissions(talk, names)
 
 
-def _deny(talk: Talk, rest: str) -> None:
+def _deny(talk: ChatSession, rest: str) -> None:
     names = _tools_named(talk, rest)
     denied = dict.fromkeys([*_denied_here(talk.configuration), *names])
     talk.go_on_under(talk.configuration.over({"policy.deny": ",".join(denied)}))
@@ -279,7 +279,7 @@ def _denied_here(configuration: Configuration) -> Sequence[str]:
     return denied
 
 
-def _tools_named(talk: Talk, rest: str) -> list[str]:
+def _tools_named(talk: ChatSession, rest: str) -> list[str]:
     """The names of tools that were typed. Raises `UsageError` where there is no such tool."""
     registry = talk.controller.registry
     specs = registry.all_specs()
@@ -293,21 +293,21 @@ def _tools_named(talk: Talk, rest: str) -> list[str]:
     return named
 
 
-def _tell_permissions(talk: Talk, names: Sequence[str]) -> None:
+def _tell_permissions(talk: ChatSession, names: Sequence[str]) -> None:
     for row in permissions(talk):
         if row.name in names:
             _row(row.name, str(row))
 
 
-def _may_be_allowed(talk: Talk, _: str) -> list[str]:
+def _may_be_allowed(talk: ChatSession, _: str) -> list[str]:
     return [row.name for row in permissions(talk) if row.denied and not row.forbidden]
 
 
-def _may_be_denied(talk: Talk, _: str) -> list[str]:
+def _may_be_denied(talk: ChatSession, _: str) -> list[str]:
     return [row.name for row in permissions(talk) if row.runs or row.asks]
 
 
-def roots(talk: Talk) -> list[str]:
+def roots(talk: ChatSession) -> list[str]:
     """The folders that tools may see, and whether they may write there."""
     found = map(RootName.parse, talk.configuration.settings.tools.roots)
     return [
@@ -323,7 +323,7 @@ def _from_home(path: str) -> str:
     return in_words(str(Path("~", full.relative_to(home)) if full.is_relative_to(home) else full))
 
 
-def _root(talk: Talk, rest: str) -> str:
+def _root(talk: ChatSession, rest: str) -> str:
     if rest:
         given, seen = RootName.parse(rest.removeprefix("-")), folders(talk.configuration)
         where = RootName(given.path).absolute()
@@ -335,7 +335,7 @@ def _root(talk: Talk, rest: str) -> str:
     return "\n".join(roots(talk)) or "no folder: /root DIR names one, /root DIR:rw to write in"
 
 
-def _commands(talk: Talk, rest: str) -> None:
+def _commands(talk: ChatSession, rest: str) -> None:
     programs = [*talk.configuration.settings.tools.commands]
     names = rest.replace(",", " ").split()
     for name in names:
@@ -354,7 +354,7 @@ def _commands(talk: Talk, rest: str) -> None:
         _tell_permissions(talk, [config.RUN_COMMAND])
 
 
-def _functions(talk: Talk, rest: str) -> None:
+def _functions(talk: ChatSession, rest: str) -> None:
     files = [*functions_of(talk.configuration)]
     if rest:
         (file,) = function_files([rest.removeprefix("-")])
@@ -372,11 +372,11 @@ def _functions(talk: Talk, rest: str) -> None:
     _tell_permissions(talk, [spec.name for spec in specs if spec.plugin == FUNCTIONS])
 
 
-def _programs_added(talk: Talk, _: str) -> list[str]:
+def _programs_added(talk: ChatSession, _: str) -> list[str]:
     return [f"-{name}" for name in talk.configuration.settings.tools.commands]
 
 
-def _function_files(talk: Talk, beginning: str) -> list[str]:
+def _function_files(talk: ChatSession, beginning: str) -> list[str]:
     away = [f"-{file}" for file in functions_of(talk.configuration)]
     return [path for path in _paths(talk, beginning) if path.endswith(("/", ".py"))] + away
 
@@ -384,7 +384,7 @@ def _function_files(talk: Talk, beginning: str) -> list[str]:
 # --- the model, and what it is told ---------------------------------------------------------------
 
 
-def _model(talk: Talk, rest: str) -> None:
+def _model(talk: ChatSession, rest: str) -> None:
     if rest:
         talk.go_on_with(rest)
         print_prose(talk.model or "the server does not say which model it runs")
@@ -401,7 +401,7 @@ def _model(talk: Talk, rest: str) -> None:
     note("/model NAME goes on with another; mlx-tools models pull NAME fetches one")
 
 
-def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:
+def _models(talk: ChatSession) -> Iterator[tuple[str, Sequence[str]]]:
     """The models that the server has, and those that are here besides."""
     ask = getattr(talk.controller.backend, "models", None)
     served = talk.wait(ask) if ask is not None else ()
@@ -410,7 +410,7 @@ def _models(talk: Talk) -> Iterator[tuple[str, Sequence[str]]]:
     yield "on this machine", [name for name in here if name not in served]
 
 
-def _system(talk: Talk, rest: str) -> str:
+def _system(talk: ChatSession, rest: str) -> str:
     built_in = load_words().persona
     if rest:
         text = built_in if rest == "-" else rest
@@ -435,11 +435,11 @@ def _limit_scale(row: SettingRow) -> int:
     return 1000 if row.key.endswith("_ms") else 1
 
 
-def _limit_names(_: Talk, __: str) -> list[str]:
+def _limit_names(_: ChatSession, __: str) -> list[str]:
     return [f"{name} " for name in _limit_rows()]
 
 
-def _limits(talk: Talk, _: str) -> None:
+def _limits(talk: ChatSession, _: str) -> None:
     rows = _limit_rows()
     width = max(map(len, rows))
     session, controller = talk.conversation.folded, talk.controller
@@ -455,7 +455,7 @@ def _limits(talk: Talk, _: str) -> None:
     note("/set NAME VALUE changes one for this conversation")
 
 
-def _set(talk: Talk, rest: str) -> str:
+def _set(talk: ChatSession, rest: str) -> str:
     name, _, value = rest.partition(" ")
     rows = _limit_rows()
     if name not in rows or not value.strip():
@@ -478,16 +478,16 @@ def _set(talk: Talk, rest: str) -> str:
 # --- what was said --------------------------------------------------------------------------------
 
 
-def _clear(talk: Talk, _: str) -> str:
+def _clear(talk: ChatSession, _: str) -> str:
     talk.begin_anew()
     return "a new conversation begins"
 
 
-def _where(talk: Talk, _: str) -> str:
+def _where(talk: ChatSession, _: str) -> str:
     return talk.conversation.transcript or f"session {talk.conversation.session}"
 
 
-def _save(talk: Talk, rest: str) -> str:
+def _save(talk: ChatSession, rest: str) -> str:
     path = expand_user(rest)
     text = "\n\n".join(as_markdown(talk.said))
     if not text:
@@ -538,7 +538,7 @@ _CLIPBOARDS: Final = (
 """
 
 
-def _copy(talk: Talk, _: str) -> str:
+def _copy(talk: ChatSession, _: str) -> str:
     answers = [record.content for record in talk.said if isinstance(record, AnswerRecord)]
     if not answers:
         raise UsageError("there is no answer yet")
@@ -566,7 +566,7 @@ def copy(text: str, environ: Mapping[str, str]) -> str:
     return "by the terminal, where it lets programs do so"
 
 
-def _undo(talk: Talk, _: str) -> None:
+def _undo(talk: ChatSession, _: str) -> None:
     store, present = kept_sessions(), talk.conversation.session
     for session in reversed(talk.sessions):
         with Undo(store, session, own=present) as undoing:
@@ -578,20 +578,20 @@ def _undo(talk: Talk, _: str) -> None:
     note("nothing that this talk changed can be undone")
 
 
-def _steps(talk: Talk, rest: str) -> str:
+def _steps(talk: ChatSession, rest: str) -> str:
     if rest:
         talk.steps = one_of("/steps", rest, _SWITCH) == "on"
     return "every step is shown" if talk.steps else "a call is shown in a line"
 
 
-def _quit(_: Talk, __: str) -> None:
-    raise Leave
+def _quit(_: ChatSession, __: str) -> None:
+    raise ExitChat
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 
-def _paths(_: Talk, beginning: str) -> list[str]:
+def _paths(_: ChatSession, beginning: str) -> list[str]:
     """The files and folders that a path may go on to; folders end with a slash."""
     folder, where, start = beginning.rpartition("/")
     place = expand_user(f"{folder}/" if where else ".")
@@ -604,12 +604,12 @@ def _paths(_: Talk, beginning: str) -> list[str]:
     return sorted(found)
 
 
-def _folders(talk: Talk, beginning: str) -> list[str]:
+def _folders(talk: ChatSession, beginning: str) -> list[str]:
     away = [f"-{where}" for where in folders(talk.configuration)]
     return [path for path in _paths(talk, beginning) if path.endswith("/")] + away
 
 
-def _model_names(talk: Talk, __: str) -> list[str]:
+def _model_names(talk: ChatSession, __: str) -> list[str]:
     return [name for where, names in _models(talk) for name in names]
 
 

@@ -33,9 +33,9 @@ from mlx_tools.app import (
     written_tokens,
 )
 from mlx_tools.backends import (
-    Chosen,
     FoundVerdict,
     Route,
+    SelectedBackend,
     StrategyChoice,
     Verdict,
     VerdictStore,
@@ -156,7 +156,9 @@ async def _find(run: RunOptions, within: float | None) -> _Findings:
         await chosen.backend.aclose()
 
 
-async def _check(run: RunOptions, chosen: Chosen, found: _Findings, *, again: bool) -> None:
+async def _check(
+    run: RunOptions, chosen: SelectedBackend, found: _Findings, *, again: bool
+) -> None:
     """Makes the checks. A server's own function calling is tried where it was not, or ``again``."""
     served = await find_served_format(
         chosen.backend,
@@ -241,7 +243,7 @@ class Probed(Struct, frozen=True, kw_only=True):
         }
 
 
-async def probe(run: RunOptions, chosen: Chosen, within: float) -> Probed:
+async def probe(run: RunOptions, chosen: SelectedBackend, within: float) -> Probed:
     """Measures the model that was chosen, within so many seconds, and keeps the verdict.
 
     Raises `BackendTimeout` where finding out what the server serves takes all of them.
@@ -284,7 +286,7 @@ async def probe(run: RunOptions, chosen: Chosen, within: float) -> Probed:
         return replace(found, problem=str(error))
 
 
-def _versions(chosen: Chosen) -> dict[str, Any]:
+def _versions(chosen: SelectedBackend) -> dict[str, Any]:
     """Return what the model was measured on."""
     found: dict[str, Any] = {"mlx_tools": version()}
     if chosen.backend.kind != "completions":

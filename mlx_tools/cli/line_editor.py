@@ -37,7 +37,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from prompt_toolkit.styles import Style
 
 from mlx_tools.cli.inputs import EditFailed, in_editor, read_line
-from mlx_tools.cli.output import PROSE, complain, ours, shown, steerable
+from mlx_tools.cli.output import PROSE, complain, shown, stdout, steerable
 from mlx_tools.cli.type_ahead import TypeAhead
 from mlx_tools.errors import MlxToolsError
 from mlx_tools.paths import private_dir
@@ -133,7 +133,7 @@ def edit_line(keyboard: TextIO, screen: TextIO, question: str, text: str = "") -
 def _plain() -> str:
     """A text from a terminal that obeys nothing. Raises EOFError at the end of the input."""
     text = ""
-    screen = ours() if ours().isatty() else sys.stderr
+    screen = stdout() if stdout().isatty() else sys.stderr
     say = partial(print, file=screen, flush=True)
     try:
         if screen.isatty():

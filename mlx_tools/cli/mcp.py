@@ -12,13 +12,13 @@ from typing import Annotated, Any
 import anyio
 import typer
 
-from mlx_tools.app import Configuration, Door
+from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_message, in_words, show_all
 from mlx_tools.cli.completion import server_names
 from mlx_tools.cli.inputs import confirmed, parse_json, read_text
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import complain, counted, cut, note, ours, print_json, print_row
+from mlx_tools.cli.output import complain, counted, cut, note, print_json, print_row, stdout
 from mlx_tools.cli.serve import needing, refuse_without_key
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError, did_you_mean
 from mlx_tools.messages import replace
@@ -202,10 +202,10 @@ def serve(
     )
     with suppress(KeyboardInterrupt):
         if transport == "stdio":
-            out = os.fdopen(os.dup(ours().fileno()), "w", encoding="utf-8", newline="\n")
+            out = os.fdopen(os.dup(stdout().fileno()), "w", encoding="utf-8", newline="\n")
             anyio.run(serve_stdio, served, out)
         else:
-            door = Door(
+            door = AccessRules(
                 hosts={host, *settings.gateway.hosts}, origins=settings.gateway.origins, key=key
             )
             anyio.run(serve_http, served, host, port, door, note)

@@ -37,11 +37,11 @@ def shown(text: str, *, keep: str = "") -> str:
         return text
     obeyed = ("Cc", "Cs", "Cf", "Zl", "Zp")
     return "".join(
-        c if c in keep or unicodedata.category(c) not in obeyed else _spelled(c) for c in text
+        c if c in keep or unicodedata.category(c) not in obeyed else _escape_char(c) for c in text
     )
 
 
-def _spelled(char: str) -> str:
+def _escape_char(char: str) -> str:
     return f"\\x{ord(char):02x}" if ord(char) < 256 else ascii(char)[1:-1]
 
 
@@ -91,7 +91,7 @@ def print_json(value: Any) -> None:
 def write_bytes(data: bytes) -> None:
     """Write to standard output and flush, past its text layer where there is one."""
     with _bar_away():
-        out = ours()
+        out = stdout()
         out.flush()
         buffer = getattr(out, "buffer", None)
         if buffer is None:
@@ -108,27 +108,27 @@ def print_text(text: str, *, colour: str = "", exact: bool = False) -> None:
     With ``exact`` it is what somebody asked for as it is, an answer, a tool's output or a path: it
     is escaped in a terminal alone.
     """
-    if not exact or ours().isatty():
-        text = painted(text, colour, ours())
+    if not exact or stdout().isatty():
+        text = painted(text, colour, stdout())
     write_bytes(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def print_prose(text: str, indent: str = "", *, colour: str = "") -> None:
     """Print text to standard output as `print_text` does; at a terminal each line is folded between
     words, and goes on behind ``indent``."""
-    if ours().isatty():
+    if stdout().isatty():
         lines = shown(text, keep=PROSE).split("\n")
-        text = "\n".join(folded(line, columns_of(ours()), indent) for line in lines)
+        text = "\n".join(folded(line, columns_of(stdout()), indent) for line in lines)
     print_text(text, colour=colour)
 
 
 def print_row(head: str, text: str) -> None:
     """Print a row of a list: ``head``, which stands in columns, and a text beside it; one line,
     whatever is in them, where nobody folds it at a terminal."""
-    if not ours().isatty():
+    if not stdout().isatty():
         print_text(" ".join(f"{head} {text}".splitlines()))
     else:
-        print_text(beside(shown(head), shown(text), columns_of(ours())))
+        print_text(join_columns(shown(head), shown(text), columns_of(stdout())))
 
 
 def table(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
@@ -178,7 +178,7 @@ def folded(text: str, columns: int | None, indent: str = "") -> str:
     return "\n".join([*rows, row])
 
 
-def beside(head: str, text: str, columns: int | None) -> str:
+def join_columns(head: str, text: str, columns: int | None) -> str:
     """A row of a list: what stands in columns of its own, then a text that is folded beside them,
     or below them where there is too little room."""
     used = cells(head) + 1
@@ -251,7 +251,7 @@ class _KeptOutput(NamedTuple):
 _kept: _KeptOutput | None = None
 
 
-def ours() -> TextIO:
+def stdout() -> TextIO:
     """Standard output, as it is for what a command answers."""
     return sys.stdout if _kept is None else _kept.stream
 
@@ -337,7 +337,7 @@ def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
 @contextmanager
 def _bar_away() -> Iterator[None]:
     """Inside, no bar is on the screen: what is written to standard output begins a line."""
-    if not _shown or not ours().isatty():
+    if not _shown or not stdout().isatty():
         yield
         return
     bar = _shown[-1]

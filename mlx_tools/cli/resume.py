@@ -20,7 +20,7 @@ from mlx_tools.controller import ApprovalAnswer, Approvals
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway import RunRows
 from mlx_tools.policy import Policy, restriction
-from mlx_tools.store import RootName, standing_of
+from mlx_tools.store import RootName, session_status
 from mlx_tools.transcript import Header, UserRecord
 
 _GO_WITH: Final = frozenset(
@@ -76,7 +76,7 @@ def last_talk() -> str:
     gateway's client or of a run within a call. Raises `UsageError` where there is none."""
     store = kept_sessions()
     jobs, runs = job_store(store), RunRows(store)
-    for session in store.by_use():
+    for session in store.by_last_update():
         try:
             records = store.records(session)
         except TranscriptError:
@@ -132,7 +132,7 @@ def resume_session(
     talked on in, at a terminal.
     """
     kept = _kept(given, options_given)
-    if not isinstance(approvals, Mapping) and standing_of(kept.records).ended:
+    if not isinstance(approvals, Mapping) and session_status(kept.records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
                 "nothing waits in the session: it has ended",

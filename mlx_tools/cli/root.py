@@ -30,13 +30,13 @@ from typer.main import get_command
 from mlx_tools.cli import COMMANDS, COMPLETION_VARIABLE, output
 from mlx_tools.cli.output import (
     LINES,
-    beside,
     columns_of,
     complain,
     folded,
-    ours,
+    join_columns,
     print_text,
     shown,
+    stdout,
 )
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
@@ -210,7 +210,7 @@ def guarded(command: Callable[[], Any]) -> int:
     """
     try:
         code = command()
-        ours().flush()
+        stdout().flush()
         return code if isinstance(code, int) else EXIT_OK
     except MlxToolsError as error:
         for line in getattr(error, "problems", (str(error),)):
@@ -235,7 +235,7 @@ def refused(error: OSError) -> int:
     Whoever has read enough of standard output, or has closed the terminal, is told nothing.
     """
     with contextlib.suppress(OSError, ValueError):  # the interpreter flushes it when it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), ours().fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout().fileno())
     if isinstance(error, BrokenPipeError) or any(map(_is_gone, range(3))):
         return EXIT_STOPPED
     where = f"{error.filename}: " if error.filename else ""
@@ -331,7 +331,7 @@ def give_help(command: Any, context: Any) -> None:
 
 def _print_help(everything: bool, context: Any, _: Any, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        columns = columns_of(ours()) or _COLUMNS
+        columns = columns_of(stdout()) or _COLUMNS
         print_text(help_of(context, columns, everything=everything))
         context.exit()
 
@@ -383,7 +383,7 @@ _HEAD: Final = 24
 
 def _rows(said: Rows, columns: int) -> list[str]:
     width = min(max(len(head) for head, _ in said), _HEAD)
-    return [beside(f"  {head:<{width}} ", text, columns) for head, text in said]
+    return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in said]
 
 
 def _on_a_line(text: str | None) -> str:

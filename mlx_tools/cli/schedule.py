@@ -121,7 +121,7 @@ def add(
             said=when,
             when=parse_when(when, zone, utc_now()),
             policy=configuration.policy().to_json(),
-            standing=configuration.standing().to_json(),
+            configured_policy=configuration.configured_policy().to_json(),
             roots=roots_of(configuration),
             options=lasting(configuration),
             require_tools=options.names(require_tools),
@@ -264,7 +264,7 @@ def _print(listed: Listed) -> None:
 
 def _missed(job: Job, run: JobRun) -> str:
     """Return what is said of a run whose time was missed: when that was."""
-    return f"  missed {_local(job, run.due)}" if run.missed else ""
+    return f"  missed {_local(job, run.scheduled_at)}" if run.missed else ""
 
 
 def _local(job: Job, due: datetime | None) -> str:
@@ -289,7 +289,10 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
         given["policy.local_only"] = True  # it holds for where the model is, too
     run = options.run_options(given, job.tool_choice, ",".join(job.require_tools))
     configuration = run.configuration
-    registry, policy = registry_of(configuration), job.policy_today(configuration.standing())
+    registry, policy = (
+        registry_of(configuration),
+        job.policy_today(configuration.configured_policy()),
+    )
     try:
         async with found(run, note) as (chosen, settings):
             nobody = NobodyThere()
@@ -314,6 +317,6 @@ def look(session: str) -> Seen:
     except TranscriptError as error:
         return Seen(state="damaged", reason=str(error))
     changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
-    known = listed.standing
+    known = listed.status
     doubt = bool(known.in_doubt)
     return Seen(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)

@@ -19,17 +19,17 @@ from mlx_tools.cli.completion import session_ids
 from mlx_tools.cli.options import AsJson, AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import (
     amount,
-    beside,
     columns_of,
     complain,
     counted,
     cut,
+    join_columns,
     note,
-    ours,
     print_json,
     print_prose,
     print_text,
     progress_bar,
+    stdout,
 )
 from mlx_tools.cli.root import fails_as_json
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
@@ -39,8 +39,8 @@ from mlx_tools.store import (
     Copied,
     ListedSession,
     PostgresStore,
+    SessionStatus,
     SessionStore,
-    Standing,
     TranscriptStore,
     copy_store,
     to_json,
@@ -74,13 +74,13 @@ def list_sessions(
 ) -> None:
     """List the sessions, the one first that was last written to."""
     store, now = kept_sessions(), _now()
-    ids = store.by_use()
+    ids = store.by_last_update()
     for session in ids[:limit]:
         listed = store.listed(session)
         if as_lines:
             print_json(_as_json(listed))
         else:
-            print_text(row(listed, now, columns_of(ours())))
+            print_text(row(listed, now, columns_of(stdout())))
     if not ids:
         note("there are no sessions yet")
     if len(ids) > limit:
@@ -104,7 +104,7 @@ def show(
         return
     listed = store.listed(session)
     try:
-        lines = [*title(listed), *conversation(records), *waiting(listed.standing)]
+        lines = [*title(listed), *conversation(records), *waiting(listed.status)]
     except (AttributeError, TypeError, ValueError):
         raise TranscriptError(
             f"the transcript of {session} is damaged: a record holds what it should not",
@@ -170,12 +170,12 @@ def delete(
     store = kept_sessions()
     chosen = [store.listed(session) for session in dict.fromkeys(map(store.find, sessions))]
     for listed in chosen:
-        state = listed.standing.state
+        state = listed.status.state
         if state == "running":
             raise UsageError(f"{listed.session} is in use by another process", hint="end that")
-        if not (listed.standing.ended or paused):
+        if not (listed.status.ended or paused):
             raise UsageError(
-                f"{listed.session} has not ended: {ending_of(listed.standing)}",
+                f"{listed.session} has not ended: {ending_of(listed.status)}",
                 hint="--paused removes it all the same",
             )
     _remove(store, chosen, whatever=paused, yes=yes)
@@ -194,8 +194,8 @@ def prune(
     limit = None if older_than is None else time.time() - older_than * _DAY
     chosen = [
         listed
-        for listed in map(store.listed, store.by_use()[keep:])
-        if listed.standing.ended and (limit is None or listed.updated < limit)
+        for listed in map(store.listed, store.by_last_update()[keep:])
+        if listed.status.ended and (limit is None or listed.updated < limit)
     ]
     _remove(store, chosen, whatever=False, yes=yes)
 
@@ -216,7 +216,7 @@ def _remove(
     for listed in chosen:
         if store.remove(listed.session, whatever=whatever):
             removed.append(listed)
-            known = listed.standing
+            known = listed.status
             print_text(f"removed {listed.session}  {known.state}  {gist(known)}".rstrip())
         else:
             note(f"{listed.session} is in use, and stays")
@@ -375,14 +375,14 @@ def row(listed: ListedSession, now: datetime, columns: int | None = None) -> str
 
     Of a terminal with so many ``columns`` it takes more lines, where it must.
     """
-    known = listed.standing
+    known = listed.status
     when = "-"
     if listed.updated:
         when = said_when(datetime.fromtimestamp(listed.updated, now.tzinfo), now)
     head, about = f"{listed.session:<24}  {when:<11} ", ending_of(known)
     if columns is not None and (room := columns - len(f"{head} {about}  ")) >= _LEAST_WORDS:
         return f"{head} {about}  {cut(gist(known), room)}".rstrip()
-    return beside(head, f"{about}  {gist(known)}", columns).rstrip()
+    return join_columns(head, f"{about}  {gist(known)}", columns).rstrip()
 
 
 def said_when(time: datetime, now: datetime) -> str:
@@ -395,7 +395,7 @@ def said_when(time: datetime, now: datetime) -> str:
     return f"{time.day} {time:%b}" + (f" {time.year}" if time.year != now.year else "")
 
 
-def ending_of(known: Standing) -> str:
+def ending_of(known: SessionStatus) -> str:
     """Return how a session ended, or stands."""
     said: str = known.state
     if known.state == "stopped":
@@ -407,7 +407,7 @@ def ending_of(known: Standing) -> str:
     return said
 
 
-def gist(known: Standing) -> str:
+def gist(known: SessionStatus) -> str:
     """Return what a session is about, cut to fit a line."""
     if known.state == "damaged":
         return in_words(known.reason)
@@ -418,7 +418,7 @@ def gist(known: Standing) -> str:
 
 def title(listed: ListedSession) -> Lines:
     """Return what is known of a session as a whole."""
-    known = listed.standing
+    known = listed.status
     reason = f" ({in_words(known.reason)})" if known.reason else ""
     yield "bold", f"session {listed.session}: {known.state}{reason}"
     yield "dim", f"made {in_words(known.created) or '-'}, model {in_words(known.model or '-')}"
@@ -448,7 +448,7 @@ def conversation(records: Sequence[Record]) -> Lines:
                 yield "dim", f"  … {block.fold or f'{block.left_out} characters more'}"
 
 
-def waiting(known: Standing) -> Lines:
+def waiting(known: SessionStatus) -> Lines:
     """The calls that a person must decide about, each with what an approval must carry."""
     for call in known.pending:
         yield "", ""
@@ -467,7 +467,7 @@ def _text(text: str) -> Lines:
 
 def _as_json(listed: ListedSession) -> dict[str, Any]:
     """A session as ``sessions list --json`` prints it: every key, always."""
-    known = listed.standing
+    known = listed.status
     return {
         "session": listed.session,
         "created": known.created,

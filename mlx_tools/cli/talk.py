@@ -65,7 +65,7 @@ def _reach(configuration: Configuration) -> set[tuple[str, str]]:
     }
 
 
-class Talk:
+class ChatSession:
     """Questions to a model and its answers.
 
     ``sessions`` are the ids of those it has gone through, the present one last. ``steps`` says
@@ -165,7 +165,7 @@ class Talk:
 
     # --- questions ---
 
-    def ask(self, question: str, *, piped: int = 0) -> Outcome:
+    def ask(self, question: str, *, untyped_suffix_chars: int = 0) -> Outcome:
         """Answer a question, of which so many characters at the end are somebody else's, and show
         what happens. Raises what `Conversation.run` raises, and
         KeyboardInterrupt for Ctrl-C, which stops the answer. Calls in doubt are decided about
@@ -174,7 +174,9 @@ class Talk:
             return paused
         self._leave_unfinished()
         conversation = self.conversation
-        return self._shown(lambda: conversation.stream(question, piped=piped))
+        return self._shown(
+            lambda: conversation.stream(question, untyped_suffix_chars=untyped_suffix_chars)
+        )
 
     def take_up(self) -> None:
         """Have decided what must be before the next question, where anything must: calls of a

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, Self, TextIO
 
 from mlx_tools.cli.inputs import handled
-from mlx_tools.cli.output import ours, steerable
+from mlx_tools.cli.output import stdout, steerable
 
 _CHUNK: Final = 4096
 
@@ -45,7 +45,7 @@ class TypeAhead:
     @classmethod
     def here(cls) -> Self | None:
         """That of this process; None where it has no keyboard, or no screen that obeys."""
-        screens = [s for s in (sys.stderr, ours()) if s is not None and steerable(s)]
+        screens = [s for s in (sys.stderr, stdout()) if s is not None and steerable(s)]
         return cls(sys.stdin, screens[0]) if screens and sys.stdin.isatty() else None
 
     @contextmanager

@@ -22,10 +22,10 @@ from mlx_tools.cli.output import (
     cut,
     folded,
     note,
-    ours,
     painted,
     print_text,
     shown,
+    stdout,
     steerable,
 )
 from mlx_tools.messages import json_line
@@ -91,10 +91,10 @@ class LiveView:
         """A view on this process's streams: ``steps`` shows every one, wherever they go; else
         each call has a line, at a terminal alone. So is the answer shown, where it is wanted."""
         wanted = steps or sys.stderr.isatty()
-        live = answer and ours().isatty()
+        live = answer and stdout().isatty()
         return cls(
             steps=sys.stderr if wanted else None,
-            answer=ours() if live else None,
+            answer=stdout() if live else None,
             every_step=steps,
             makes_room=makes_room,
         )
@@ -134,7 +134,7 @@ class LiveView:
             case events.Compacted():
                 self._step("yellow", f"! {compacted(event)}")
             case events.Mended():
-                said = f"{event.dropped or 'nothing'} → {event.put or 'written anew'}"
+                said = f"{event.dropped or 'nothing'} → {event.replacement or 'written anew'}"
                 self._detail("yellow", f"! {_line(f'mended ({event.kind}): {said}')}")
             case events.FormatBroken():
                 self._detail("yellow", f"! {_line(event.error.message)}")
@@ -391,7 +391,7 @@ def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
     sources that it cites. ``where``: and the transcript of a run that stopped.
     """
     if plain and isinstance(outcome, Answered):
-        if not ours().isatty():
+        if not stdout().isatty():
             print_text(outcome.answer, exact=True)
         for source in outcome.sources:
             complain(f"[{source.n}] {source.title} ({source.location})", kind="source")

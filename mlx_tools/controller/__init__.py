@@ -21,11 +21,17 @@ if TYPE_CHECKING:
         check_begun_here,
         check_header,
     )
-    from mlx_tools.controller.completer import Completer, Written, misfits, natively, request_for
+    from mlx_tools.controller.completer import (
+        Completer,
+        CompletionResult,
+        mend_points,
+        request_for,
+        to_chat_request,
+    )
     from mlx_tools.controller.controller import Controller, RunSettings, check_output_schema
     from mlx_tools.controller.direct import DirectCall, call_tool
     from mlx_tools.controller.driver import Conversation
-    from mlx_tools.controller.earlier import Earlier, earlier_in, turn_of
+    from mlx_tools.controller.earlier import PriorConversation, prior_from_messages, turn_of
     from mlx_tools.controller.outputs import Outputs, cleaner, preface_of
     from mlx_tools.controller.session import Complete, Session, Write, reading_of
     from mlx_tools.controller.turn import Turn, decision_on, not_started, refusal_by
@@ -44,11 +50,17 @@ __getattr__, __dir__ = names_of(
             "check_begun_here",
             "check_header",
         ),
-        "completer": ("Completer", "Written", "misfits", "natively", "request_for"),
+        "completer": (
+            "Completer",
+            "CompletionResult",
+            "mend_points",
+            "to_chat_request",
+            "request_for",
+        ),
         "controller": ("Controller", "RunSettings", "check_output_schema"),
         "direct": ("DirectCall", "call_tool"),
         "driver": ("Conversation",),
-        "earlier": ("Earlier", "earlier_in", "turn_of"),
+        "earlier": ("PriorConversation", "prior_from_messages", "turn_of"),
         "outputs": ("Outputs", "cleaner", "preface_of"),
         "session": ("Complete", "Session", "Write", "reading_of"),
         "turn": ("Turn", "decision_on", "not_started", "refusal_by"),

@@ -31,17 +31,17 @@ from mlx_tools.errors import (
 from mlx_tools.messages import Effects, ToolCall, ToolSpec, json_bytes, replace
 from mlx_tools.policy import (
     ApprovalTemplate,
-    CallNow,
+    CallContext,
     Decision,
     Policy,
-    covered,
-    may_stand,
+    can_be_preapproved,
+    decide_by_template,
     same,
     seal,
 )
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import RootName, to_json
-from mlx_tools.tools import Callee, Preview, preview_of
+from mlx_tools.tools import Preview, ToolLike, preview_of
 from mlx_tools.transcript import (
     ApprovalRecord,
     CallRecord,
@@ -188,7 +188,7 @@ class AsksForSteps(Protocol):
 class Templates(Protocol):
     """A person's approval templates: `mlx_tools.store.TemplateFile`."""
 
-    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+    def covering(self, call: CallContext) -> ApprovalTemplate | None:
         """The template that covers a call."""
         ...
 
@@ -196,7 +196,7 @@ class Templates(Protocol):
 def by_template(
     templates: Templates,
     call: CallRecord,
-    tool: Callee,
+    tool: ToolLike,
     preview: Preview,
     *,
     roots: Sequence[str],
@@ -208,7 +208,7 @@ def by_template(
     if call.runs != "freely" or call.echoed or preview.fails:
         return None
     pinned = getattr(tool, "pinned", None)
-    called = CallNow(
+    called = CallContext(
         spec=tool.spec,
         pinned=pinned if isinstance(pinned, str) else None,
         arguments=call.arguments,
@@ -219,7 +219,7 @@ def by_template(
     )
     if (found := templates.covering(called)) is None:
         return None
-    return covered(found, tool.spec, tool.spec.effects_of(call.arguments))
+    return decide_by_template(found, tool.spec, tool.spec.effects_of(call.arguments))
 
 
 class NobodyThere:
@@ -309,21 +309,21 @@ class CallApprovals:
 
     # --- templates ---
 
-    async def covered(self, calls: Sequence[CallRecord]) -> bool:
+    async def approve_by_template(self, calls: Sequence[CallRecord]) -> bool:
         """Let those calls run that a template covers, of calls that are asked about for what they
         may do alone; return whether there are such."""
         found = False
         for call in calls:
             state = self._session.current.calls[call.call]
             asked = state.decision.rule if state.decision is not None else ""
-            if not state.in_doubt and may_stand(asked):
+            if not state.in_doubt and can_be_preapproved(asked):
                 decision = (await self._by_template(call))[0]
                 if decision is not None:
                     self._conversation.append(recorded(call.call, decision))
                     found = True
         return found
 
-    async def still_covered(self, call: CallRecord, rule: str) -> str | None:
+    async def check_template(self, call: CallRecord, rule: str) -> str | None:
         """The state of what a call acts on that a template let through by this ``rule``, None for
         none. Raises `Changed` where that does not cover it any more, which is written down."""
         decision, state = await self._by_template(call)
@@ -399,7 +399,7 @@ class CallApprovals:
         if answer.approved is None:
             self._undecided.add(one.call)
             return
-        if not self._session.current.waits(one.call):
+        if not self._session.current.is_pending(one.call):
             return  # an answer before this one covered it
         if answer.approved and answer.arguments is not None:
             one, call, decision = await self._with(one, answer.arguments)
@@ -466,7 +466,7 @@ class CallApprovals:
         """Raises `UsageError` where an answer is about a call that nobody asks about, or approves
         one that ``policy`` denies now. Changes nothing."""
         session = self._session
-        waiting = {call.call: call for call in session.current.asked()}
+        waiting = {call.call: call for call in session.current.calls_needing_decision()}
         made = {f"c{number}" for number in range(1, session.calls_made + 1)}
         for key, answer in answers.items():
             if key not in waiting:
@@ -518,7 +518,7 @@ class CallApprovals:
         """
         pause = self._session.pause
         for key, answer in answers.items():
-            if not self._session.current.waits(key):
+            if not self._session.current.is_pending(key):
                 continue  # a consent for the session covered it
             call = self._session.current.call(key)
             one = await self._seen(call, pause.expires_at if pause is not None else "")
@@ -527,7 +527,7 @@ class CallApprovals:
                 edited = answer.digest  # that of the edited call
                 answer = replace(answer, digest="")
             if answer.approved and (fault := self._fault(one, answer)):
-                await self.pause(self._session.current.asked())
+                await self.pause(self._session.current.calls_needing_decision())
                 raise UsageError(f"{key} {fault}", hint="look at it again, then approve it")
             await self._take(one, answer, digest=edited)
 
@@ -554,7 +554,10 @@ class CallApprovals:
         pause = self._session.pause
         if pause is None or self._session.state is not State.PAUSED:
             return []
-        seen = [await self._seen(call, pause.expires_at) for call in self._session.current.asked()]
+        seen = [
+            await self._seen(call, pause.expires_at)
+            for call in self._session.current.calls_needing_decision()
+        ]
         return [
             (replace(one, edited=partial(self._look, one)), same(one.digest, self._asked(one.call)))
             for one in seen
@@ -567,7 +570,7 @@ class CallApprovals:
 
     # --- before a call starts ---
 
-    async def binding(self, call: CallRecord, approval: ApprovalRecord) -> str | None:
+    async def consume_approval(self, call: CallRecord, approval: ApprovalRecord) -> str | None:
         """The state that the call must find, None where its approval binds to none; use the
         approval up.
 

@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.backends import Chunk, CompletionRequest, GrammarText, Guarded, TokenScore
+from mlx_tools.backends import (
+    Chunk,
+    CompletionRequest,
+    ErrorMappingBackend,
+    GrammarText,
+    TokenScore,
+)
 from mlx_tools.controller.session import Complete, Session, Thought
-from mlx_tools.decoding import Draw, HeldTurn, RepetitionWatch, Score
+from mlx_tools.decoding import ConstrainedTurn, RepetitionWatch, SampleTokens, ScoreTokens
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused
 from mlx_tools.messages import ErrorInfo, FinalAnswer, FinishReason, Usage, replace, total_usage
 from mlx_tools.prompt import Neutraliser, neutral
@@ -63,7 +69,7 @@ WARM: Final = 0.7
 Emit = Callable[[events.Event], None]
 
 
-class Written(Struct):
+class CompletionResult(Struct):
     """A turn that the model wrote, and how it was read.
 
     ``thought`` came before the forced prefix. ``usages`` are what the requests cost: a stream that
@@ -97,7 +103,7 @@ class Written(Struct):
             turn=step.turn,
             prefix=self.prefix,
             text=self.text,
-            counted=reading.counted,
+            retained_text=reading.counted,
             finish_reason=self.finish_reason,
             closed_early=self.closed_early,
             usage=total_usage(self.usages),
@@ -114,11 +120,11 @@ class Written(Struct):
             at=at,
             error=reading.error if code in ("unfilled", "unknown_tool") else None,
             prompt=step.prompt[kept:],
-            kept=kept,
+            shared_prefix_chars=kept,
         )
 
 
-class Speech:
+class AnswerStreamFilter:
     """What a model says by way of its server's chat interface, told as it comes.
 
     There an answer is plain text. What may yet turn out to be a call, and white space at the end,
@@ -161,17 +167,17 @@ class Speech:
 class Completer:
     """Asks a backend for the completions of a session.
 
-    ``heard`` says whether anything has come from the backend for the completion under way.
+    ``received_any`` says whether anything has come from the backend for the completion under way.
     """
 
-    _backend: Guarded
+    _backend: ErrorMappingBackend
     _session: Session
-    _turn: HeldTurn | None = None
+    _turn: ConstrainedTurn | None = None
     _scores: bool = True  # as far as is known, the backend tells likelihoods
 
     @property
-    def heard(self) -> bool:
-        return self._backend.heard
+    def received_any(self) -> bool:
+        return self._backend.received_any
 
     @property
     def partial(self) -> str:
@@ -179,23 +185,23 @@ class Completer:
         of it if the backend fails."""
         return "" if self._turn is None else self._turn.text
 
-    async def complete(self, step: Complete, emit: Emit | None) -> Written:
+    async def complete(self, step: Complete, emit: Emit | None) -> CompletionResult:
         """Take the step: let the model write its turn (see `mlx_tools.decoding.held_turn`).
 
         Raises `BackendError`, whatever the backend raised, and `UsageError` for a request that
         cannot be sent.
         """
-        self._turn, self._backend.heard = None, False
-        written = Written(prefix=step.rules.prefix)
+        self._turn, self._backend.received_any = None, False
+        written = CompletionResult(prefix=step.rules.prefix)
         prompt = step.prompt.removesuffix(step.rules.prefix)
         if step.thought is not None:
             prompt = await self._think(step, step.thought, written, emit)
         told = emit is not None
-        turn = HeldTurn(step.rules, step.tools, step.strategy, number=step.turn, told=told)
+        turn = ConstrainedTurn(step.rules, step.tools, step.strategy, number=step.turn, told=told)
         self._turn = turn
-        teller = None if emit is None else Teller(self._session, step, turn, emit)
-        while (ask := turn.due) is not None:
-            if isinstance(ask, Score):
+        teller = None if emit is None else EventEmitter(self._session, step, turn, emit)
+        while (ask := turn.pending_request) is not None:
+            if isinstance(ask, ScoreTokens):
                 deltas = turn.scored(*await self._likeliest(prompt + ask.text, written))
                 if teller is not None:
                     teller.tell(deltas)
@@ -205,7 +211,7 @@ class Completer:
         written.prefix, written.text, written.reading = turn.prefix, turn.text, turn.reading
         written.mends, written.mended = tuple(turn.mends), turn.mended
         written.finish_reason, written.repeated = turn.finish_reason, turn.repeated
-        error = ErrorInfo("unfilled", turn.misfit) if turn.unfilled else written.reading.error
+        error = ErrorInfo("unfilled", turn.violation) if turn.unfilled else written.reading.error
         if error is not None and error.code in ("unfilled", "unknown_tool"):
             text = self._session.words.error(error.code, name=turn.tool, reason=error.message)
             written.reading = Reading(error=replace(error, message=text))
@@ -217,22 +223,22 @@ class Completer:
     async def _draw(
         self,
         prompt: str,
-        ask: Draw,
+        ask: SampleTokens,
         step: Complete,
-        turn: HeldTurn,
-        written: Written,
-        teller: Teller | None,
+        turn: ConstrainedTurn,
+        written: CompletionResult,
+        teller: EventEmitter | None,
     ) -> None:
         """Stream one draw into the turn, until the turn wants something else."""
         left = step.max_tokens - written.tokens
         for mend in turn.mends:
-            left -= len(mend.put)  # a token a character, at the most
+            left -= len(mend.replacement)  # a token a character, at the most
         grammar = self._grammar(step) if step.strategy == "grammar" else None
         again = grammar.again if grammar is not None else ""  # the model writes it once more
         text = prompt + ask.text.removesuffix(again)
         request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
         if step.messages is not None and not ask.text and not ask.attempt:
-            request = natively(request, step, self._session.neutraliser)
+            request = to_chat_request(request, step, self._session.neutraliser)
         usage: Usage | None = None
         pieces, size = written.pieces, 0
         ending: Sequence[Delta] = ()
@@ -248,7 +254,7 @@ class Completer:
                     again = ""
                     if teller is not None:
                         teller.wrote(deltas)
-                if turn.due is not ask:
+                if turn.pending_request is not ask:
                     break
                 if chunk.finish_reason is not None:
                     written.closed_early = False
@@ -292,7 +298,7 @@ class Completer:
         return None
 
     async def _likeliest(
-        self, prompt: str, written: Written
+        self, prompt: str, written: CompletionResult
     ) -> tuple[list[tuple[str, float]] | None, str]:
         """The likeliest next tokens, best first, None where the backend cannot say; and what the
         model wrote while it was asked."""
@@ -320,7 +326,7 @@ class Completer:
         return [(token, at) for token, at in likely if token and token not in control], text
 
     async def _think(
-        self, step: Complete, thought: Thought, written: Written, emit: Emit | None
+        self, step: Complete, thought: Thought, written: CompletionResult, emit: Emit | None
     ) -> str:
         """Let the model think until it closes its thought, or its budget ends; return the prompt
         with the thought."""
@@ -379,7 +385,7 @@ def request_for(
     )
 
 
-def natively(
+def to_chat_request(
     request: CompletionRequest, step: Complete, neutraliser: Neutraliser
 ) -> CompletionRequest:
     """The request by way of the server's own chat interface, with the tools that the model may
@@ -391,18 +397,18 @@ def natively(
     )
 
 
-class Teller:
+class EventEmitter:
     """Tells what has formed of a turn.
 
     Where its answer is a call, that is told as the answer's text: what is held to the whole schema
     as it comes, any other answer once it is known to fit.
     """
 
-    def __init__(self, session: Session, step: Complete, turn: HeldTurn, emit: Emit) -> None:
+    def __init__(self, session: Session, step: Complete, turn: ConstrainedTurn, emit: Emit) -> None:
         self._session, self._turn, self._emit = session, turn, emit
         self._number = step.turn
         plain = step.messages is not None and session.result is None
-        self._speech = Speech(step.tools) if plain else None
+        self._speech = AnswerStreamFilter(step.tools) if plain else None
         self._told = ""
         self._at: int | None = None  # the answer's call in the turn: nothing is told behind it
         self._text: ResultText | None = None  # None: nothing more is told before the end
@@ -472,11 +478,11 @@ def _token(score: TokenScore) -> str:
         return ""
 
 
-def misfits(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
+def mend_points(mends: Sequence[MendRecord]) -> Iterator[tuple[str, str]]:
     """The text of the turn that stood at each of its mends, and the text there that did not fit."""
     stood = ""
     for mend in mends:
-        text = stood + "".join(mend.drawn)
-        kept = 0 if mend.anew else mend.kept
+        text = stood + "".join(mend.rejected_pieces)
+        kept = 0 if mend.restarted else mend.kept_chars
         yield text[:kept], text[kept:]
-        stood = text[:kept] + mend.put
+        stood = text[:kept] + mend.replacement

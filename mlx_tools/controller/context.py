@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import anyio
 from msgspec import Struct
 
-from mlx_tools.backends import Guarded, TokenCounter
+from mlx_tools.backends import ErrorMappingBackend, TokenCounter
 from mlx_tools.controller.completer import CHARS_PER_TOKEN, request_for
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Complete, Session, fills
@@ -85,7 +85,7 @@ class Part(Struct, frozen=True):
     text: str
 
 
-class Fitted(Struct, frozen=True):
+class FittedStep(Struct, frozen=True):
     """The step that is sent: ``step`` with as many tokens as there is room for, its prompt of
     ``used`` tokens, None where nobody has counted them. ``filling``: a person is to be told that it
     fills."""
@@ -105,7 +105,7 @@ class ContextWindow:
     ``counter`` counts tokens. ``store`` keeps what leaves the prompt, None where nothing is kept.
     """
 
-    _backend: Guarded
+    _backend: ErrorMappingBackend
     _session: Session
     _outputs: Outputs
     _store: ArtifactStore | None
@@ -120,12 +120,12 @@ class ContextWindow:
         """Begin a new run: a summary that could not be had is asked for again."""
         self._tried = False
 
-    async def fit(self, step: Complete) -> Fitted | CompactedRecord | StoppedRecord:
+    async def fit(self, step: Complete) -> FittedStep | CompactedRecord | StoppedRecord:
         """The step to be sent, what must be written down first so that it fits, or the end of a run
         that no longer does. Raises `TranscriptError` where an artifact cannot be kept."""
         size = self._session.header.context
         if size is None or _is_small(step, size):
-            return Fitted(step)
+            return FittedStep(step)
         prefix = "" if step.thought else step.rules.prefix
 
         def render(prompt: Prompt) -> str:
@@ -152,7 +152,9 @@ class ContextWindow:
                 "ask less at once, or begin a new session"
             )
             return StoppedRecord(reason="context_full", message=message, used=used + spare)
-        return Fitted(_within(step, room), used, fills(size, used) and not self._session.filling)
+        return FittedStep(
+            _within(step, room), used, fills(size, used) and not self._session.filling
+        )
 
     async def sum_up(self) -> CompactedRecord | None:
         """The model's summary of what was said, but for the last question where there are others;
@@ -221,7 +223,7 @@ class ContextWindow:
     ) -> CompactedRecord | None:
         session, words = self._session, self._session.words
         began = monotonic()
-        text = conversation_text(session.prompt, cut.gone, words)
+        text = conversation_text(session.prompt, cut.removed, words)
         summary, usages = await self._summaries(text)
         if not summary:
             return None
@@ -231,8 +233,8 @@ class ContextWindow:
             content += "\n" + words.text("compaction.turns", name=READER, id=key)
         record = CompactedRecord(
             reason=reason,
-            gone=cut.gone,
-            turns=count_turns(session.prompt, cut.gone),
+            removed=cut.removed,
+            turns=count_turns(session.prompt, cut.removed),
             content=content,
             artifacts=() if key is None else (key,),
             before=before,
@@ -255,14 +257,14 @@ class ContextWindow:
         kept = {
             r.call: self._kept(r.content or "", r.artifact) for r in leaving if r.call in cut.calls
         }
-        if cut.gone:
-            kept[""] = self._kept(conversation_text(prompt, cut.gone, self._session.words))
+        if cut.removed:
+            kept[""] = self._kept(conversation_text(prompt, cut.removed, self._session.words))
         keys = {call: key for call, key in kept.items() if key is not None}
         content, observations = replacements(cut, keys, self._session.words)
         record = CompactedRecord(
             reason="full",
-            gone=cut.gone,
-            turns=count_turns(prompt, cut.gone),
+            removed=cut.removed,
+            turns=count_turns(prompt, cut.removed),
             content=content,
             observations=observations,
             artifacts=tuple(keys.values()),
@@ -374,7 +376,7 @@ class ContextWindow:
                 usage = chunk.usage or usage
                 if len(text) > most or is_said(text):
                     break
-        return shortened(once(text), room), usage
+        return shortened(without_repeats(text), room), usage
 
     def _prompt(self, asked: str) -> str:
         """A prompt of its own that asks for a summary."""
@@ -459,7 +461,7 @@ def is_said(text: str) -> bool:
     return "\n\n" in text.lstrip() or len({*sentences[:-1]}) < len(sentences) - 1
 
 
-def once(text: str) -> str:
+def without_repeats(text: str) -> str:
     """The first paragraph on one line, up to the first sentence that comes a second time."""
     told: dict[str, None] = {}
     for sentence in _sentences(text.lstrip().partition("\n\n")[0]):

@@ -37,7 +37,12 @@ from mlx_tools.controller.approvals import (
     seal_of,
 )
 from mlx_tools.controller.driver import Conversation
-from mlx_tools.controller.earlier import MESSAGES, Earlier, earlier_in, earlier_of
+from mlx_tools.controller.earlier import (
+    MESSAGES,
+    PriorConversation,
+    prior_from_messages,
+    prior_from_session,
+)
 from mlx_tools.controller.nested import NestedRun, NestedRuns
 from mlx_tools.controller.session import Session
 from mlx_tools.errors import (
@@ -65,8 +70,8 @@ from mlx_tools.prompt import (
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import (
     CacheScope,
-    NestedReads,
-    Reads,
+    NestedReadCallCache,
+    ReadCallCache,
     Registry,
     Tool,
     read_artifact,
@@ -193,7 +198,7 @@ _RECORDED: Final = _KINDS.keys() & {*Header.__struct_fields__} - _FOUND_OUT
 """What of the settings stands in a header under the same name, as it is here."""
 
 
-_NOTHING_SAID: Final = Earlier()
+_NOTHING_SAID: Final = PriorConversation()
 _NOTHING_ALLOWED: Final = Policy()
 _USUAL_LIMITS: Final = Limits()
 _USUAL_SETTINGS: Final = RunSettings()
@@ -214,10 +219,10 @@ class Controller:
     ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
     ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
     about calls that need an approval; without one such a run ends `Paused`. ``templates`` are a
-    person's standing yeses, which answer first for calls that they cover. ``standing`` is what
-    is configured for all sessions, where ``policy`` was chosen for the new ones alone: a session
-    that is resumed is held to it where it has changed since. ``now`` is the wall clock, in UTC.
-    Raises `UsageError` for anything that is not what it should be.
+    person's standing yeses, which answer first for calls that they cover. ``configured_policy`` is
+    what is configured for all sessions, where ``policy`` was chosen for the new ones alone: a
+    session that is resumed is held to it where it has changed since. ``now`` is the wall clock, in
+    UTC. Raises `UsageError` for anything that is not what it should be.
     """
 
     def __init__(
@@ -231,18 +236,18 @@ class Controller:
         store: Store | None = None,
         approver: Approver | None = None,
         templates: Templates | None = None,
-        standing: Policy | None = None,
+        configured_policy: Policy | None = None,
         now: Callable[[], datetime] = _WALL_CLOCK,
     ) -> None:
         self.backend = as_backend(backend)
         self.registry = tools if isinstance(tools, Registry) else Registry(tools)
         self.policy = _NOTHING_ALLOWED if policy is None else policy
-        self._standing = self.policy if standing is None else standing
+        self._standing = self.policy if configured_policy is None else configured_policy
         self.limits = _USUAL_LIMITS if limits is None else limits
         self.settings = _USUAL_SETTINGS if settings is None else settings
         for name, value, kind, hint in (
             ("policy", self.policy, Policy, "write Policy(allow=[…])"),
-            ("standing", self._standing, Policy, "write Policy(allow=[…])"),
+            ("configured_policy", self._standing, Policy, "write Policy(allow=[…])"),
             ("limits", self.limits, Limits, "write Limits(max_iterations=…)"),
             ("settings", self.settings, RunSettings, "write RunSettings(strategy=…)"),
         ):
@@ -252,7 +257,7 @@ class Controller:
         self._depth, self._parent = 0, ""
         self._consents: Consents | None = None
         self._unknown_ends: UnknownEnds | None = None
-        self._reads: Reads | None = None
+        self._reads: ReadCallCache | None = None
         self._setup: tuple[RunSettings, ModelSetup] | None = None
         self._kept: tuple[Any, Openings, Header] | None = None
         self._store: Store = MemoryStore()
@@ -337,7 +342,7 @@ class Controller:
         """
         if history == ():
             return await self._new(_NOTHING_SAID)
-        return await self._new(earlier_in(require_items("history", history, MESSAGES)))
+        return await self._new(prior_from_messages(require_items("history", history, MESSAGES)))
 
     async def carry_over(
         self,
@@ -362,7 +367,7 @@ class Controller:
         if isinstance(session, Conversation):
             empty = session.folded.state is State.EMPTY
             artifacts = session.files.artifacts
-            earlier = session.earlier if empty else earlier_of(session.folded, artifacts)
+            earlier = session.earlier if empty else prior_from_session(session.folded, artifacts)
             hold = session.folded.history.consented if consents else None
             earlier = replace(earlier, consents=hold)
         else:
@@ -371,10 +376,10 @@ class Controller:
             files = reads(session)
             check_begun_here(files.transcript, self._store.secret)
             read = Session(files.transcript, specs=self.registry.specs(), words=load_words())
-            earlier = earlier_of(read, files.artifacts)
+            earlier = prior_from_session(read, files.artifacts)
         return await self._new(earlier.without_last() if without_last else earlier)
 
-    async def _new(self, earlier: Earlier) -> Conversation:
+    async def _new(self, earlier: PriorConversation) -> Conversation:
         """Open a session; see `conversation`."""
         choice = self.settings.tool_choice
         if self.settings.require_tools or choice not in ("auto", "none"):
@@ -448,7 +453,7 @@ class Controller:
         self,
         files: SessionFiles,
         header: Callable[[str, str, str | None], Header] | None = None,
-        earlier: Earlier = _NOTHING_SAID,
+        earlier: PriorConversation = _NOTHING_SAID,
     ) -> Conversation:
         """A session, new where there is something that makes its header."""
         secret = self._store.secret
@@ -481,7 +486,7 @@ class Controller:
                 make_nested=partial(
                     NestedRuns, depth=self._depth, make=self._within, read=self._records_of
                 ),
-                reads=self._reads or Reads(self.settings.cache),
+                reads=self._reads or ReadCallCache(self.settings.cache),
                 earlier=earlier,
             )
         except BaseException:
@@ -492,7 +497,7 @@ class Controller:
         """The policy under which a session goes on: its own, narrowed by what stands today where
         that is not what stood when it was begun."""
         own = Policy.from_json(header.policy)
-        stood = Policy.from_json(header.standing) if header.standing else own
+        stood = Policy.from_json(header.configured_policy) if header.configured_policy else own
         same = stood.digest() == self._standing.digest()
         return own if same else own.narrowed_by(self._standing)
 
@@ -518,7 +523,7 @@ class Controller:
         )
         within._depth, within._parent = self._depth + 1, run.parent
         within._consents, within._unknown_ends = run.consents, run.unknown_ends
-        within._reads = NestedReads(run.reads)
+        within._reads = NestedReadCallCache(run.reads)
         return within
 
     def _records_of(self, session: str) -> Sequence[Record]:
@@ -589,7 +594,7 @@ class Controller:
                 catalog_hash=openings.catalog_hash,
                 policy=policy.to_json(),
                 policy_hash=policy.digest(),
-                standing={} if self._standing == policy else self._standing.to_json(),
+                configured_policy={} if self._standing == policy else self._standing.to_json(),
                 parent=self._parent,
                 limits=self.limits.for_model(setup.context, weak=setup.decided.weak).to_json(),
             )

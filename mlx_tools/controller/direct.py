@@ -30,9 +30,9 @@ from mlx_tools.policy import (
     Facts,
     Limits,
     Policy,
+    can_be_preapproved,
     decide,
     facts_of,
-    may_stand,
 )
 from mlx_tools.protocol import Reading, judge, strict
 from mlx_tools.store import UndoStore
@@ -125,7 +125,7 @@ async def call_tool(
         denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
         return end(done, "dry_run" if denial.code == "dry_run" else "denied", denial)
     tool = registry.get(call.name)
-    if templates is not None and may_stand(decision.rule):
+    if templates is not None and can_be_preapproved(decision.rule):
         run: dict[str, Any] = {"roots": roots, "now": datetime.fromisoformat(now())}
         if made := by_template(templates, call, tool, preview, nested=False, **run):
             decision = made

@@ -20,7 +20,7 @@ from typing import Final, Literal, Self
 
 import anyio
 
-from mlx_tools.backends import Backend, Guarded, TokenCounter, folder_of, started
+from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of, started
 from mlx_tools.controller.approvals import (
     ApprovalRequest,
     Approvals,
@@ -33,8 +33,8 @@ from mlx_tools.controller.approvals import (
     confirmed,
 )
 from mlx_tools.controller.completer import Completer, Emit
-from mlx_tools.controller.context import ContextWindow, Fitted
-from mlx_tools.controller.earlier import Earlier
+from mlx_tools.controller.context import ContextWindow, FittedStep
+from mlx_tools.controller.earlier import PriorConversation
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
@@ -55,7 +55,7 @@ from mlx_tools.policy import TEMPLATE, Policy, permitted
 from mlx_tools.prompt import is_on_demand, is_reader
 from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles
-from mlx_tools.tools import Progress, Reads, Registry, ToolContext, ToolResult
+from mlx_tools.tools import Progress, ReadCallCache, Registry, ToolContext, ToolResult
 from mlx_tools.transcript import (
     CallRecord,
     CarriedRecord,
@@ -104,12 +104,12 @@ class Conversation:
     secret: bytes
     now: Callable[[], datetime]
     make_nested: Callable[[Conversation], NestedRuns]
-    reads: Reads
-    earlier: Earlier = Earlier()  # noqa: RUF009  # frozen, so all may share it
+    reads: ReadCallCache
+    earlier: PriorConversation = PriorConversation()  # noqa: RUF009  # frozen, so all may share it
 
     def __post_init__(self) -> None:
         self.outputs = Outputs(self.folded, self.files.artifacts, at_home=True)
-        self._completer = Completer(Guarded(self.backend), self.folded)
+        self._completer = Completer(ErrorMappingBackend(self.backend), self.folded)
         self._nested: NestedRuns | None = None
         self._scope: anyio.CancelScope | None = None
         self._emit: Emit | None = None
@@ -127,7 +127,7 @@ class Conversation:
         counter = TokenCounter(lambda: folder_of(self.backend, self.folded.header.model))
         files = self.files
         return ContextWindow(
-            Guarded(self.backend), self.folded, self.outputs, files.artifacts, counter
+            ErrorMappingBackend(self.backend), self.folded, self.outputs, files.artifacts, counter
         )
 
     @property
@@ -152,13 +152,13 @@ class Conversation:
         question: str,
         *,
         tool_choice: str | None = None,
-        piped: int = 0,
+        untyped_suffix_chars: int = 0,
         emit: Emit | None = None,
     ) -> Outcome:
         """Answer the next question; see `Controller.run`.
 
-        ``piped`` is how many characters at the end of the question are somebody else's text: a
-        call that stands there is an echo. ``emit`` is called with what happens.
+        ``untyped_suffix_chars`` is how many characters at the end of the question are somebody
+        else's text: a call that stands there is an echo. ``emit`` is called with what happens.
 
         A backend that fails before it completed anything for this session raises its
         `BackendError`; one that fails later stops the run. Either is in the transcript. Whoever
@@ -167,8 +167,10 @@ class Conversation:
         """
         if not isinstance(question, str) or not question.strip():
             raise UsageError("the question is no text, or empty")
-        if not isinstance(piped, int) or piped < 0:
-            raise wrong_argument("piped", piped, "give a number of characters, from 0")
+        if not isinstance(untyped_suffix_chars, int) or untyped_suffix_chars < 0:
+            raise wrong_argument(
+                "untyped_suffix_chars", untyped_suffix_chars, "give a number of characters, from 0"
+            )
         session = self.folded
         if tool_choice is not None:
             tool_choice = self._checked(tool_choice)
@@ -185,7 +187,11 @@ class Conversation:
             self.reads.begin()
             if session.header.context is not None:
                 self._window.begin()
-            self.append(session.question_record(question, tool_choice, self.timestamp(), piped))
+            self.append(
+                session.question_record(
+                    question, tool_choice, self.timestamp(), untyped_suffix_chars
+                )
+            )
             if self._reopened:
                 self._append_resumed()
             with self._resumable():
@@ -213,7 +219,7 @@ class Conversation:
             why = "has its answer" if state is State.IDLE else "has stopped"
             raise UsageError(f"nothing waits in the session: it {why}", hint="ask again")
         calling = state in (State.PAUSED, State.CALLING) or bool(doubts)
-        asked = session.current.asked() if calling else ()
+        asked = session.current.calls_needing_decision() if calling else ()
         sure = [call.call for call in asked if not session.is_doubtful(call)]
         if strangers := results.keys() - set(sure):
             raise UsageError(f"{min(strangers)} is not a call that waits (any more)")
@@ -232,7 +238,11 @@ class Conversation:
                 if session.state is State.CALLING:
                     await self._approvals.decide_again()
                     await self._approvals.take(answers)
-                    for call in [one for one in session.current.asked() if one.call in results]:
+                    for call in [
+                        one
+                        for one in session.current.calls_needing_decision()
+                        if one.call in results
+                    ]:
                         await self._observe(call, results[call.call], mutates=False)
                 await self._drive()
         return self._outcome()
@@ -256,7 +266,7 @@ class Conversation:
                 self._append_resumed()
             if session.state is State.CALLING:
                 self._approvals.take_back()
-                if asked := session.current.asked():
+                if asked := session.current.calls_needing_decision():
                     await self._approvals.pause(asked)
         if session.state in _ANSWERING and (self.cancelled or session.state is not State.PAUSED):
             self._break_off(KeyboardInterrupt())
@@ -294,10 +304,12 @@ class Conversation:
         return self._outcome() if at_rest else await self.resume(approvals)
 
     def stream(
-        self, question: str, *, tool_choice: str | None = None, piped: int = 0
+        self, question: str, *, tool_choice: str | None = None, untyped_suffix_chars: int = 0
     ) -> AsyncGenerator[events.Event]:
         """Answer the next question and yield what happens; see `Controller.stream`."""
-        run = partial(self.run, question, tool_choice=tool_choice, piped=piped)
+        run = partial(
+            self.run, question, tool_choice=tool_choice, untyped_suffix_chars=untyped_suffix_chars
+        )
         return _streamed(lambda emit: run(emit=emit))
 
     def stream_decided(self) -> AsyncGenerator[events.Event]:
@@ -366,10 +378,10 @@ class Conversation:
             return
         clean, artifacts = self.outputs.clean, self.files.artifacts
         if artifacts is not None:
-            for key, text in self.earlier.kept():
+            for key, text in self.earlier.kept_artifacts():
                 artifacts.put(clean(text), key)
         there = sum(isinstance(record, CarriedRecord) for record in self.files.transcript)
-        for record in islice(self.earlier.carried(session, clean), there, None):
+        for record in islice(self.earlier.prior_messages(session, clean), there, None):
             self.append(record)  # those that are there were written before the disk was full
 
     def _append_resumed(self) -> None:
@@ -452,7 +464,7 @@ class Conversation:
             self._waiting_for = "backend"
             timed_out = isinstance(error, BackendTimeout)
             self._stop("completion_timeout" if timed_out else "backend_error", str(error))
-            if session.turn == 0 and not self._completer.heard:
+            if session.turn == 0 and not self._completer.received_any:
                 raise
         except StorageError:
             raise  # nothing more is written down: what stands there can be gone on with
@@ -481,12 +493,16 @@ class Conversation:
                     await (self._call(calls[0]) if len(calls) == 1 else self._call_all(calls))
                     self._waiting_for = ""
                     if self._nested is not None and (within := self._nested.waiting()):
-                        await self._approvals.pause(self.folded.current.asked(), within)
+                        await self._approvals.pause(
+                            self.folded.current.calls_needing_decision(), within
+                        )
                 case Ask():
                     self._waiting_for = ""
                     await self._approvals.decide_again()  # a consent may cover them by now
-                    waiting = await self._answer_hopeless(self.folded.current.asked())
-                    if waiting and not await self._approvals.covered(waiting):
+                    waiting = await self._answer_hopeless(
+                        self.folded.current.calls_needing_decision()
+                    )
+                    if waiting and not await self._approvals.approve_by_template(waiting):
                         with self.person_waits():
                             await self._approvals.ask(waiting)
                 case Rest():
@@ -617,8 +633,8 @@ class Conversation:
     async def _complete(self, step: Complete) -> None:
         self._waiting_for = "backend"
         size = self.folded.header.context
-        fitted = Fitted(step) if size is None else await self._window.fit(step)
-        if not isinstance(fitted, Fitted):
+        fitted = FittedStep(step) if size is None else await self._window.fit(step)
+        if not isinstance(fitted, FittedStep):
             self._waiting_for = ""
             if isinstance(fitted, CompactedRecord):
                 fitted = replace(fitted, at=self.timestamp())
@@ -640,7 +656,7 @@ class Conversation:
         self._waiting_for = ""
         self.append(record, reading=written.reading)
 
-    async def _counted(self, sent: Fitted, record: CompletionRecord) -> int:
+    async def _counted(self, sent: FittedStep, record: CompletionRecord) -> int:
         """The tokens of a prompt that was sent, counted now where that was not needed before."""
         if sent.used is not None:
             return sent.used
@@ -683,9 +699,9 @@ class Conversation:
         state, expected = session.current.calls[call.call], None
         try:
             if state.approval is not None:
-                expected = await self._approvals.binding(call, state.approval)
+                expected = await self._approvals.consume_approval(call, state.approval)
             elif state.decision is not None and state.decision.rule.startswith(TEMPLATE):
-                expected = await self._approvals.still_covered(call, state.decision.rule)
+                expected = await self._approvals.check_template(call, state.decision.rule)
         except Changed:
             return
         denied = self.files.access.check(tool.spec)

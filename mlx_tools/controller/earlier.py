@@ -30,7 +30,7 @@ from mlx_tools.transcript import (
     Consents,
     CorrectionRecord,
     ObservationRecord,
-    Said,
+    PromptRecord,
     StartedCall,
     State,
     UserRecord,
@@ -45,7 +45,7 @@ MESSAGES: Final = (
 _ROLES: Final = ("user", "assistant", "system", "tool")
 
 
-class Earlier(Struct, frozen=True, kw_only=True):
+class PriorConversation(Struct, frozen=True, kw_only=True):
     """What was said, as ``said``.
 
     ``system`` is what a caller's messages began with for the system. ``form`` is that of the
@@ -55,7 +55,7 @@ class Earlier(Struct, frozen=True, kw_only=True):
     ``unknown_ends`` are the calls whose end nobody knows, also those that ``said`` does not show.
     """
 
-    said: tuple[Said, ...] = ()
+    said: tuple[PromptRecord, ...] = ()
     system: str = ""
     form: tuple[Any, ...] | None = None
     private: bool = False
@@ -68,7 +68,7 @@ class Earlier(Struct, frozen=True, kw_only=True):
         """The first question."""
         return next((one.content for one in self.said if isinstance(one, UserRecord)), None)
 
-    def without_last(self) -> Earlier:
+    def without_last(self) -> PriorConversation:
         """The same but for the last question and all that came of it. They stay where a call of it
         is in doubt: the model is told, and the same call is asked about. They stay as well if
         nothing else is left to which a doubt could be written down."""
@@ -79,7 +79,7 @@ class Earlier(Struct, frozen=True, kw_only=True):
         before = self.said[: places[-1]] if places else ()
         return replace(self, said=before) if before or not self.unknown_ends else self
 
-    def carried(
+    def prior_messages(
         self, session: Session, clean: Callable[[str], str] = str
     ) -> Iterator[CarriedRecord]:
         """The records for a session in which nothing was said yet, each to be folded before the
@@ -88,13 +88,15 @@ class Earlier(Struct, frozen=True, kw_only=True):
         said = self.said if same else tuple(_rewritten(self.said, session))
         for place, one in enumerate(said, start=1):
             if isinstance(one, UserRecord):
-                one = session.question_record(one.content, one.tool_choice, one.at, one.piped)
+                one = session.question_record(
+                    one.content, one.tool_choice, one.at, one.untyped_suffix_chars
+                )
             elif isinstance(one, ObservationRecord):
                 one = _cleaned(one, clean)
             doubts = self.unknown_ends if place == len(said) else ()
             yield CarriedRecord(record=one, private=self.private, unknown_ends=doubts)
 
-    def kept(self) -> Iterator[tuple[str, str]]:
+    def kept_artifacts(self) -> Iterator[tuple[str, str]]:
         """The artifacts that are still there of what is shown in part: id and text."""
         for one in self.said if self.artifacts is not None else ():
             keys: tuple[str | None, ...] = getattr(one, "artifacts", ())
@@ -112,17 +114,17 @@ def form_of(session: Session) -> tuple[Any, ...]:
     return header.style, native, header.output_schema
 
 
-def earlier_of(session: Session, artifacts: ArtifactStore | None) -> Earlier:
+def prior_from_session(session: Session, artifacts: ArtifactStore | None) -> PriorConversation:
     """What was said in a session, as far as it stands in its prompt, and that nobody knows how its
     calls in doubt ended."""
     if session.state is State.EMPTY:
-        return Earlier()
+        return PriorConversation()
     doubts = [session.current.call(key) for key in session.calls_in_doubt]
     prompt, compacted = session.prompt, session.compacted
-    gone = [CompactedRecord(reason="asked", content=prompt.gone, artifacts=compacted)]
-    return Earlier(
+    gone = [CompactedRecord(reason="asked", content=prompt.removed_text, artifacts=compacted)]
+    return PriorConversation(
         said=(
-            *(gone if prompt.gone else ()),
+            *(gone if prompt.removed_text else ()),
             *map(_as_said, prompt.records),
             *(refusal(call, session, "in_doubt") for call in doubts),
         ),
@@ -137,11 +139,13 @@ def _is_in_doubt(record: ObservationRecord) -> bool:
     return record.error is not None and record.error.code == "in_doubt"
 
 
-def _as_said(record: Said) -> Said:
+def _as_said(record: PromptRecord) -> PromptRecord:
     """A record of a prompt, without what was used up or found out when it was made."""
     match record:
         case CompletionRecord():
-            record = replace(record, usage=Usage(), prompt=None, kept=0, reasoning="", dropped=())
+            record = replace(
+                record, usage=Usage(), prompt=None, shared_prefix_chars=0, reasoning="", dropped=()
+            )
             return replace(record, duration_ms=None)
         case ObservationRecord():
             return replace(record, duration_ms=None)
@@ -202,11 +206,11 @@ def turn_of(
 ) -> tuple[CompletionRecord, *tuple[CallRecord | AnswerRecord, ...]]:
     """The records of a turn that the host writes."""
     text = written(content, calls, session)
-    completion = CompletionRecord(turn=turn, text=text, counted=text, finish_reason="stop")
+    completion = CompletionRecord(turn=turn, text=text, retained_text=text, finish_reason="stop")
     return completion, *(calls or (AnswerRecord(turn=turn, content=content),))
 
 
-def _rewritten(said: Sequence[Said], session: Session) -> Iterator[Said]:
+def _rewritten(said: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
     """The records with the model's turns in this session's form; what nothing was read of is left
     out, and what was said of that."""
     for place, one in enumerate(said):
@@ -227,9 +231,9 @@ def _rewritten(said: Sequence[Said], session: Session) -> Iterator[Said]:
 # --- a caller's messages ------------------------------------------------------------------------
 
 
-def earlier_in(messages: Sequence[Mapping[str, Any]]) -> Earlier:
+def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversation:
     """What was said, as a caller's messages have it. Raises `UsageError` for one that is none."""
-    said: list[Said] = []
+    said: list[PromptRecord] = []
     turn = made = 0
     waiting: OrderedDict[str, CallRecord] = OrderedDict()
     read = [(*_read(message), message) for message in messages]
@@ -252,7 +256,7 @@ def earlier_in(messages: Sequence[Mapping[str, Any]]) -> Earlier:
             waiting = OrderedDict((call.id or call.call, call) for call in calls)
             said.append(CompletionRecord(turn=turn, text=content, commentary=content))
             said += calls or (AnswerRecord(turn=turn, content=content),)
-    return Earlier(said=tuple(said), system="\n\n".join(begun))
+    return PriorConversation(said=tuple(said), system="\n\n".join(begun))
 
 
 def _read(message: Mapping[str, Any]) -> tuple[str, str]:

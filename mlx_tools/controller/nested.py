@@ -26,7 +26,7 @@ from mlx_tools.controller.approvals import (
 from mlx_tools.errors import BackendError, MlxToolsError, StorageError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
-from mlx_tools.tools import Reads, ToolContext, ToolError
+from mlx_tools.tools import ReadCallCache, ToolContext, ToolError
 from mlx_tools.transcript import (
     Answered,
     CallRecord,
@@ -41,7 +41,7 @@ from mlx_tools.transcript import (
     Stopped,
     UnknownEnds,
     calls_in_doubt,
-    spelled_out,
+    expand_citations,
     unknown_ends_of,
 )
 
@@ -64,7 +64,7 @@ class NestedRun(Struct, frozen=True, kw_only=True):
     approver: Approver
     consents: Consents
     unknown_ends: UnknownEnds
-    reads: Reads
+    reads: ReadCallCache
     parent: str
 
 
@@ -160,7 +160,7 @@ class NestedRuns:
                 raise ToolError(f"the model could not be asked: {error}") from None
             runs.spent[number] = outcome.turns
         if isinstance(outcome, Answered):
-            return spelled_out(outcome.answer, outcome.sources)
+            return expand_citations(outcome.answer, outcome.sources)
         if isinstance(outcome, Paused):
             runs.waiting = tuple(
                 replace(one, call_id=f"{name}/{one.call_id}") for one in outcome.pending

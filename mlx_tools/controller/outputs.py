@@ -14,7 +14,13 @@ from mlx_tools.policy import CHARS_OF_TOKEN, MIN_OBSERVATION_CHARS, Policy, perm
 from mlx_tools.prompt import READER, is_reader, is_search
 from mlx_tools.store import ArtifactStore, RootName
 from mlx_tools.tools import MAX_ERROR_CHARS, Preview, ToolResult
-from mlx_tools.transcript import CallRecord, Laid, ObservationRecord, Sources, lay_out
+from mlx_tools.transcript import (
+    CallRecord,
+    ObservationRecord,
+    RenderedSources,
+    Sources,
+    render_sources,
+)
 
 if TYPE_CHECKING:
     from mlx_tools.policy import Redactor
@@ -149,7 +155,7 @@ class Outputs:
         first = self._session.history.sources + 1
         cite = words.text("turns.cite", number=first) if sources.found else ""
         after = "\n".join(part for part in (sources.note, cite) if part)
-        laid = lay_out(sources, first)
+        laid = render_sources(sources, first)
         preface = self._preface(call)
         content = self.whole[call.call] = preface + _joined(laid.text, after)
         too_long = len(content) > limit
@@ -279,14 +285,14 @@ def _redactor(secrets: bool, paths: bool, folders: tuple[str, ...]) -> Redactor:
     return Redactor(secrets=secrets, paths=paths, folders=folders)
 
 
-def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[Laid, str]:
+def _fitted(sources: Sources, first: int, room: int, notice: Notice) -> tuple[RenderedSources, str]:
     """As much of the sources as there is room for, and the notice where there is room for it."""
-    whole = lay_out(sources, first)
+    whole = render_sources(sources, first)
     longest = notice(len(whole.text), len(whole.text)).rstrip("\n")
     if len(whole.text) <= room or 3 * len(longest) > room:
-        laid = lay_out(sources, first, room)
+        laid = render_sources(sources, first, room)
         return laid, laid.text
-    laid = lay_out(sources, first, room - len(longest))
+    laid = render_sources(sources, first, room - len(longest))
     return laid, laid.text + notice(laid.omitted, laid.cut_at or 0).rstrip("\n")
 
 

@@ -70,7 +70,7 @@ from mlx_tools.transcript import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.controller.completer import Written
+    from mlx_tools.controller.completer import CompletionResult
 
 _DAMAGE: Final = (
     *(MlxToolsError, ArithmeticError, AttributeError, LookupError),
@@ -235,7 +235,7 @@ class Session:
                 )
             if isinstance(record, ExecutionRecord) and not state.may_run:
                 raise TranscriptError(f"the call {record.call!r} was not allowed to run")
-            if isinstance(record, (ApprovalRecord, EditRecord)) and not self.current.waits(
+            if isinstance(record, (ApprovalRecord, EditRecord)) and not self.current.is_pending(
                 record.call
             ):
                 raise TranscriptError(f"nobody asks about the call {record.call!r} (any more)")
@@ -252,7 +252,7 @@ class Session:
             raise TranscriptError("a paused record has not one digest for each of its calls")
         elif isinstance(record, CompactedRecord):
             answering = self.state is State.COMPLETING
-            if not may_leave(self.prompt, record.gone, answering=answering):
+            if not may_leave(self.prompt, record.removed, answering=answering):
                 raise TranscriptError(f"a {record.type} record takes away what is no whole turn")
 
     def _begins_calling(self, record: Record) -> bool:
@@ -332,7 +332,9 @@ class Session:
             names = {str(tool.get("name")) for tool in header.tools}
             self.result = result_tool(header.output_schema, names, self.words)
         self._result_name = "" if self.result is None else self.result.spec.name
-        self.planted: set[str] = set()  # calls that stand in outputs, and might be echoed
+        self.calls_seen_in_outputs: set[str] = (
+            set()
+        )  # calls that stand in outputs, and might be echoed
         self.current = Turn(())
         self.known = KnownTools(
             header, {n: s for n, s in self.specs.items() if permitted(self.policy, s)}
@@ -360,8 +362,8 @@ class Session:
 
     def _hear(self, record: UserRecord) -> None:
         """Take in the words of a question; what was piped in may hold a call to be echoed."""
-        if record.piped:
-            self.planted |= calls_in(record.content[-record.piped :])
+        if record.untyped_suffix_chars:
+            self.calls_seen_in_outputs |= calls_in(record.content[-record.untyped_suffix_chars :])
         self.began = self.began or record.content
 
     def _ask(self, record: UserRecord) -> None:
@@ -383,7 +385,11 @@ class Session:
             reading = Reading(error=record.error)
         elif reading is None:
             reading = self.settled(reading_of(record, self._rules(record.prefix)), record)
-        self.asked = "" if record.prompt is None else self.asked[: record.kept] + record.prompt
+        self.asked = (
+            ""
+            if record.prompt is None
+            else self.asked[: record.shared_prefix_chars] + record.prompt
+        )
         self.completed, self.turn = record, record.turn
         self.history.at = record.at
         if record.context is not None:
@@ -447,7 +453,7 @@ class Session:
         # search finds are lines of the catalog, from which the model is to call.
         text = record.shown_text
         if text and not search:
-            self.planted |= calls_in(text)
+            self.calls_seen_in_outputs |= calls_in(text)
         return search, ran
 
     # --- calls in doubt ---
@@ -480,7 +486,7 @@ class Session:
                 return Write(tuple(map(self._denial, refused)))
             if runnable := [state.record for state in states if state.may_run]:
                 return Execute(tuple(runnable))
-            return Ask(self.current.asked())
+            return Ask(self.current.calls_needing_decision())
         return Rest(self.state)
 
     def _denial(self, state: CallState) -> ObservationRecord:
@@ -581,7 +587,7 @@ class Session:
     def _said_of_result(self, key: str) -> str:
         return self.words.text(f"result.{key}", name=self._result_name)
 
-    def settled(self, reading: Reading, of: Written | CompletionRecord) -> Reading:
+    def settled(self, reading: Reading, of: CompletionResult | CompletionRecord) -> Reading:
         """How a completion is read, which the rules alone read as ``reading``, where its answer is
         a call (`mlx_tools.protocol.settled`)."""
         if self.result is None:
@@ -645,8 +651,14 @@ class Session:
         return Thought(opening, f"\n{markers[1]}\n\n{prefix}", markers[1], budget)
 
     def question_record(
-        self, content: str, tool_choice: str | None, at: str = "", piped: int = 0
+        self, content: str, tool_choice: str | None, at: str = "", untyped_suffix_chars: int = 0
     ) -> UserRecord:
         """The record of a question, with the tools that it brings (`KnownTools.offer`)."""
         tools = self.known.offer(content, tool_choice or self.header.tool_choice)
-        return UserRecord(content=content, at=at, tool_choice=tool_choice, tools=tools, piped=piped)
+        return UserRecord(
+            content=content,
+            at=at,
+            tool_choice=tool_choice,
+            tools=tools,
+            untyped_suffix_chars=untyped_suffix_chars,
+        )

@@ -135,14 +135,14 @@ class Turn(Struct):
         """The call with this key, as it is now."""
         return self.calls[key].record
 
-    def waits(self, key: str) -> bool:
+    def is_pending(self, key: str) -> bool:
         """Return whether a person must decide about this call."""
         state = self.open_calls.get(key)
         return state is not None and not state.may_run and state.approval is None
 
-    def asked(self) -> tuple[CallRecord, ...]:
+    def calls_needing_decision(self) -> tuple[CallRecord, ...]:
         """Open calls that a person must decide about."""
-        return tuple(s.record for key, s in self.open_calls.items() if self.waits(key))
+        return tuple(s.record for key, s in self.open_calls.items() if self.is_pending(key))
 
 
 def follow(reading: Reading, completion: CompletionRecord, session: Session) -> Turn:
@@ -163,7 +163,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
     if reading.call_like and completion.text == session.refused:  # it was told, and means it
         content = reading.counted.strip()
         return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
-    calls = judge(reading, session.specs, session.planted, session.choice)
+    calls = judge(reading, session.specs, session.calls_seen_in_outputs, session.choice)
     records = _calls(calls, completion, session)
     stopped = bool(records) and isinstance(records[-1], StoppedRecord)
     if reading.error is not None and not stopped:

@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 from mlx_tools.decoding.constraints import Grammar, grammar_for
-from mlx_tools.decoding.held_turn import Draw, HeldTurn, Score
+from mlx_tools.decoding.held_turn import ConstrainedTurn, SampleTokens, ScoreTokens
 from mlx_tools.decoding.repetition import RepetitionWatch

@@ -1,10 +1,10 @@
 """A turn held to its grammar: what the model writes stands, and where it does not fit it is mended.
 
-Pure: `HeldTurn` says what to ask of the backend next (`Draw`, `Score`) and takes what came. The
-model writes its turn in one stream. Each part of a message is held against what may stand there;
-at one that does not fit the stream is closed, and the turn goes on from before it: with the text
-that must stand there, else with the model's likeliest token that fits, else drawn again.
-Nothing but the model, its schema and this text has a say in it.
+Pure: `ConstrainedTurn` says what to ask of the backend next (`SampleTokens`, `ScoreTokens`) and
+takes what came. The model writes its turn in one stream. Each part of a message is held against
+what may stand there; at one that does not fit the stream is closed, and the turn goes on from
+before it: with the text that must stand there, else with the model's likeliest token that fits,
+else drawn again. Nothing but the model, its schema and this text has a say in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.decoding.repetition import RepetitionWatch
-from mlx_tools.decoding.value import Form, HeldObject
+from mlx_tools.decoding.value import ConstrainedObject, MessageSchema
 from mlx_tools.messages import (
     FinalAnswer,
     FinishReason,
@@ -122,14 +122,14 @@ _OTHER_KEY: Final = re.compile(
 """A key that reading takes between a dialect's marks, though that dialect has another."""
 
 
-class Draw(Struct, frozen=True):
+class SampleTokens(Struct, frozen=True):
     """Let the model go on from the prompt and ``text``; a later ``attempt`` draws at random."""
 
     text: str
     attempt: int = 0
 
 
-class Score(Struct, frozen=True):
+class ScoreTokens(Struct, frozen=True):
     """Ask how likely each next token is after the prompt and ``text``."""
 
     text: str
@@ -161,16 +161,16 @@ Alternatives = Sequence[tuple[str, float]]
 """Tokens as text with the natural logarithm of their probability, the likeliest first."""
 
 
-class HeldTurn:
+class ConstrainedTurn:
     """One turn of the model, from the host's prefix on.
 
-    ``due`` is what to ask for next, None once the turn has ended. What a `Draw` brings is given to
-    `feed` piece by piece, until ``closing`` says that the stream is to be closed, or it ends by
-    itself (`end`); what a `Score` brings to `scored`. At the end ``text`` is the turn, ``reading``
-    how it is read, ``mends`` how it was mended; ``unfilled`` says that a place found nothing that
-    fits, and that the turn was written freely from there. ``repeated``: the turn
-    was ended since its text repeated itself. Unless it is ``told`` to anybody, less of
-    it is shown.
+    ``pending_request`` is what to ask for next, None once the turn has ended. What a `SampleTokens`
+    brings is given to `feed` piece by piece, until ``closing`` says that the stream is to be
+    closed, or it ends by itself (`end`); what a `ScoreTokens` brings to `scored`. At the end
+    ``text`` is the turn, ``reading`` how it is read, ``mends`` how it was mended; ``unfilled`` says
+    that a place found nothing that fits, and that the turn was written freely from there.
+    ``repeated``: the turn was ended since its text repeated itself. Unless it is ``told`` to
+    anybody, less of it is shown.
     """
 
     def __init__(
@@ -190,14 +190,14 @@ class HeldTurn:
         self._closed_thought = self.repeated = False
         self._guides = strategy == "guided"
         self.tool = ""  # that is called last
-        self.misfit = ""  # what did not fit last
+        self.violation = ""  # what did not fit last
         self._sent: defaultdict[str, int] = defaultdict(int)  # how often each text was gone on from
         self._finished: set[str] = set()  # texts that ended by themselves
         self._asked = 0  # mends that a request followed
         self.mends: list[MendRecord] = []
         self._begin_with(rules)
-        self.due: Draw | Score | None = None
-        self._ask(Draw(self._whole))
+        self.pending_request: SampleTokens | ScoreTokens | None = None
+        self._ask(SampleTokens(self._whole))
 
     def _begin_with(self, rules: ReadingRules) -> None:
         """Begin the turn with the host's prefix, and nothing else."""
@@ -229,7 +229,7 @@ class HeldTurn:
         self._dialect: Dialect | None = None
         self._bare = _bare(rules) if "" in rules.native else None
         self._messages = 0
-        self._object: HeldObject | None = None
+        self._object: ConstrainedObject | None = None
         self._begin = 0  # of the object that is held
         brace = rules.prefix.find("{")
         if brace >= 0 and not self._free:
@@ -289,8 +289,8 @@ class HeldTurn:
             piece = self._unstripped(piece)
         self._edges.append(len(self._whole))
         self._whole += piece
-        draw, deltas = self.due, self._go_on()
-        if self.due is draw and not self.closing and self._repeats():
+        draw, deltas = self.pending_request, self._go_on()
+        if self.pending_request is draw and not self.closing and self._repeats():
             deltas += self._end_repetition()
         return deltas
 
@@ -310,7 +310,7 @@ class HeldTurn:
         self._note("thought", len(self._whole), self._drawn_from, put, None)
         self._asked += 1
         self._go_on_from(len(self._whole), put)
-        draw = Draw(self._whole)
+        draw = SampleTokens(self._whole)
         self._ask(draw)
         return self._go_on()
 
@@ -319,7 +319,13 @@ class HeldTurn:
         drawn = tuple(filter(None, (self._whole[self._drawn_from :],)))
         mended = bool(self.mends)
         if mended:
-            begun = MendRecord(turn=self._number, kind="envelope", drawn=drawn, put=text, anew=True)
+            begun = MendRecord(
+                turn=self._number,
+                kind="envelope",
+                rejected_pieces=drawn,
+                replacement=text,
+                restarted=True,
+            )
             self.mends.append(replace(begun, ended=self._ended))
         self._begin_with(replace(self._rules, prefix=""))
         self._whole = text
@@ -333,14 +339,14 @@ class HeldTurn:
             return piece
         text = self._whole[self._begin :]
         plain, blank = self._object.retried(text + piece), self._object.retried(f"{text} {piece}")
-        return f" {piece}" if plain.misfit is not None and blank.misfit is None else piece
+        return f" {piece}" if plain.violation is not None and blank.violation is None else piece
 
     def end(self, reason: FinishReason, *, cut_out: bool = False) -> list[Delta]:
         """The draw has ended by itself. ``cut_out``: the server kept some of the text to itself."""
-        draw, self._ended = self.due, reason
+        draw, self._ended = self.pending_request, reason
         text, self._held_back = self._held_back or "", None
         deltas = self.feed(text)
-        if self.due is not draw:
+        if self.pending_request is not draw:
             return deltas
         self._finished.add(self._whole)
         if (own := self._own) is not None:
@@ -360,7 +366,7 @@ class HeldTurn:
         if self._ended_inside:
             return deltas + self._give_up()
         self._ended_inside = True
-        kind = "end" if held.doubt is None else held.doubt.kind
+        kind = "end" if held.tentative_violation is None else held.tentative_violation.kind
         boundary = self._begin + held.last_boundary
         if self._begins_own(kind, boundary):
             own = _OwnTurn(kind, boundary, self._rules)
@@ -384,18 +390,25 @@ class HeldTurn:
             self.reading = as_repetition(self.reading)
         if self.reading.messages and self.reading.error is None:
             self.unfilled = False
-        self.due = None
+        self.pending_request = None
         return deltas
 
     def scored(self, alternatives: Alternatives | None, text: str = "") -> list[Delta]:
         """Take the likeliest token that fits. None: nobody was asked, for the backend cannot say.
         ``text`` is what the model wrote while it was asked."""
-        assert self._open is not None and self._object is not None and isinstance(self.due, Score)
+        assert (
+            self._open is not None
+            and self._object is not None
+            and isinstance(self.pending_request, ScoreTokens)
+        )
         if alternatives is None:
-            self._sent[self.due.text] -= 1
+            self._sent[self.pending_request.text] -= 1
             return self._put(self._forced())
         if text:
-            self._finished |= {self.due.text + text, f"{self.due.text} {text}"}  # or stripped
+            self._finished |= {
+                self.pending_request.text + text,
+                f"{self.pending_request.text} {text}",
+            }  # or stripped
         self._scored = text
         boundary = self._open[1]
         edge = self._edge(boundary)
@@ -423,7 +436,7 @@ class HeldTurn:
         """The model cuts what stands there otherwise than it came: ask behind it."""
         assert self._open is not None
         self._exact = self._open[1]
-        return self._ask(Score(self._whole[: self._exact]))
+        return self._ask(ScoreTokens(self._whole[: self._exact]))
 
     # --- holding --------------------------------------------------------------------------------
 
@@ -439,17 +452,17 @@ class HeldTurn:
                 continue
             held.feed(self._whole[self._begin + len(held.text) :])
             self.tool = held.name
-            if held.ended and held.doubt is not None:
+            if held.ended and held.tentative_violation is not None:
                 # Whether the rules read the turn up to there, and its calls are valid:
                 taken = self._read_well(self._whole[self._prefix : self._begin + held.end])
                 calls = judge(taken, self._tools) if taken is not None else ()
                 held.judge(taken is not None and not any(call.error for call in calls))
-            if held.misfit is not None:
-                self.misfit = held.misfit.kind
+            if held.violation is not None:
+                self.violation = held.violation.kind
                 if held.answer_end >= 0 and len(self.mends) < MAX_QUOTES:
                     self._escape(self._begin + held.answer_end)
                     continue
-                deltas += self._misfit(held.misfit.kind, self._begin + held.misfit.boundary)
+                deltas += self._misfit(held.violation.kind, self._begin + held.violation.boundary)
                 break
             self._read_on(self._begin + held.settled, deltas)
             if not held.complete:
@@ -531,11 +544,11 @@ class HeldTurn:
     def _hold(self, begin: int) -> None:
         """Hold the object that begins there; where nothing may be held to, the rest is free."""
         rules = self._rules
-        form = _form_of(self._dialect, rules.tool_choice, self._tools, rules.result)
+        form = _message_schema(self._dialect, rules.tool_choice, self._tools, rules.result)
         if form is None:
             self._free = True
         else:
-            self._begin, self._object = begin, HeldObject(form)
+            self._begin, self._object = begin, ConstrainedObject(form)
 
     def _read_alone(self, text: str) -> Reader:
         """Read what the model wrote as if nothing stood before it; of what was read so the last
@@ -651,7 +664,7 @@ class HeldTurn:
         if ended is not None:
             return [*self._take_whole(first), *self.close(ended)]
         self._restart()
-        return self._ask(Draw(""))
+        return self._ask(SampleTokens(""))
 
     def _escape(self, quote: int) -> None:
         """A quote that seems to end an answer's text is one in it: escape it, and read on."""
@@ -674,7 +687,7 @@ class HeldTurn:
             forced = ""
         if forced:
             return self._put(forced)
-        return self._ask(Score(self._whole[: self._edge(boundary)]))
+        return self._ask(ScoreTokens(self._whole[: self._edge(boundary)]))
 
     def _edge(self, boundary: int) -> int:
         """The last edge of a token that is known before ``boundary``; a piece that is longer than
@@ -728,7 +741,7 @@ class HeldTurn:
             return ""
         text = self._whole[self._begin : self._open[1]] + after
         held = self._object.retried(text)
-        return "" if held.misfit is not None or held.complete else held.forced()
+        return "" if held.violation is not None or held.complete else held.forced()
 
     def _put(self, put: str, alternatives: Alternatives | None = None) -> list[Delta]:
         """Mend the open place with ``put``, and go on from there."""
@@ -745,17 +758,19 @@ class HeldTurn:
         sent = self._sent[self._whole]
         if sent and put and alternatives:  # it leads where it led before
             self._open = kind, len(self._whole)
-            return self._ask(Score(self._whole)) if self._asked < MAX_MENDS else self._give_up()
+            return (
+                self._ask(ScoreTokens(self._whole)) if self._asked < MAX_MENDS else self._give_up()
+            )
         if not put and not self.text and self._guided and kind in ("envelope", "end"):
             return self._without_opening()  # the model writes no message
-        draw = Draw(self._whole, attempt=sent + (not put))
+        draw = SampleTokens(self._whole, attempt=sent + (not put))
         if sent >= MAX_SENT or self._asked > MAX_MENDS or self._whole in self._finished:
             return self._give_up()
         was_held = self._object is not None
         self._ask(draw)
         deltas = self._go_on() if put else []
         is_whole = was_held and self._object is None and not self._free
-        if self.due is draw and (self.closing or is_whole):
+        if self.pending_request is draw and (self.closing or is_whole):
             deltas += self.close(None)  # no request asks for another call
         return deltas
 
@@ -785,13 +800,13 @@ class HeldTurn:
                 turn=self._number,
                 kind=kind,
                 message=self._messages,
-                kept=at - self._prefix,
-                drawn=tuple(filter(None, drawn)),
+                kept_chars=at - self._prefix,
+                rejected_pieces=tuple(filter(None, drawn)),
                 ended=self._ended,
                 alternatives=asked,
-                put=put,
+                replacement=put,
                 scored=self._scored if alternatives is not None else "",
-                behind=alternatives is not None and self._exact == at,
+                after_text=alternatives is not None and self._exact == at,
             )
         )
 
@@ -806,7 +821,7 @@ class HeldTurn:
             return self.close(self._first_ended)  # no request asks for another call
         if self.closing or self._first_ended is not None or self._sent[self._whole] >= MAX_SENT:
             return self.close(self._first_ended)
-        return self._ask(Draw(self._whole))
+        return self._ask(SampleTokens(self._whole))
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -815,12 +830,12 @@ class HeldTurn:
         faulty = reading.error is not None or reading.bare_text or not reading.messages
         return None if faulty else reading
 
-    def _ask(self, due: Draw | Score) -> list[Delta]:
-        self.due = due
-        if isinstance(due, Score) and self._sent[due.text] >= MAX_SENT:
+    def _ask(self, due: SampleTokens | ScoreTokens) -> list[Delta]:
+        self.pending_request = due
+        if isinstance(due, ScoreTokens) and self._sent[due.text] >= MAX_SENT:
             return self.scored([])
         self._sent[due.text] += 1
-        if isinstance(due, Draw):
+        if isinstance(due, SampleTokens):
             self._ended = None
             if due.text != self._rules.prefix:
                 self._gone_on_from = due.text
@@ -828,13 +843,13 @@ class HeldTurn:
         return []
 
 
-_forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], Form | None]] = {}
+_forms: dict[tuple[Any, ...], tuple[Mapping[str, ToolSpec], MessageSchema | None]] = {}
 _MOST_FORMS: Final = 64
 
 
-def _form_of(
+def _message_schema(
     dialect: Dialect | None, choice: str, offered: Mapping[str, ToolSpec], exact: str
-) -> Form | None:
+) -> MessageSchema | None:
     """The form of a message, made once for the same tools; None where llguidance takes no such."""
     key = dialect, choice, exact, *map(id, offered.values())
     if key in _forms:
@@ -848,10 +863,10 @@ def _form_of(
 
     parameters = {n: spec.parameters for n, spec in tools.items() if choice != "none"}
     keys = None if dialect is None else (dialect.name_key, dialect.arguments_key)
-    form: Form | None = None
+    form: MessageSchema | None = None
     with suppress(ValueError):  # more tools than llguidance takes, or none
         answers = choice in ("auto", "none")
-        form = Form(parameters, known, keys=keys, answers=answers, exact=exact)
+        form = MessageSchema(parameters, known, keys=keys, answers=answers, exact=exact)
     if len(_forms) >= _MOST_FORMS:
         _forms.clear()
     _forms[key] = dict(offered), form  # which keeps their identities, too

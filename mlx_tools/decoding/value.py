@@ -1,8 +1,8 @@
 """One message of a turn as it is written, held to what it may be.
 
 A part is looked at when it is whole: a key, a string, a number, a bracket. It is matched in its
-canonical form, so white space, escapes, the order of keys and all that reading repairs (rule 7)
-may be the model's own. What does not match is a `Misfit`: the text up to its boundary stands, what
+canonical form, so white space, escapes, the order of keys and all that reading repairs (rule 7) may
+be the model's own. What does not match is a `Violation`: the text up to its boundary stands, what
 follows has to be written anew.
 """
 
@@ -188,14 +188,14 @@ _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+
 _OF_NUMBERS: Final = frozenset("0123456789.eE+-")
 
 
-class Misfit(Struct, frozen=True):
+class Violation(Struct, frozen=True):
     """A part that does not fit, and up to where the text before it stands."""
 
     kind: MendKind
     boundary: int
 
 
-class Form:
+class MessageSchema:
     """The form of a message: a call of one of these tools or, with ``answers``, the answer."""
 
     def __init__(
@@ -300,22 +300,22 @@ class _Level:
     start: int = 0
 
 
-class HeldObject:
+class ConstrainedObject:
     """An object, from its opening brace, held to a form as it comes.
 
-    ``feed`` takes the next text. Afterwards ``misfit`` says whether something does not fit; with
-    ``doubt`` the same of what stands around the arguments, for reading may take it all the same: it
-    is known once the object ends, and `judge` settles it. ``end``
-    is where the object ends, once it is whole; ``settled`` is up to where no later misfit reaches
-    back, an open string that may hold anything included. ``answer_end`` is the quote that seems to
-    end an answer's text, -1 before that: where what follows fits nothing, it may be one in it.
+    ``feed`` takes the next text. Afterwards ``violation`` says whether something does not fit; with
+    ``tentative_violation`` the same of what stands around the arguments, for reading may take it
+    all the same: it is known once the object ends, and `judge` settles it. ``end`` is where the
+    object ends, once it is whole; ``settled`` is up to where no later misfit reaches back, an open
+    string that may hold anything included. ``answer_end`` is the quote that seems to end an
+    answer's text, -1 before that: where what follows fits nothing, it may be one in it.
     """
 
-    def __init__(self, form: Form, text: str = "") -> None:
+    def __init__(self, form: MessageSchema, text: str = "") -> None:
         self._walk = ObjectScanner(parts=self)
         self.text = ""
-        self.misfit: Misfit | None = None
-        self.doubt: Misfit | None = None
+        self.violation: Violation | None = None
+        self.tentative_violation: Violation | None = None
         self.end = 0
         self._reorders = 0
         self._is_held = True
@@ -329,13 +329,13 @@ class HeldObject:
         if text:
             self.feed(text)
 
-    def retried(self, text: str = "") -> HeldObject:
+    def retried(self, text: str = "") -> ConstrainedObject:
         """Another object of the same form, with this text."""
-        return HeldObject(self.form, text)
+        return ConstrainedObject(self.form, text)
 
     def feed(self, text: str) -> None:
         """Take in the next text of the object; what follows its end is passed over."""
-        if self._walk.status != MORE or self.misfit is not None:
+        if self._walk.status != MORE or self.violation is not None:
             return
         self.text += text
         if not self._walk.pos and (whole := self.form.fits_whole(self.text)) is not None:
@@ -345,9 +345,9 @@ class HeldObject:
         self._walk.advance(self.text)
         if self._walk.status == CLOSED:
             self.end = self._walk.pos
-        elif self._walk.status == FAULT and self.misfit is None:
-            if self.doubt is not None:
-                self.misfit = self.doubt
+        elif self._walk.status == FAULT and self.violation is None:
+            if self.tentative_violation is not None:
+                self.violation = self.tentative_violation
             else:
                 self._unreadable(self._walk.pos)
         elif self._walk.status == MORE:
@@ -355,28 +355,31 @@ class HeldObject:
 
     @property
     def ended(self) -> bool:
-        """True if the object is whole; it fits unless there is a ``doubt``."""
-        return self._walk.status == CLOSED and self.misfit is None
+        """True if the object is whole; it fits unless there is a ``tentative_violation``."""
+        return self._walk.status == CLOSED and self.violation is None
 
     @property
     def complete(self) -> bool:
         """True if the object is whole, and fits."""
-        return self.ended and self.doubt is None
+        return self.ended and self.tentative_violation is None
 
     def judge(self, is_read: bool) -> None:
         """Settle the doubt: reading takes the object as it is, or not."""
-        self.misfit, self.doubt = (None if is_read else self.doubt), None
+        self.violation, self.tentative_violation = (
+            (None if is_read else self.tentative_violation),
+            None,
+        )
 
     @property
     def settled(self) -> int:
         """Up to where the text stands whatever comes."""
         if self.complete:
             return self.end
-        if self.doubt is not None:
-            return self.doubt.boundary
+        if self.tentative_violation is not None:
+            return self.tentative_violation.boundary
         if self.answer_end >= 0:
             return self.answer_end
-        if self._is_free and self.misfit is None:
+        if self._is_free and self.violation is None:
             return len(self.text)
         if self._walk.value_ended and self._string_begin >= 0:
             return self._string_begin
@@ -390,8 +393,8 @@ class HeldObject:
     @property
     def last_boundary(self) -> int:
         """Up to where the text stands that ends here: before an open key, string or number."""
-        if self.doubt is not None:
-            return self.doubt.boundary
+        if self.tentative_violation is not None:
+            return self.tentative_violation.boundary
         token = self._walk.open_token()
         if token is not None:
             return self._levels[-1].before if token.is_key else token.begin
@@ -448,7 +451,7 @@ class HeldObject:
         for size in range(len(text), 0, -1):
             trial = self.retried(self.text)
             trial.feed(text[:size])
-            fits = trial.misfit is None and trial._open_fits() and trial._key_fits()
+            fits = trial.violation is None and trial._open_fits() and trial._key_fits()
             if fits and (size == len(text) or trial._decides_nothing(text[size])):
                 return size
         return 0
@@ -457,7 +460,7 @@ class HeldObject:
         """Return whether a key that has just ended, its colon due, may stand there."""
         if not self.text.endswith('"') or not self._key_is_due():
             return True
-        misfit = self.retried(f"{self.text}:").misfit
+        misfit = self.retried(f"{self.text}:").violation
         return misfit is None or misfit.kind == "value"  # the quote ended a value
 
     def _decides_nothing(self, refused: str) -> bool:
@@ -474,7 +477,7 @@ class HeldObject:
 
     def opened(self, begin: int, is_object: bool) -> bool:
         """Take a brace or bracket; one item may stand for a list of it (rule 10)."""
-        if self.doubt is not None or not self._is_held:
+        if self.tentative_violation is not None or not self._is_held:
             return True
         text = self._separator() + ("{" if is_object else "[")
         wrapped = False
@@ -493,7 +496,7 @@ class HeldObject:
 
     def keyed(self, begin: int, key: str) -> bool:
         """Take a key; one that the schema has elsewhere may stand here."""
-        if self.doubt is not None or not self._is_held:
+        if self.tentative_violation is not None or not self._is_held:
             return True
         level = self._levels[-1]
         if not self._blanks_before(begin):
@@ -510,7 +513,7 @@ class HeldObject:
 
     def valued(self, begin: int, end: int, value: str, is_string: bool) -> bool:
         """Take a string, number or literal, as it is or as what it must mean."""
-        if self.doubt is not None or not self._is_held:
+        if self.tentative_violation is not None or not self._is_held:
             return True
         if not self._blanks_before(begin):
             return False
@@ -532,7 +535,7 @@ class HeldObject:
 
     def closed(self, begin: int) -> bool:
         """Take a closing brace or bracket, where it may stand."""
-        if self.doubt is not None or not self._is_held:
+        if self.tentative_violation is not None or not self._is_held:
             return True
         level = self._levels[-1]
         closing = ("}" if level.is_object else "]") + ("]" if level.wrapped else "")
@@ -680,13 +683,13 @@ class HeldObject:
     def _misfit_or_doubt(self, kind: MendKind, boundary: int) -> bool:
         """Doubt what stands around arguments, for it may be read otherwise than it is held."""
         if kind == "envelope" and self._walk.field != "type" and not self._walk.bad:
-            self.doubt = Misfit(kind, boundary)
+            self.tentative_violation = Violation(kind, boundary)
             return True
         return self._misfit(kind, boundary)
 
     def _misfit(self, kind: MendKind, boundary: int) -> bool:
-        if self.misfit is None:
-            self.misfit = Misfit(kind, boundary)
+        if self.violation is None:
+            self.violation = Violation(kind, boundary)
         return False
 
     # --- what is open, and what cannot be read --------------------------------------------------
@@ -694,7 +697,7 @@ class HeldObject:
     def _check_open(self) -> None:
         """A key or name that is too long fits nothing, nor do too many blanks."""
         token = None if self._is_free else self._walk.open_token()
-        if self._is_free or self.doubt is not None:
+        if self._is_free or self.tentative_violation is not None:
             return
         if token is None:
             self._blanks_before(len(self.text))

@@ -80,7 +80,7 @@ class After(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must stand when the run has ended, beside what stood before."""
 
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    gone: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
     note: tuple[str, ...] = ()
     job: JobDue | None = None
 
@@ -394,10 +394,10 @@ def fault_of_world(after: After, before: Mapping[str, str], left: Left) -> str:
             return f"no file {path}"
         if not _holds(left.files[path], texts):
             return f"{path} does not hold what it must"
-    for path in after.gone:
+    for path in after.removed:
         if path in left.files:
             return f"{path} is still there"
-    meant = {*after.files, *after.gone}
+    meant = {*after.files, *after.removed}
     for path in sorted({*before, *left.files} - meant):
         if before.get(path) != left.files.get(path):
             return f"{path} was {'changed' if path in before else 'made'}"

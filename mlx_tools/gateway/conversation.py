@@ -92,7 +92,7 @@ class _NoRepeats(RunHistory):
         return 1
 
 
-class Manner(Struct, frozen=True, kw_only=True):
+class PromptProfile(Struct, frozen=True, kw_only=True):
     """How a model is spoken to: all that a prompt is made of besides the conversation.
 
     ``settings`` are those of a run of the gateway's own, with the model, its context and its format
@@ -197,7 +197,7 @@ class WaitingCalls:
 
 
 @dataclass
-class Conversed:
+class ConversationFold:
     """A conversation folded into a session, up to the turn that is due.
 
     ``key`` is the conversation's own.
@@ -248,7 +248,7 @@ class Conversed:
         beside = bool(self.session.current.calls) and not self.calls
         self.calls = WaitingCalls(())  # nobody will say how the others ended
         content = "\n\n".join(message.content for message in group)
-        self.session.fold(UserRecord(content=content, beside=beside))
+        self.session.fold(UserRecord(content=content, joined_to_results=beside))
         self._asked = True
 
     def _speak(self, message: ClientMessage) -> None:
@@ -337,5 +337,5 @@ def _written(message: ClientMessage, session: Session) -> Turned:
     completion, *rest = records
     calls = [ToolCall(r.name, r.arguments) for r in rest if isinstance(r, CallRecord)]
     said = tuple(calls) or (FinalAnswer(message.content),)
-    reading = Reading(messages=said, counted=completion.counted, clean=True)
+    reading = Reading(messages=said, counted=completion.retained_text, clean=True)
     return (completion, reading), *((record, None) for record in rest)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct, field
 from pydantic import ConfigDict, Field
 
-from mlx_tools.controller import ApprovalAnswer, earlier_in
+from mlx_tools.controller import ApprovalAnswer, prior_from_messages
 from mlx_tools.errors import UsageError
 from mlx_tools.gateway.body import (
     MAX_TOOLS,
@@ -197,7 +197,7 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
     if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
         raise invalid("messages", "the last one is the user's question")
     try:
-        earlier_in(history)
+        prior_from_messages(history)
     except UsageError as error:
         raise invalid("messages", str(error)) from None
     return content, history

@@ -46,7 +46,7 @@ from mlx_tools.gateway.request import ApiError, invalid
 from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
 from mlx_tools.gateway.run_rows import Hook, Queue, RunRow, RunRows
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
-from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits, Policy, restriction
@@ -125,7 +125,7 @@ class RunWork:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
         speaker = await self._models.speaker(self._model_of(asked))
         controller = self._controller(speaker, asked, self.store)
-        model = speaker.manner.settings.model or DEFAULT
+        model = speaker.profile.settings.model or DEFAULT
         return await controller.conversation(history=asked.history), model
 
     async def open(self, row: RunRow, records: Sequence[Record]) -> Conversation:
@@ -204,7 +204,7 @@ class RunWork:
 
     def _controller(
         self,
-        speaker: Speaker,
+        speaker: TurnRunner,
         asked: AskedRun,
         store: SessionStore | _Begun,
         header: Header | None = None,
@@ -222,7 +222,7 @@ class RunWork:
                 registry.add(Tool(spec, _made_elsewhere))
             except ToolDefinitionError as error:
                 raise invalid("client_tools", str(error)) from None
-        limits, settings = configuration.limits(), speaker.manner.settings
+        limits, settings = configuration.limits(), speaker.profile.settings
         policy = _admitting(policy, own)
         if given.profile is not None and header is None:  # else the header says it
             narrowed, lower, said = self._narrowed_by(given.profile)
@@ -242,7 +242,7 @@ class RunWork:
             store=store,
             approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
             templates=approval_templates(store),
-            standing=_admitting(configuration.standing(), own),
+            configured_policy=_admitting(configuration.configured_policy(), own),
         )
 
 

@@ -18,9 +18,9 @@ from mlx_tools.backends import (
     traits_of,
 )
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.gateway.conversation import Manner
+from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.messages import replace
 from mlx_tools.store import load_words
 
@@ -43,7 +43,7 @@ class ServedModels:
     options: RunOptions
     note: Note
     _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _speakers: dict[str, Speaker] = field(default_factory=dict)
+    _speakers: dict[str, TurnRunner] = field(default_factory=dict)
     _names: tuple[str, ...] = ()
     _lock: anyio.Lock = field(default_factory=anyio.Lock)
 
@@ -51,7 +51,7 @@ class ServedModels:
         """Find out what is served. Raises `MlxToolsError` as `mlx_tools.app.found` does."""
         named = self.options.model_name
         speaker = await self._open(named, first=True)
-        own = named or speaker.manner.settings.model or DEFAULT
+        own = named or speaker.profile.settings.model or DEFAULT
         self._speakers[own] = speaker
         others: tuple[str, ...] = ()
         if named is None and traits_of(speaker.backend).asks_server:
@@ -64,7 +64,7 @@ class ServedModels:
         """Close what was opened."""
         await self._stack.aclose()
 
-    async def speaker(self, name: str) -> Speaker:
+    async def speaker(self, name: str) -> TurnRunner:
         """The model of this name. Raises `ApiError` where there is none."""
         own = self._names[0]
         name = own if name in ("", DEFAULT) else name
@@ -88,17 +88,17 @@ class ServedModels:
         for name in self._names:
             row = {"id": name, "object": "model", "created": 0, "owned_by": "mlx-tools"}
             if (speaker := self._speakers.get(name)) is not None:
-                settings = speaker.manner.settings
+                settings = speaker.profile.settings
                 path = settings.route.get("path", "prompted")
                 row |= {"tool_mode": path, "context_length": settings.context}
             rows.append(row)
         return rows
 
-    def known(self) -> Mapping[str, Speaker | None]:
+    def known(self) -> Mapping[str, TurnRunner | None]:
         """The models by their names; None is one that nobody asked yet."""
         return {name: self._speakers.get(name) for name in self._names}
 
-    async def _open(self, name: str | None, *, first: bool = False) -> Speaker:
+    async def _open(self, name: str | None, *, first: bool = False) -> TurnRunner:
         """A model; with the ``first`` there is time to try its server's own function calling."""
         options = replace(self.options, model=name, spread=True, serves=True)
         chosen, settings = await self._stack.enter_async_context(found(options, self.note))
@@ -108,7 +108,7 @@ class ServedModels:
         setup = await find_setup(chosen.backend, settings)
         model = settings.model or model_of(chosen.backend)
         chat_format = setup.chat_format
-        manner = Manner(
+        manner = PromptProfile(
             settings=replace(settings, model=model, chat_format=chat_format, context=setup.context),
             chat_format=chat_format,
             style=setup.decided.style,
@@ -122,7 +122,7 @@ class ServedModels:
             idle_timeout=REQUEST_SECONDS,
         )
         counter = TokenCounter(lambda: folder_of(chosen.backend, model))
-        return Speaker(chosen.backend, manner, limits, counter)
+        return TurnRunner(chosen.backend, manner, limits, counter)
 
 
 def _told(route: Mapping[str, Any]) -> str:

@@ -26,8 +26,8 @@ from starlette.routing import Route
 
 from mlx_tools.app import (
     WAITING,
+    AccessRules,
     Configuration,
-    Door,
     Guard,
     Refusal,
     RunOptions,
@@ -62,7 +62,7 @@ from mlx_tools.gateway.run_work import RunWork
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
-from mlx_tools.gateway.turn import Emit, Speaker
+from mlx_tools.gateway.turn import Emit, TurnRunner
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.messages import replace
 
@@ -93,7 +93,7 @@ class Gateway:
     patience: float = PATIENCE
 
 
-def application(gateway: Gateway, door: Door) -> Starlette:
+def application(gateway: Gateway, door: AccessRules) -> Starlette:
     """The application. Its models are opened when it starts, and closed when it ends."""
 
     @asynccontextmanager
@@ -184,15 +184,15 @@ class _TurnEndpoint:
         return replace(turn, size=size, streamed=reply.streamed), reply
 
     async def _answer(
-        self, speaker: Speaker, turn: TurnRequest, reply: Reply, sender: Sender
+        self, speaker: TurnRunner, turn: TurnRequest, reply: Reply, sender: Sender
     ) -> None:
         headers = {"x-mlx-tools-left-out": header_of(turn.left_out)} if turn.left_out else {}
         gateway = self._gateway
 
         async def take(emit: Emit) -> TurnDone:
             began = anyio.current_time()
-            done = await speaker.take(turn, emit, lambda: f"call_{gateway.new_id()}")
-            seconds, model = anyio.current_time() - began, speaker.manner.settings.model or DEFAULT
+            done = await speaker.run(turn, emit, lambda: f"call_{gateway.new_id()}")
+            seconds, model = anyio.current_time() - began, speaker.profile.settings.model or DEFAULT
             gateway.meters.turn(model, done.usage, seconds, done.repairs)
             return done
 
@@ -379,7 +379,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
         meters,
         temperature=options.configuration.settings.model.temperature,
     )
-    door = Door(hosts={own.host, *own.hosts}, origins=own.origins, key=key, page=PATH)
+    door = AccessRules(hosts={own.host, *own.hosts}, origins=own.origins, key=key, page=PATH)
     config = ServerConfig(application(gateway, door), GRACE_SECONDS)
     with listen(own.host, own.port) as listening:
         await models.open()

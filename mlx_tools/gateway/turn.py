@@ -15,18 +15,24 @@ from typing import Final
 
 import anyio
 
-from mlx_tools.backends import Backend, CompletionRequest, Guarded, TokenCounter, TokenScore
+from mlx_tools.backends import (
+    Backend,
+    CompletionRequest,
+    ErrorMappingBackend,
+    TokenCounter,
+    TokenScore,
+)
 from mlx_tools.controller import (
     Complete,
     Completer,
+    CompletionResult,
     Session,
-    Written,
-    natively,
     request_for,
+    to_chat_request,
 )
 from mlx_tools.decoding import RepetitionWatch
 from mlx_tools.errors import MlxToolsError
-from mlx_tools.gateway.conversation import Conversed, Manner, TurnMemory, next_key
+from mlx_tools.gateway.conversation import ConversationFold, PromptProfile, TurnMemory, next_key
 from mlx_tools.gateway.exchange import in_thread_if_large
 from mlx_tools.gateway.request import (
     ApiError,
@@ -68,17 +74,17 @@ Emit = Callable[[str], None]
 
 
 @dataclass
-class Speaker:
+class TurnRunner:
     """A model that turns are asked of."""
 
     backend: Backend
-    manner: Manner
+    profile: PromptProfile
     limits: Limits
     counter: TokenCounter
     memory: TurnMemory = field(default_factory=TurnMemory)
     _counting: anyio.Lock = field(default_factory=anyio.Lock, init=False)
 
-    async def take(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
+    async def run(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> TurnDone:
         """Take the turn that a client asks for, and tell of its text as it comes.
 
         ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
@@ -88,7 +94,7 @@ class Speaker:
                 if request.prompt is not None:
                     return await self._pass_on(request, request.prompt, emit)
                 taking = await self._begin(request, emit, new_id)
-                return await taking.take()
+                return await taking.run()
         except TimeoutError:
             limit = f"the turn was not done in {self.limits.total_timeout:g} s"
             raise ApiError(504, "timeout", limit) from None
@@ -111,7 +117,7 @@ class Speaker:
         stops, said, usage, pieces = StopTexts(request.stop), list[str](), Usage(), 0
         finish: FinishReason = "stop"
         scores: list[tuple[TokenScore, ...]] = []
-        async with aclosing(Guarded(self.backend).complete(asked)) as chunks:
+        async with aclosing(ErrorMappingBackend(self.backend).complete(asked)) as chunks:
             async for chunk in chunks:
                 pieces += bool(chunk.text)
                 scores += chunk.scores
@@ -138,11 +144,13 @@ class Speaker:
     async def count(self, request: TurnRequest) -> int:
         """How many tokens the prompt of this request has."""
         taking = await self._begin(request, lambda event: None, str)
-        return await self.measure((await taking.due()).prompt)
+        return await self.measure((await taking.pending_request()).prompt)
 
-    async def _begin(self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]) -> _Taking:
+    async def _begin(
+        self, request: TurnRequest, emit: Emit, new_id: Callable[[], str]
+    ) -> _TurnInProgress:
         """The turn that a client asks for, its conversation folded. Raises `ApiError`."""
-        begun = partial(_Taking, self, request, emit, new_id)
+        begun = partial(_TurnInProgress, self, request, emit, new_id)
         return await in_thread_if_large(request.size, begun)
 
     async def measure(self, prompt: str) -> int:
@@ -159,13 +167,13 @@ class _Stopped(Exception):
     """One of the client's stop texts came."""
 
 
-class _Taking:
+class _TurnInProgress:
     """One request under way."""
 
     def __init__(
-        self, speaker: Speaker, request: TurnRequest, emit: Emit, new_id: Callable[[], str]
+        self, runner: TurnRunner, request: TurnRequest, emit: Emit, new_id: Callable[[], str]
     ) -> None:
-        self._speaker, self._request, self._new_id = speaker, request, new_id
+        self._runner, self._request, self._new_id = runner, request, new_id
         self._tell = emit
         self._stops = StopTexts(request.stop)
         self._text: list[str] = []  # what was told of the answer
@@ -173,26 +181,29 @@ class _Taking:
         self._turned: list[tuple[Record, Reading | None]] = []
         self._usages: list[Usage] = []
         limits = replace(
-            speaker.limits,
+            runner.limits,
             max_tokens=1_000_000,
             max_iterations=1_000,
             max_format_errors=100,
             max_argument_bytes=100_000_000,
             max_calls_per_turn=_ALL_CALLS if request.parallel else 1,
         )
-        header = speaker.manner.header(request, limits)
+        header = runner.profile.header(request, limits)
         specs = {spec.name: spec for spec in request.tools}
-        self._session = Session([header], specs=specs, words=speaker.manner.words)
-        self._conversed = Conversed(self._session, speaker.memory)
+        self._session = Session([header], specs=specs, words=runner.profile.words)
+        self._conversed = ConversationFold(self._session, runner.memory)
         self._conversed.fold(request.messages)
         # What a call copies out of a result is for the client to know, not for us to refuse.
-        self._results, self._session.planted = self._session.planted, set()
+        self._results, self._session.calls_seen_in_outputs = (
+            self._session.calls_seen_in_outputs,
+            set(),
+        )
         self._session.tool_choice = request.tool_choice
         if request.allowed is not None:
             allowed = request.allowed
             self._session.specs = {n: s for n, s in self._session.specs.items() if n in allowed}
 
-    async def due(self) -> Complete:
+    async def pending_request(self) -> Complete:
         """The completion that is asked for now."""
         return await in_thread_if_large(self._request.size, self._next_completion)
 
@@ -207,13 +218,13 @@ class _Taking:
             step = replace(step, tools=tools, rules=replace(rules, catalog=catalog))
         return step
 
-    async def take(self) -> TurnDone:
+    async def run(self) -> TurnDone:
         if self._request.is_plain:
-            return await self._take_plain()
-        completer = Completer(Guarded(self._speaker.backend), self._session)
+            return await self._run_plain()
+        completer = Completer(ErrorMappingBackend(self._runner.backend), self._session)
         problem = ""
         for _ in range(ATTEMPTS):
-            step = await self._within(await self.due())
+            step = await self._within(await self.pending_request())
             try:
                 written = await completer.complete(step, self._show)
             except _Stopped:
@@ -243,10 +254,10 @@ class _Taking:
 
     async def _within(self, step: Complete) -> Complete:
         """The step with as many tokens as the client and the context allow."""
-        wished, context = self._request.max_tokens, self._speaker.manner.settings.context
+        wished, context = self._request.max_tokens, self._runner.profile.settings.context
         left = USUAL_TOKENS if wished is None else wished
         if context is not None:
-            used = await self._speaker.measure(step.prompt)
+            used = await self._runner.measure(step.prompt)
             if used >= context:
                 raise ApiError(
                     400,
@@ -288,7 +299,7 @@ class _Taking:
         if not isinstance(record, MendRecord):
             self._turned.append((record, reading))
 
-    def _ended(self, step: Complete, written: Written) -> tuple[TurnDone | None, str]:
+    def _ended(self, step: Complete, written: CompletionResult) -> tuple[TurnDone | None, str]:
         """The end of the turn, or what is wrong with it."""
         reading = written.reading
         completion = written.record(step, self._session.asked)
@@ -353,7 +364,7 @@ class _Taking:
         if not self._stops.found and (calls or finish == "stop"):
             message = ClientMessage("assistant", text, calls)
             key = next_key(self._conversed.key, message)
-            self._speaker.memory.keep(key, tuple(self._turned))
+            self._runner.memory.keep(key, tuple(self._turned))
         # What the whole turn cost: the last prompt, and all that was written.
         written = total_usage(self._usages).completion_tokens
         return TurnDone(
@@ -366,37 +377,39 @@ class _Taking:
             stopped_by=self._stops.found,
         )
 
-    def _counted(self, step: Complete, written: Written) -> Usage:
+    def _counted(self, step: Complete, written: CompletionResult) -> Usage:
         """What a turn cost, for whoever gauges by it how full the context is: the prompt once,
         though a mend asks with it again. What the server does not say is counted here."""
         asked = written.usages[0] if written.usages else Usage()
         completion = total_usage(written.usages).completion_tokens
         prompt = asked.prompt_tokens
         return Usage(
-            prompt_tokens=self._speaker.counter.count(step.prompt) if prompt is None else prompt,
+            prompt_tokens=self._runner.counter.count(step.prompt) if prompt is None else prompt,
             cached_tokens=asked.cached_tokens,
             completion_tokens=written.tokens if completion is None else completion,
         )
 
     def _cut_off(self, step: Complete) -> TurnDone:
         """The end of a turn at a stop text: its stream was closed before it said what it cost."""
-        count = self._speaker.counter.count
+        count = self._runner.counter.count
         tokens = count("".join(self._text))
         self._usages.append(Usage(count(step.prompt), None, tokens))
         return self._done("stop")
 
     # --- without tools ---
 
-    async def _take_plain(self) -> TurnDone:
+    async def _run_plain(self) -> TurnDone:
         """Let the model write as it does; what it writes is the answer."""
-        step = await self._within(await self.due())
+        step = await self._within(await self.pending_request())
         request = request_for(self._session, step.prompt, step.max_tokens)
         if step.messages is not None:
-            request = natively(request, step, self._session.neutraliser)
-        text, written, usage = PlainText(step.rules), Written(), Usage()
+            request = to_chat_request(request, step, self._session.neutraliser)
+        text, written, usage = PlainText(step.rules), CompletionResult(), Usage()
         raw, watch = "", RepetitionWatch()
         try:
-            async with aclosing(Guarded(self._speaker.backend).complete(request)) as chunks:
+            async with aclosing(
+                ErrorMappingBackend(self._runner.backend).complete(request)
+            ) as chunks:
                 async for chunk in chunks:
                     written.tokens += bool(chunk.text)
                     usage = chunk.usage or usage
@@ -419,7 +432,7 @@ class _Taking:
         record = CompletionRecord(
             turn=step.turn,
             text=content,
-            counted=content,
+            retained_text=content,
             finish_reason=finish,
             reasoning=text.thought,
             prompt=step.prompt,

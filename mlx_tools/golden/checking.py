@@ -11,9 +11,15 @@ from typing import Any, Literal
 
 from msgspec import Struct, to_builtins
 
-from mlx_tools.app import Share, spelled
+from mlx_tools.app import Share, escape_invisible
 from mlx_tools.backends import Backend
-from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Controller, Earlier, RunSettings
+from mlx_tools.controller import (
+    ApprovalAnswer,
+    ApprovalRequest,
+    Controller,
+    PriorConversation,
+    RunSettings,
+)
 from mlx_tools.errors import BackendError, MlxToolsError
 from mlx_tools.golden.difference import ROOMS, Difference, difference_lines
 from mlx_tools.golden.expect import Expectation, expectations, outcomes_of
@@ -159,7 +165,9 @@ def failure_text(check: GoldenCheck) -> str:
     """The findings of a replay that did not pass, for a person at a terminal: nothing in it steers
     that, or cannot be sent as UTF-8."""
     (sample,) = check.samples
-    return spelled("\n".join(filter(None, [sample.error, *difference_lines(sample.differences)])))
+    return escape_invisible(
+        "\n".join(filter(None, [sample.error, *difference_lines(sample.differences)]))
+    )
 
 
 # --- on a real model ------------------------------------------------------------------------------
@@ -223,7 +231,7 @@ async def _ask(
     )
     carried = [record for record in golden.records if isinstance(record, CarriedRecord)]
     async with await controller.conversation() as conversation:
-        conversation.earlier = Earlier(
+        conversation.earlier = PriorConversation(
             said=tuple(record.record for record in carried),
             private=any(record.private for record in carried),
             unknown_ends=tuple(call for record in carried for call in record.unknown_ends),

@@ -56,7 +56,7 @@ class GoldenItem(pytest.Item):
 
     def runtest(self) -> None:
         """Replays it. Raises `NotAsRecorded`."""
-        from mlx_tools.app import spelled
+        from mlx_tools.app import escape_invisible
         from mlx_tools.golden.checking import failure_text, replay_file
 
         check = replay_file(self.path)
@@ -66,7 +66,7 @@ class GoldenItem(pytest.Item):
             ("features", ", ".join(check.features)),
             ("rooms", ", ".join(check.rooms)),
         ):
-            self.user_properties.append((key, spelled(value)))
+            self.user_properties.append((key, escape_invisible(value)))
         if not check.passed:
             raise NotAsRecorded(failure_text(check))
 

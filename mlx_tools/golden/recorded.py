@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from mlx_tools.backends import ModelFiles, find_chat_format
 from mlx_tools.controller import Complete, Outputs, Session, preface_of
-from mlx_tools.decoding import Draw, HeldTurn, Score
+from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
 from mlx_tools.errors import ChatFormatError
 from mlx_tools.golden.file import Golden
 from mlx_tools.messages import (
@@ -229,44 +229,46 @@ def observed(session: Session, record: ObservationRecord, given: Given) -> Obser
 
 def redrawn(
     due: Complete, mends: Sequence[MendRecord], text: str, reason: FinishReason | None
-) -> tuple[HeldTurn, Mapping[int, str]]:
+) -> tuple[ConstrainedTurn, Mapping[int, str]]:
     """The turn that ``due`` comes to, with what was recorded in place of a backend: ``mends``, in
     order, and the ``text`` of the turn in the end. With it, what stood of the turn at each draw, by
     the number of the mend that ended it."""
-    turn = HeldTurn(due.rules, due.tools, due.strategy, due.turn)
+    turn = ConstrainedTurn(due.rules, due.tools, due.strategy, due.turn)
     stood: dict[int, str] = {}
-    while turn.due is not None and (done := len(turn.mends)) < len(mends):
-        mend, draw = mends[done], turn.due
-        if isinstance(draw, Score):
+    while turn.pending_request is not None and (done := len(turn.mends)) < len(mends):
+        mend, draw = mends[done], turn.pending_request
+        if isinstance(draw, ScoreTokens):
             _score(turn, mend)
             continue
-        if mend.anew and not mend.drawn and not mend.put:  # what is drawn next says so itself
+        if (
+            mend.restarted and not mend.rejected_pieces and not mend.replacement
+        ):  # what is drawn next says so itself
             if done + 1 == len(mends):
                 break
             done += 1
             mend = mends[done]
         stood[done] = turn.text
-        for piece in mend.drawn:
+        for piece in mend.rejected_pieces:
             turn.feed(piece)
-        if turn.due is draw and mend.ended is not None:
-            turn.end(mend.ended, cut_out=mend.kind == "envelope" and not mend.drawn)
-        if turn.due is draw and len(turn.mends) < done + 1:
+        if turn.pending_request is draw and mend.ended is not None:
+            turn.end(mend.ended, cut_out=mend.kind == "envelope" and not mend.rejected_pieces)
+        if turn.pending_request is draw and len(turn.mends) < done + 1:
             return turn, stood  # what was mended then fits now
-    last = turn.due
-    if isinstance(last, Draw):
+    last = turn.pending_request
+    if isinstance(last, SampleTokens):
         all_there = len(turn.mends) >= len(mends)
         if all_there and not turn.unfilled:
             stood[len(mends)] = turn.text
         turn.feed(text[len(turn.text) :] if all_there else text)
-        if turn.due is last and reason is not None and not turn.closing:
+        if turn.pending_request is last and reason is not None and not turn.closing:
             turn.end(reason)
-        elif turn.due is last:
+        elif turn.pending_request is last:
             turn.close(reason)
     return turn, stood
 
 
-def _score(turn: HeldTurn, mend: MendRecord) -> None:
-    if mend.behind and mend.alternatives is not None and not turn.asks_behind:
+def _score(turn: ConstrainedTurn, mend: MendRecord) -> None:
+    if mend.after_text and mend.alternatives is not None and not turn.asks_behind:
         turn.ask_behind()
         return
     asked = mend.alternatives

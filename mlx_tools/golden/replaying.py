@@ -14,17 +14,17 @@ from msgspec import Struct
 
 from mlx_tools.controller import (
     Complete,
+    CompletionResult,
     Session,
     Turn,
     Write,
-    Written,
     decision_on,
-    misfits,
+    mend_points,
     not_started,
     reading_of,
     refusal_by,
 )
-from mlx_tools.decoding import HeldTurn
+from mlx_tools.decoding import ConstrainedTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.golden.difference import Comparing, Difference, Room, alike, following, shown, text
 from mlx_tools.golden.expect import outcomes_of
@@ -41,7 +41,7 @@ from mlx_tools.golden.recorded import (
     specs_today,
 )
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
-from mlx_tools.policy import BUILTIN, TEMPLATE, may_stand
+from mlx_tools.policy import BUILTIN, TEMPLATE, can_be_preapproved
 from mlx_tools.prompt import MESSAGES, Cut, PromptWords, replacements
 from mlx_tools.protocol import Reading, judge
 from mlx_tools.store import FORMAT_VERSION, load_words, word_files
@@ -241,7 +241,7 @@ class _Replayer:
 
     def _asked(self, record: UserRecord) -> UserRecord:
         now = self._session.question_record(
-            record.content, record.tool_choice, record.at, record.piped
+            record.content, record.tool_choice, record.at, record.untyped_suffix_chars
         )
         self._comparing.field("prompt", "the tools told of", "tools", now, record)
         return now
@@ -254,13 +254,13 @@ class _Replayer:
             return record
         now = self._read(record, due)
         if record.prompt is not None:
-            recorded = self._session.asked[: record.kept] + record.prompt
+            recorded = self._session.asked[: record.shared_prefix_chars] + record.prompt
             if recorded != due.prompt:
-                kept = min(record.kept, now.kept)
+                kept = min(record.shared_prefix_chars, now.shared_prefix_chars)
                 was, is_now = recorded[kept:], due.prompt[kept:]
                 self._comparing.texts("prompt", "the prompt", was, is_now, record)
         self._comparing.field("outcome", "the strategy", "strategy", now, record)
-        for key in ("counted", "reasoning", "commentary", "dropped", "bare_text", "mended"):
+        for key in ("retained_text", "reasoning", "commentary", "dropped", "bare_text", "mended"):
             self._comparing.field("reading", f"what is read ({key})", key, now, record)
         return now
 
@@ -268,7 +268,7 @@ class _Replayer:
         """The completion as it would be recorded today."""
         turn = self._redrawn(record, due) if self._mends else None
         if record.error is not None:
-            reading = Reading(error=record.error, counted=record.counted)
+            reading = Reading(error=record.error, counted=record.retained_text)
             if not could_say(self._session.words, record.error):
                 self._comparing.texts(
                     "prompt", "the words of a fault", record.error.message, "", record
@@ -280,7 +280,7 @@ class _Replayer:
         if record.error is None:
             reading = self._session.settled(reading, record)
         own = reading.reasoning
-        written = Written(
+        written = CompletionResult(
             thought=record.reasoning.removesuffix(own) if due.thought is not None else "",
             prefix=record.prefix,
             text=record.text,
@@ -296,7 +296,7 @@ class _Replayer:
         now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)
         return replace(now, pieces=record.pieces, context=record.context)
 
-    def _redrawn(self, record: CompletionRecord, due: Complete) -> HeldTurn:
+    def _redrawn(self, record: CompletionRecord, due: Complete) -> ConstrainedTurn:
         """The turn of a completion that was mended: the model's draws are served as they were
         recorded, and what each goes on from, and what is put in place of what does not fit, is
         compared."""
@@ -304,9 +304,12 @@ class _Replayer:
         if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
             due = replace(due, rules=replace(due.rules, prefix=record.prefix))
         turn, stood = redrawn(due, mends, record.text, record.finish_reason)
-        put = (text + mend.put for mend, (text, _) in zip(mends, misfits(mends), strict=True))
+        put = (
+            text + mend.replacement
+            for mend, (text, _) in zip(mends, mend_points(mends), strict=True)
+        )
         for number, was in enumerate(("", *put)):
-            pending = number and mends[number - 1].anew and not mends[number - 1].put
+            pending = number and mends[number - 1].restarted and not mends[number - 1].replacement
             if was != (now := stood.get(number, was)) and not pending:
                 what = f"the prompt of the draw before mend {number + 1}"
                 self._comparing.texts("reading", what, due.prompt + was, due.prompt + now, record)
@@ -316,8 +319,10 @@ class _Replayer:
             self._comparing.texts("reading", "the mends", was, now, record)
             self._now[-len(mends) :] = turn.mends
         self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
-        error = turn.reading.error if turn.due is None else None
-        end = "unfilled" if turn.unfilled else "filled" if turn.due is None else "goes on"
+        error = turn.reading.error if turn.pending_request is None else None
+        end = (
+            "unfilled" if turn.unfilled else "filled" if turn.pending_request is None else "goes on"
+        )
         if error is not None and error.code == "unknown_tool":
             end = error.code
         was = "filled" if record.error is None else record.error.code
@@ -358,7 +363,7 @@ class _Replayer:
         and when, went by how tokens were counted."""
         texts = {**record.observations, "": record.content}
         keys = {at: key for at, said in texts.items() for key in record.artifacts if key in said}
-        cut = Cut(tuple(record.observations), record.gone)
+        cut = Cut(tuple(record.observations), record.removed)
         content, observations = replacements(cut, keys, self._session.words)
         if record.reason != "full":
             content = record.content
@@ -374,13 +379,13 @@ class _Replayer:
         if isinstance(before, EditRecord):  # it is decided as what a person wrote, not a model
             call = replace(call, runs="freely", echoed=False)
         now = decision_on(call, self._session)
-        if record.rule.startswith(TEMPLATE) and may_stand(now.rule):
+        if record.rule.startswith(TEMPLATE) and can_be_preapproved(now.rule):
             now = record  # a person's word stands, where it can
         self._comparing.record(now, record)
         return now
 
     def _paused(self, record: PauseRecord) -> PauseRecord:
-        asked = {call.call for call in self._session.current.asked()}
+        asked = {call.call for call in self._session.current.calls_needing_decision()}
         now = [key for key in record.calls if key in asked] + sorted(asked - {*record.calls})
         was, is_now = "\n".join(record.calls), "\n".join(now)
         self._comparing.texts("policy", "what a person is asked about", was, is_now, record)

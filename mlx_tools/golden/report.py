@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
-from mlx_tools.app import LOOK, Html, steps_of, templates
+from mlx_tools.app import STYLESHEET, Html, steps_of, templates
 from mlx_tools.errors import UsageError
 from mlx_tools.golden.checking import Column, GoldenCheck, sum_of
 from mlx_tools.golden.difference import ROOMS, Room
@@ -68,7 +68,9 @@ def _page(checks: Sequence[GoldenCheck]) -> dict[str, Any]:
     differences = [d for check in checks for sample in check.samples for d in sample.differences]
     of_checks = Counter(room for check in checks for room in check.rooms)
     of_all = Counter(difference.room for difference in differences)
-    style = "".join(path.read_text(encoding="utf-8") for path in (LOOK, _FOLDER / "report.css"))
+    style = "".join(
+        path.read_text(encoding="utf-8") for path in (STYLESHEET, _FOLDER / "report.css")
+    )
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return {
         "style": Html(style),

@@ -75,12 +75,12 @@ def samples_of(golden: Golden) -> Iterator[TrainingExample | None]:
         if record.prompt is None:
             yield None
             continue
-        asked = asked[: record.kept] + record.prompt
+        asked = asked[: record.shared_prefix_chars] + record.prompt
         if not _is_right(record, after):
             yield None
             continue
         prompt = asked.removesuffix(record.prefix)
-        completion = record.prefix + record.text if record.reasoning else record.counted
+        completion = record.prefix + record.text if record.reasoning else record.retained_text
         yield TrainingExample(prompt, completion, "".join((prompt, completion, *ends[:1])))
 
 
@@ -139,7 +139,13 @@ def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequen
 def _is_right(record: CompletionRecord, after: Sequence[Record]) -> bool:
     """Return whether a model should learn to write this: whole, read as it is, and of use."""
     whole = record.error is None and (record.finish_reason != "length" or record.closed_early)
-    if not whole or record.repeated or record.dropped or record.bare_text or not record.counted:
+    if (
+        not whole
+        or record.repeated
+        or record.dropped
+        or record.bare_text
+        or not record.retained_text
+    ):
         return False
     for one in after:
         if isinstance(one, CorrectionRecord | RepairRecord):

@@ -177,7 +177,7 @@ class Delegation:
             store=store,
             approver=approver,
             templates=approval_templates(store),
-            standing=model.configuration.standing(),
+            configured_policy=model.configuration.configured_policy(),
         )
 
     async def _model(self, profile: str) -> _Model:

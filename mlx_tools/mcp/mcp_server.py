@@ -43,7 +43,7 @@ from starlette.middleware.cors import CORSMiddleware
 from mlx_tools.app import (
     LOCAL_NAMES,
     WAITING,
-    Door,
+    AccessRules,
     Guard,
     Refusal,
     ServerConfig,
@@ -69,7 +69,7 @@ from mlx_tools.transcript import (
     Paused,
     Stopped,
     events,
-    spelled_out,
+    expand_citations,
     stopped_in_words,
 )
 
@@ -297,7 +297,7 @@ def _ended(outcome: Outcome) -> CallToolResult:
     whole = json.loads(to_text(outcome.to_json()))
     match outcome:
         case Answered():
-            return _said(spelled_out(outcome.answer, outcome.sources), structured=whole)
+            return _said(expand_citations(outcome.answer, outcome.sources), structured=whole)
         case Paused():
             names = ", ".join(one.name for one in outcome.pending)
             text = (
@@ -440,7 +440,7 @@ async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 async def serve_http(
-    served: McpServer, host: str, port: int, door: Door, note: Callable[[str], None]
+    served: McpServer, host: str, port: int, door: AccessRules, note: Callable[[str], None]
 ) -> None:
     """Serve whoever the door lets in, until stopped. Raises `UsageError` where the port cannot be
     had."""
@@ -454,7 +454,7 @@ async def serve_http(
         await served.delegation.aclose()
 
 
-def http_application(served: McpServer, door: Door) -> Any:
+def http_application(served: McpServer, door: AccessRules) -> Any:
     """The server as an ASGI application behind a door. The SDK is told its names and pages."""
     names = [f"[{name}]" if ":" in name else name for name in {*LOCAL_NAMES, *door.hosts}]
     own = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]

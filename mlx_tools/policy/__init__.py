@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mlx_tools.lazy import names_of
-from mlx_tools.policy.approval_template import ApprovalTemplate, CallNow, pin_of
+from mlx_tools.policy.approval_template import ApprovalTemplate, CallContext, pin_of
 from mlx_tools.policy.decision import (
     IN_DOUBT,
     TEMPLATE,
@@ -16,12 +16,12 @@ from mlx_tools.policy.decision import (
     Facts,
     SecretFinder,
     asks,
-    covered,
+    can_be_preapproved,
     decide,
+    decide_by_template,
     denial,
     exceeded,
     facts_of,
-    may_stand,
     permitted,
     same,
     seal,

@@ -25,7 +25,7 @@ _SLACK: Final = timedelta(minutes=5)
 """How far a clock may have been set back before it is no longer believed."""
 
 
-class CallNow(Struct, frozen=True, kw_only=True):
+class CallContext(Struct, frozen=True, kw_only=True):
     """A call as it would run now: ``arguments`` were validated, ``paths`` are those of them that
     the tool resolves, each as the path that it comes to. ``roots`` are the folders of the run;
     ``nested``: it is one within a call."""
@@ -59,7 +59,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
     expires_at: str = ""
     seal: str = ""
 
-    def covers(self, call: CallNow) -> bool:
+    def covers(self, call: CallContext) -> bool:
         """Return whether a call is one of these."""
         return (
             (self.tool, self.pin) == (call.spec.name, pin_of(call.spec, call.pinned))

@@ -237,7 +237,7 @@ def _asked(policy: Policy, spec: ToolSpec, effects: Effects) -> Decision | None:
     return None
 
 
-def may_stand(rule: str) -> bool:
+def can_be_preapproved(rule: str) -> bool:
     """Return whether a question, by its rule, is one that a standing yes may answer: only what the
     call may do, or the tool's own wish, raises it, and nothing is wrong with the call itself."""
     return rule == _NEEDS_APPROVAL or rule.startswith(_ASK_EFFECTS)
@@ -254,7 +254,7 @@ def _allowed(policy: Policy, spec: ToolSpec, grant: str, effects: Effects) -> De
     return Decision("allow", grant, reason)
 
 
-def covered(template: ApprovalTemplate, spec: ToolSpec, effects: Effects) -> Decision:
+def decide_by_template(template: ApprovalTemplate, spec: ToolSpec, effects: Effects) -> Decision:
     """The decision on a call that would have been asked about, and that a template covers."""
     reason = (
         f"{spec.name} has a standing yes{_to(effects)} until {template.expires_at}: "

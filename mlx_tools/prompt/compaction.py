@@ -33,10 +33,10 @@ _GAIN: Final = 2
 
 
 class Cut(Struct, frozen=True):
-    """The observations of ``calls`` and the first ``gone`` records: they are to leave a prompt."""
+    """The observations of ``calls`` and the first ``removed`` records: both leave a prompt."""
 
     calls: tuple[str, ...] = ()
-    gone: int = 0
+    removed: int = 0
 
 
 class Placeholders(Struct, frozen=True):
@@ -57,7 +57,7 @@ class Placeholders(Struct, frozen=True):
         if self.summary:
             content = f"{self.words.text('compaction.summary', summary=self.summary)}\n{content}"
         return CompactedRecord(
-            reason="full", gone=cut.gone, content=content, observations=observations
+            reason="full", removed=cut.removed, content=content, observations=observations
         )
 
     @property
@@ -94,7 +94,8 @@ def cut_to_fit(
     late = _long(prompt, placeholders, late=True) if placeholders.readable else []
     early = len(steps) - 1
     steps += [
-        Cut((*steps[-1].calls, *late[: number + 1]), steps[-1].gone) for number in range(len(late))
+        Cut((*steps[-1].calls, *late[: number + 1]), steps[-1].removed)
+        for number in range(len(late))
     ]
 
     @cache
@@ -120,12 +121,12 @@ def cut_to_sum_up(
 
     @cache
     def cost(place: int) -> int:
-        return count(render(compacted(prompt, placeholders.record(Cut(gone=place)))))
+        return count(render(compacted(prompt, placeholders.record(Cut(removed=place)))))
 
     if not places or 5 * cost(places[-1]) >= 4 * size:
         return None
     number = bisect_left(places, True, key=lambda place: cost(place) <= size // 2)
-    return Cut(gone=places[min(number, len(places) - 1)])
+    return Cut(removed=places[min(number, len(places) - 1)])
 
 
 def cut_at_rest(prompt: Prompt) -> Cut | None:
@@ -134,7 +135,7 @@ def cut_at_rest(prompt: Prompt) -> Cut | None:
     records = prompt.records
     asked = [place for place, one in enumerate(records) if isinstance(one, UserRecord) and place]
     gone = asked[-1] if asked else len(records)
-    return Cut(gone=gone) if gone else None
+    return Cut(removed=gone) if gone else None
 
 
 def replacements(
@@ -149,28 +150,28 @@ def replacements(
     def text(what: str, call: str = "") -> str:
         return words.text(f"compaction.{what}", name=READER, id=keys.get(call, ""))
 
-    content = text("turns") if cut.gone else ""
+    content = text("turns") if cut.removed else ""
     return content, {call: text("observation", call) for call in cut.calls}
 
 
-def may_leave(prompt: Prompt, gone: int, *, answering: bool) -> bool:
+def may_leave(prompt: Prompt, removed: int, *, answering: bool) -> bool:
     """True where so many records may leave the prompt: whole turns, and not the one that is open
     where a question is being answered."""
     ends = [] if answering else [len(prompt.records)]
-    return gone in (0, *_places(prompt.records), *ends)
+    return removed in (0, *_places(prompt.records), *ends)
 
 
-def conversation_text(prompt: Prompt, gone: int, words: PromptWords) -> str:
-    """The first ``gone`` records of the prompt in words, and before them what stands in place of
+def conversation_text(prompt: Prompt, removed: int, words: PromptWords) -> str:
+    """The first ``removed`` records of the prompt in words, and before them what stands in place of
     those that left earlier."""
-    lines = [prompt.gone] if prompt.gone else []
-    lines += _told(prompt.records[:gone], words)
+    lines = [prompt.removed_text] if prompt.removed_text else []
+    lines += _told(prompt.records[:removed], words)
     return "\n\n".join(lines)
 
 
-def count_turns(prompt: Prompt, gone: int) -> int:
-    """The number of completions among the first ``gone`` records of the prompt."""
-    return sum(isinstance(record, CompletionRecord) for record in prompt.records[:gone])
+def count_turns(prompt: Prompt, removed: int) -> int:
+    """The number of completions among the first ``removed`` records of the prompt."""
+    return sum(isinstance(record, CompletionRecord) for record in prompt.records[:removed])
 
 
 def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
@@ -178,8 +179,8 @@ def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
         match record:
             case UserRecord():
                 yield words.text("compaction.user", text=record.content)
-            case CompletionRecord() if record.counted.strip():
-                yield words.text("compaction.model", text=record.counted.strip())
+            case CompletionRecord() if record.retained_text.strip():
+                yield words.text("compaction.model", text=record.retained_text.strip())
             case ObservationRecord():
                 yield words.text("compaction.tool", text=record.shown_text, name=record.name)
 

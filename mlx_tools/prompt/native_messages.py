@@ -40,7 +40,7 @@ def native_messages(
         chat.messages.append({"role": "system", "content": system})
     for said in header.history:
         chat.say(str(said.get("role")), str(said.get("content")))
-    chat.gone = prompt.gone
+    chat.removed = prompt.removed_text
     for record in prompt.records:
         chat.take(record)
     chat.end_turn()
@@ -48,11 +48,11 @@ def native_messages(
 
 
 class _Chat:
-    """The messages so far; ``gone`` is what is still to be told of records that left."""
+    """The messages so far; ``removed`` is what is still to be told of records that left."""
 
     def __init__(self, words: PromptWords, neutraliser: Neutraliser) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.gone = ""
+        self.removed = ""
         self._words = words
         self._neutraliser = neutraliser
         self._completion: CompletionRecord | None = None  # of which nothing stands here yet
@@ -93,7 +93,7 @@ class _Chat:
         calls, self._calls = self._calls, []
         if calls:
             self._call(calls, completion.commentary if completion is not None else "")
-        elif completion is not None and (wrote := completion.counted.strip()):
+        elif completion is not None and (wrote := completion.retained_text.strip()):
             self.say("assistant", wrote)
         self._observed = {}
         notes, self._notes = self._notes, []
@@ -104,7 +104,7 @@ class _Chat:
         self.end_turn()
         if self.messages and self.messages[-1]["role"] == "user":
             self.say("assistant", self._words.texts["turns.unanswered"])
-        gone, self.gone = self.gone, ""
+        gone, self.removed = self.removed, ""
         self.say("user", "\n\n".join(filter(None, (gone, record.content))))
 
     def _call(self, calls: Sequence[CallRecord], commentary: str) -> None:

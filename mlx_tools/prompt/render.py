@@ -109,7 +109,7 @@ class Prompt:
         self._system = system.strip() if trims else system
         self._trims = "user" in chat_format.trims
         self._records: list[_Seen] = []
-        self._gone = ""  # what stands in place of records that are gone
+        self._removed_text = ""  # what stands in place of records that are gone
         self._begin()
 
     def _begin(self) -> None:
@@ -118,7 +118,7 @@ class Prompt:
         self._begun = False
         self._open = _OpenTurn()
         self._asked: Composer | None = None  # the text with the open turn, until that changes
-        self._before = self._gone  # said with the next question
+        self._before = self._removed_text  # said with the next question
         system = self._format.system
         self._text.host(self._format.bos)
         if self._native is not None:
@@ -160,7 +160,7 @@ class Prompt:
         if not isinstance(record, CompletionRecord):
             self._asked = None
         match record:
-            case CompletionRecord() if record.counted.strip():
+            case CompletionRecord() if record.retained_text.strip():
                 self._speak(closed(record, self._style, self._native), record.prefix)
             case CompletionRecord():
                 # Nothing of it was read. It stays out, unless a correction speaks of it.
@@ -201,9 +201,9 @@ class Prompt:
         return tuple(self._records)
 
     @property
-    def gone(self) -> str:
+    def removed_text(self) -> str:
         """The text in place of records that are gone, empty where none are."""
-        return self._gone
+        return self._removed_text
 
     @property
     def written(self) -> str:
@@ -224,11 +224,11 @@ class Prompt:
 
         The question that the first turn left answers stays: it is asked behind what is gone.
         """
-        gone, kept = self._records[: record.gone], self._records[record.gone :]
+        gone, kept = self._records[: record.removed], self._records[record.removed :]
         if kept and not isinstance(kept[0], UserRecord):
             kept.insert(0, [one for one in gone if isinstance(one, UserRecord)][-1])
         if record.content:
-            self._gone = record.content
+            self._removed_text = record.content
         self._records = []
         self._begin()
         for one in kept:
@@ -238,7 +238,7 @@ class Prompt:
 
     def _ask(self, record: UserRecord) -> None:
         turn = self._open
-        if record.beside:
+        if record.joined_to_results:
             turn.notes.append(self._plain(record.content))
             return
         if self._has_lines or turn.unread is not None:
@@ -449,7 +449,7 @@ def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None
     message, so reading the text again gives the same messages. A text without a message, and one
     that broke off inside one, stay as they are.
     """
-    text = completion.counted
+    text = completion.retained_text
     closers: list[str] = []  # what may be missing, the innermost first
     if native is not None and native.marks:
         closers += dict.fromkeys(filter(None, (native.close, native.close.lstrip())))

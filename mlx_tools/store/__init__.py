@@ -45,9 +45,9 @@ from mlx_tools.store.session_store import (
     ListedSession,
     MemoryStore,
     SessionFiles,
+    SessionStatus,
     SessionStore,
-    Standing,
-    standing_of,
+    session_status,
 )
 from mlx_tools.store.template_file import TemplateFile
 from mlx_tools.store.transcript import (

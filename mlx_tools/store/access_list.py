@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mlx_tools.errors import StorageError, told_as
+from mlx_tools.errors import StorageError, translate_os_error
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import drafted, open_private
 from mlx_tools.policy import Decision
@@ -26,7 +26,7 @@ _MOST_WATCHED: Final = 4_000_000
 
 
 @dataclass(eq=False)
-class Access:
+class RunPermit:
     """The access list of the runs of one session: what a run began with.
 
     A run writes down the policy, the tools and the configuration that it began with. Before each
@@ -104,7 +104,7 @@ class Access:
 
 
 @dataclass(eq=False)
-class AccessFile(Access):
+class RunPermitFile(RunPermit):
     """An access list in the file ``path``, which only its owner can read or write."""
 
     _: KW_ONLY
@@ -113,7 +113,7 @@ class AccessFile(Access):
     def _write(self) -> None:
         what, hint = f"the access list {self.path}", "check the folder's permissions and free space"
         with (
-            told_as(StorageError, f"{what} cannot be written", hint),
+            translate_os_error(StorageError, f"{what} cannot be written", hint),
             drafted(self.path, self._written) as draft,
         ):
             draft.replace(self.path)
@@ -154,7 +154,7 @@ def _fingerprint(place: str | os.PathLike[str]) -> str:
 
 
 @dataclass(eq=False)
-class Used:
+class ConsumedApprovals:
     """The approvals that calls have started with, by their digests: each counts once, whatever is
     taken away from a transcript."""
 
@@ -169,7 +169,7 @@ class Used:
 
 
 @dataclass(eq=False)
-class UsedFile(Used):
+class ConsumedApprovalsFile(ConsumedApprovals):
     """The same in the file ``path``, a line each."""
 
     path: Path
@@ -189,7 +189,7 @@ class UsedFile(Used):
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         hint = "nothing was run; free some space and start again"
         with (
-            told_as(StorageError, f"{self.path} cannot be written", hint),
+            translate_os_error(StorageError, f"{self.path} cannot be written", hint),
             os.fdopen(os.open(self.path, flags, 0o600), "r+b", buffering=0) as file,
         ):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec import Struct, to_builtins
 
-from mlx_tools.errors import StorageError, told_as
+from mlx_tools.errors import StorageError, translate_os_error
 from mlx_tools.paths import drafted
 
 KEEP_SECONDS: Final = 3 * 24 * 3600
@@ -40,7 +40,7 @@ _SWEPT: Final = ".swept"
 _DOUBTED: Final = ".clock"
 
 
-class Kept(ABC):
+class BlobStore(ABC):
     """Bytes that a session keeps, each whole: what a crash cut off is nothing.
 
     They are gone after some time. All together take at most ``max_bytes``: the oldest make room for
@@ -68,7 +68,7 @@ class Kept(ABC):
 
 
 @dataclass(eq=False)
-class KeptFiles(Kept):
+class BlobFiles(BlobStore):
     """A folder of files. A file is gone after ``keep`` seconds. ``sync`` gets an open file's data,
     or an open folder's names, to the disk."""
 
@@ -159,7 +159,7 @@ class KeptFiles(Kept):
 
 
 @dataclass(eq=False)
-class KeptInMemory(Kept):
+class BlobMemory(BlobStore):
     """What ``held`` has under the name of one session; the oldest of all sessions make room."""
 
     session: str
@@ -189,7 +189,7 @@ class ArtifactStore:
     is called with each, to remove what expired elsewhere.
     """
 
-    kept: Kept
+    blobs: BlobStore
     _: KW_ONLY
     keep_all: bool = False
     sweep: Callable[[], object] = lambda: None
@@ -201,19 +201,19 @@ class ArtifactStore:
         Raises `StorageError` where it cannot be written; nothing else is removed then.
         """
         data = text.encode(errors="surrogatepass")
-        if len(data) > self.kept.max_bytes:
+        if len(data) > self.blobs.max_bytes:
             return None
         key = key or secrets.token_hex(16)
         hint = "free some space, and check the folder's permissions"
-        with told_as(StorageError, "an output could not be kept", hint):
-            self.kept.write(key, data)
+        with translate_os_error(StorageError, "an output could not be kept", hint):
+            self.blobs.write(key, data)
         self.sweep()
         return key
 
     def get(self, key: str) -> str | None:
         """The text of an artifact. None where there is none (any more), and where it cannot be
         read: whoever guesses learns nothing."""
-        data = self.kept.read(key)
+        data = self.blobs.read(key)
         try:
             return None if data is None else data.decode(errors="surrogatepass")
         except ValueError:
@@ -259,25 +259,25 @@ class UndoStore:
     is there, for good, before the change is made.
     """
 
-    kept: Kept
+    blobs: BlobStore
 
     def keep_old(self, change: Change, content: bytes) -> str:
         """Keep what a file holds that is about to be changed, and return the copy's key. Raises
         OSError where it cannot be written."""
         said = {name: value for name, value in to_builtins(change).items() if name != "key"}
-        last = max((int(one[:16], 16) for one in self.kept.names()), default=0)
+        last = max((int(one[:16], 16) for one in self.blobs.names()), default=0)
         now = max(time.time_ns(), last + 1)  # the order holds though the clock is set back
         key = f"{now:016x}{secrets.token_hex(8)}"
         head = json.dumps(said, separators=(",", ":")).encode()
-        self.kept.write(key, head + b"\n" + content, lasting=True)
+        self.blobs.write(key, head + b"\n" + content, lasting=True)
         return key
 
     def changes(self) -> list[Change]:
         """All that was kept, the newest change first. What is no copy of ours is left out."""
         found = []
-        for key in self.kept.names():
+        for key in self.blobs.names():
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                said = json.loads((self.kept.read(key) or b"").partition(b"\n")[0])
+                said = json.loads((self.blobs.read(key) or b"").partition(b"\n")[0])
                 change = Change(**{**said, "names": tuple(said["names"]), "key": key})
                 if change.path and isinstance(change.mode, int):
                     found.append(change)
@@ -285,14 +285,14 @@ class UndoStore:
 
     @property
     def empty(self) -> bool:
-        return not self.kept.names()
+        return not self.blobs.names()
 
     def old(self, key: str) -> bytes:
         """The content that was kept, empty where there was no file."""
-        return (self.kept.read(key) or b"").partition(b"\n")[2]
+        return (self.blobs.read(key) or b"").partition(b"\n")[2]
 
     def forget(self, key: str) -> None:
-        self.kept.forget(key)
+        self.blobs.forget(key)
 
 
 @dataclass(eq=False)
@@ -328,7 +328,7 @@ class Sweeper:
                 for name in (ARTIFACTS, UNDO_FOLDER):
                     kept = os.path.join(session.path, name)  # noqa: PTH118 (there are many)
                     if os.path.isdir(kept):  # noqa: PTH112
-                        removed += KeptFiles(Path(kept), keep=self.keep).expire(now)
+                        removed += BlobFiles(Path(kept), keep=self.keep).expire(now)
         return removed
 
     def _believed(self, now: float) -> bool:

@@ -19,17 +19,17 @@ from mlx_tools.errors import (
     TranscriptError,
     UsageError,
     require_path,
-    told_as,
+    translate_os_error,
     wrong_argument,
 )
 from mlx_tools.paths import drafted, expand_user, private_dir, read_regular
-from mlx_tools.store.access_list import ACCESS_FILE, AccessFile, UsedFile
+from mlx_tools.store.access_list import ACCESS_FILE, ConsumedApprovalsFile, RunPermitFile
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
     MAX_BYTES,
     UNDO_FOLDER,
-    KeptFiles,
+    BlobFiles,
     Sweeper,
 )
 from mlx_tools.store.session_store import (
@@ -82,7 +82,7 @@ class TranscriptStore(SessionStore):
 
     def check(self) -> None:
         with (
-            told_as(StorageError, f"{self.folder} cannot be written to", "free it"),
+            translate_os_error(StorageError, f"{self.folder} cannot be written to", "free it"),
             tempfile.TemporaryFile(dir=private_dir(self.folder)) as file,
         ):
             file.write(b"x" * 4096)
@@ -93,7 +93,7 @@ class TranscriptStore(SessionStore):
         self._sweeper.sweep()
         folder = self.folder / new_session_id()
         hint = "check the folder's permissions and free space"
-        with told_as(StorageError, f"no session can be kept in {self.folder}", hint):
+        with translate_os_error(StorageError, f"no session can be kept in {self.folder}", hint):
             self._make()
             folder.mkdir(mode=0o700)
         return self._files(folder, TranscriptFile(folder / NAME))
@@ -122,19 +122,19 @@ class TranscriptStore(SessionStore):
 
     def _kept(
         self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
-    ) -> KeptFiles:
-        return KeptFiles(self._folder_of(where) / kind, keep=keep, max_bytes=max_bytes)
+    ) -> BlobFiles:
+        return BlobFiles(self._folder_of(where) / kind, keep=keep, max_bytes=max_bytes)
 
-    def _access(self, where: str | os.PathLike[str]) -> AccessFile:
-        return AccessFile(self.watched, path=self._folder_of(where) / ACCESS_FILE)
+    def _access(self, where: str | os.PathLike[str]) -> RunPermitFile:
+        return RunPermitFile(self.watched, path=self._folder_of(where) / ACCESS_FILE)
 
     def _folder_of(self, where: str | os.PathLike[str]) -> Path:
         path = require_path("where", where, SESSION)
         return self.folder / path if isinstance(where, str) else Path(path)
 
     @property
-    def _used(self) -> UsedFile:
-        return UsedFile(self.folder / "used")
+    def _used(self) -> ConsumedApprovalsFile:
+        return ConsumedApprovalsFile(self.folder / "used")
 
     def _sweep_if_due(self) -> None:
         self._sweeper.sweep_if_due()
@@ -157,7 +157,9 @@ class TranscriptStore(SessionStore):
     def _secret(self, made: bytes) -> bytes:
         """The key of approvals, ``made`` where there is none."""
         path = self.folder / "secret"
-        with told_as(StorageError, f"the key of approvals, {path}, cannot be read or made"):
+        with translate_os_error(
+            StorageError, f"the key of approvals, {path}, cannot be read or made"
+        ):
             self._make()
             if not path.exists():
                 with contextlib.suppress(FileExistsError), drafted(path, made) as draft:
@@ -169,7 +171,7 @@ class TranscriptStore(SessionStore):
     def ids(self) -> list[str]:
         found: list[str] = []
         with (
-            told_as(TranscriptError, f"the sessions in {self.folder} cannot be listed"),
+            translate_os_error(TranscriptError, f"the sessions in {self.folder} cannot be listed"),
             contextlib.suppress(FileNotFoundError),
             os.scandir(self.folder) as entries,
         ):
@@ -180,7 +182,7 @@ class TranscriptStore(SessionStore):
             )
         return sorted(found, reverse=True)
 
-    def by_use(self) -> list[str]:
+    def by_last_update(self) -> list[str]:
         return sorted(self.ids(), key=lambda i: (self.updated(i), i), reverse=True)
 
     def path(self, session: str) -> Path:
@@ -205,13 +207,13 @@ class TranscriptStore(SessionStore):
 
     def records(self, session: str) -> list[Record]:
         with (
-            told_as(TranscriptError, "the transcript cannot be read"),
+            translate_os_error(TranscriptError, "the transcript cannot be read"),
             self._file(session) as file,
             os.fdopen(os.dup(file), "rb") as reader,
         ):
             return parse(reader.read())[0]
 
-    def taken(self, session: str) -> int:
+    def size_bytes(self, session: str) -> int:
         total = 0
         for base, _, names in os.walk(self.path(session).parent):
             for name in names:
@@ -221,7 +223,7 @@ class TranscriptStore(SessionStore):
 
     def _delete(self, session: str) -> bool:
         grave = self.folder / f"{_REMOVED}{session}"
-        with told_as(TranscriptError, f"the session {session} cannot be removed"):
+        with translate_os_error(TranscriptError, f"the session {session} cannot be removed"):
             try:
                 # under another name first: what is half removed is no session
                 self.path(session).parent.rename(grave)
@@ -288,7 +290,7 @@ class TranscriptStore(SessionStore):
             data, at = reader.read(), os.fstat(file).st_mtime
         yield KeptPart(NAME, at, data[: data.rfind(b"\n") + 1])
         for kind in (ARTIFACTS, UNDO_FOLDER):
-            for path, written in KeptFiles(folder / kind).all():
+            for path, written in BlobFiles(folder / kind).all():
                 with contextlib.suppress(FileNotFoundError):  # it has expired
                     yield KeptPart(
                         f"{kind}/{path.name}", written, read_regular(path, MAX_TRANSCRIPT)
@@ -312,14 +314,16 @@ class TranscriptStore(SessionStore):
 
     def _copied(self) -> contextlib.AbstractContextManager[None]:
         hint = "check its permissions and free space, and start again: it goes on"
-        return told_as(StorageError, f"{self.folder} cannot be copied from or into", hint)
+        return translate_os_error(
+            StorageError, f"{self.folder} cannot be copied from or into", hint
+        )
 
     @contextlib.contextmanager
     def _file(self, session: str) -> Iterator[int]:
         path = self.path(session)
         # not blocked by a pipe that stands in its place
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with told_as(TranscriptError, f"the transcript {path} cannot be opened"):
+        with translate_os_error(TranscriptError, f"the transcript {path} cannot be opened"):
             file = os.open(path, flags)
         try:
             if not stat.S_ISREG(os.fstat(file).st_mode):

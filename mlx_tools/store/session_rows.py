@@ -17,8 +17,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
-from mlx_tools.store.access_list import Access, Used
-from mlx_tools.store.artifacts import Kept
+from mlx_tools.store.access_list import ConsumedApprovals, RunPermit
+from mlx_tools.store.artifacts import BlobStore
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
 from mlx_tools.store.session_store import (
     KeptPart,
@@ -101,22 +101,22 @@ class PostgresStore(SessionStore):
 
     def _kept(
         self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
-    ) -> KeptRows:
-        return KeptRows(self._database, os.fspath(where), kind, keep, max_bytes)
+    ) -> BlobRows:
+        return BlobRows(self._database, os.fspath(where), kind, keep, max_bytes)
 
-    def _access(self, where: str | os.PathLike[str]) -> AccessRow:
-        return AccessRow(self.watched, database=self._database, session=os.fspath(where))
+    def _access(self, where: str | os.PathLike[str]) -> RunPermitRow:
+        return RunPermitRow(self.watched, database=self._database, session=os.fspath(where))
 
     @property
-    def _used(self) -> UsedRows:
-        return UsedRows(self._database)
+    def _used(self) -> ConsumedApprovalRows:
+        return ConsumedApprovalRows(self._database)
 
     # --- looking ---
 
     def ids(self) -> list[str]:
         return self._ids("id DESC")
 
-    def by_use(self) -> list[str]:
+    def by_last_update(self) -> list[str]:
         return self._ids("updated DESC, id DESC")
 
     def _ids(self, order: str) -> list[str]:
@@ -143,7 +143,7 @@ class PostgresStore(SessionStore):
                 _must_be(db, session)
             return found
 
-    def taken(self, session: str) -> int:
+    def size_bytes(self, session: str) -> int:
         query = "SELECT coalesce(sum(octet_length(data)), 0) FROM kept WHERE session = %s"
         (kept,) = self._database.execute(query, (session,)).fetchone() or (0,)
         return max(self.size(session), 0) + int(kept)
@@ -343,7 +343,7 @@ class TranscriptRows(Transcript):
 
 
 @dataclass(eq=False)
-class KeptRows(Kept):
+class BlobRows(BlobStore):
     """What a session keeps of one ``kind``. It is gone after ``keep`` seconds."""
 
     database: PostgresDatabase
@@ -396,7 +396,7 @@ class KeptRows(Kept):
 
 
 @dataclass(eq=False)
-class AccessRow(Access):
+class RunPermitRow(RunPermit):
     """An access list in a row."""
 
     _: KW_ONLY
@@ -426,7 +426,7 @@ class AccessRow(Access):
 
 
 @dataclass(eq=False)
-class UsedRows(Used):
+class ConsumedApprovalRows(ConsumedApprovals):
     """The approvals that were used up, a row each."""
 
     database: PostgresDatabase

@@ -26,15 +26,15 @@ from mlx_tools.errors import (
     wrong_argument,
 )
 from mlx_tools.messages import replace
-from mlx_tools.store.access_list import Access, Used
+from mlx_tools.store.access_list import ConsumedApprovals, RunPermit
 from mlx_tools.store.artifacts import (
     ARTIFACTS,
     KEEP_SECONDS,
     MAX_BYTES,
     UNDO_FOLDER,
     ArtifactStore,
-    Kept,
-    KeptInMemory,
+    BlobMemory,
+    BlobStore,
     UndoStore,
 )
 from mlx_tools.store.transcript import NAME, Transcript
@@ -72,8 +72,8 @@ class SessionFiles(Struct, frozen=True):
     session: str
     transcript: Transcript
     artifacts: ArtifactStore | None = None
-    access: Access = msgspec.field(default_factory=Access)
-    used: Used = msgspec.field(default_factory=Used)
+    access: RunPermit = msgspec.field(default_factory=RunPermit)
+    used: ConsumedApprovals = msgspec.field(default_factory=ConsumedApprovals)
     undo: UndoStore | None = None
 
     @property
@@ -110,8 +110,8 @@ an answer; a process is at it; its process ended in the middle; it cannot be rea
 _ENDED: Final = frozenset({"answered", "stopped", "empty"})
 
 
-class Standing(Struct, frozen=True, kw_only=True):
-    """The state of a session by its records: see `standing_of`.
+class SessionStatus(Struct, frozen=True, kw_only=True):
+    """The state of a session by its records: see `session_status`.
 
     ``reason`` is that of a session that stopped, or what is wrong with one that is damaged.
     ``question`` is the first one, ``first_call`` the name of the first call. ``in_doubt`` are the
@@ -141,19 +141,19 @@ class ListedSession(Struct, frozen=True, kw_only=True):
 
     session: str
     path: Path | None
-    standing: Standing
+    status: SessionStatus
     updated: float = 0.0
     size: int = 0
 
 
-def standing_of(records: Sequence[Record]) -> Standing:
+def session_status(records: Sequence[Record]) -> SessionStatus:
     """The standing of a session by its records, which no process is adding to.
 
     It folds them once, and knows neither tools nor policy.
     """
     header = records[0] if records and isinstance(records[0], Header) else None
     questions = [record for record in records if isinstance(record, UserRecord)]
-    known = Standing(
+    known = SessionStatus(
         state="empty",
         created=header.created if header else "",
         model=header.model if header else None,
@@ -263,7 +263,7 @@ class SessionStore(ABC):
         """The ids of the sessions, the newest first: ids sort by time."""
 
     @abstractmethod
-    def by_use(self) -> list[str]:
+    def by_last_update(self) -> list[str]:
         """The ids of the sessions, the one first that was last written to."""
 
     def find(self, given: str) -> str:
@@ -277,7 +277,7 @@ class SessionStore(ABC):
             return given
         found = [i for i in ids if given and i.startswith(given)]
         if given == LAST:
-            found = self.by_use()[:1]
+            found = self.by_last_update()[:1]
         if len(found) == 1:
             return found[0]
         if not found:
@@ -308,24 +308,24 @@ class SessionStore(ABC):
         return None
 
     @abstractmethod
-    def taken(self, session: str) -> int:
+    def size_bytes(self, session: str) -> int:
         """The bytes that a session takes, with all that it keeps."""
 
     def listed(self, session: str) -> ListedSession:
         """One session, as a listing shows it. One that is damaged is told as such."""
-        updated, size = self.updated(session), self.taken(session)
+        updated, size = self.updated(session), self.size_bytes(session)
         try:
             running = self.in_use(session)  # before it is read: it may end meanwhile
-            standing = standing_of(self.records(session))
+            standing = session_status(self.records(session))
             if running:
                 standing = replace(standing, state="running", reason="")
         except StorageError:
             raise
         except TranscriptError as error:
-            standing = Standing(state="damaged", reason=str(error))
+            standing = SessionStatus(state="damaged", reason=str(error))
         path = self.path(session)
         return ListedSession(
-            session=session, path=path, standing=standing, updated=updated, size=size
+            session=session, path=path, status=standing, updated=updated, size=size
         )
 
     # --- what a session keeps beside its transcript, ``where`` it is: by its id, or its folder ---
@@ -353,14 +353,14 @@ class SessionStore(ABC):
     @abstractmethod
     def _kept(
         self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
-    ) -> Kept: ...
+    ) -> BlobStore: ...
 
     @abstractmethod
-    def _access(self, where: str | os.PathLike[str]) -> Access: ...
+    def _access(self, where: str | os.PathLike[str]) -> RunPermit: ...
 
     @property
     @abstractmethod
-    def _used(self) -> Used: ...
+    def _used(self) -> ConsumedApprovals: ...
 
     def _sweep_if_due(self) -> None:  # noqa: B027 - not every store has to look for what expired
         """Remove what has expired in other sessions, now and then: also where a program runs for
@@ -377,7 +377,7 @@ class SessionStore(ABC):
         with ExitStack() as stack:
             try:
                 stack.enter_context(self.held(session))
-                ended = standing_of(self.records(session)).ended
+                ended = session_status(self.records(session)).ended
             except SessionInUse:
                 return False
             except StorageError:
@@ -499,4 +499,4 @@ class MemoryStore:
         return self._files(name, kept)
 
     def _files(self, session: str, transcript: Transcript) -> SessionFiles:
-        return SessionFiles(session, transcript, ArtifactStore(KeptInMemory(session, self._held)))
+        return SessionFiles(session, transcript, ArtifactStore(BlobMemory(session, self._held)))

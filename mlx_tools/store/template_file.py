@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from mlx_tools.errors import StorageError, UsageError, told_as
+from mlx_tools.errors import StorageError, UsageError, translate_os_error
 from mlx_tools.messages import replace
 from mlx_tools.paths import private_dir, read_private, write_whole
-from mlx_tools.policy import ApprovalTemplate, CallNow, same, seal
+from mlx_tools.policy import ApprovalTemplate, CallContext, same, seal
 
 _VERSION: Final = 1
 _MOST_BYTES: Final = 1_000_000
@@ -53,7 +53,7 @@ class TemplateFile:
         """How many entries were not made with this key: they hold nothing."""
         return sum(self._believed(one) is None for one in self._entries())
 
-    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+    def covering(self, call: CallContext) -> ApprovalTemplate | None:
         """The first template that covers a call, None where none does, or nothing can be read."""
         with contextlib.suppress(StorageError):
             return next((one for one in self.templates(call.at) if one.covers(call)), None)
@@ -88,7 +88,7 @@ class TemplateFile:
         return ApprovalTemplate(**{**entry, "roots": tuple(entry["roots"])})
 
     def _entries(self) -> list[dict[str, Any]]:
-        with told_as(StorageError, f"{self.path} cannot be read"):
+        with translate_os_error(StorageError, f"{self.path} cannot be read"):
             try:
                 data = read_private(self.path, _MOST_BYTES + 1)
             except FileNotFoundError:
@@ -109,14 +109,14 @@ class TemplateFile:
 
     def _write(self, entries: Collection[Mapping[str, Any]]) -> None:
         text = json.dumps({"version": _VERSION, "templates": list(entries)}, indent=1)
-        with told_as(StorageError, f"{self.path} cannot be written"):
+        with translate_os_error(StorageError, f"{self.path} cannot be written"):
             write_whole(self.path, text.encode())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         private_dir(self.path.parent)
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        with told_as(StorageError, f"{self.path} cannot be written"):
+        with translate_os_error(StorageError, f"{self.path} cannot be written"):
             file = os.open(self.path.with_suffix(".lock"), flags, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

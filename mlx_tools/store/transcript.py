@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeGuard, get_args
 import msgspec
 from msgspec import Struct
 
-from mlx_tools.errors import StorageError, TranscriptError, told_as
+from mlx_tools.errors import StorageError, TranscriptError, translate_os_error
 from mlx_tools.paths import check_regular, read_regular
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -49,9 +49,10 @@ _ascii: Final = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @functools.cache
-def _defaults(cls: type[Struct]) -> tuple[tuple[str, Any], ...]:
-    """The fields of a record and their defaults, NODEFAULT where there is none."""
-    return tuple((one.name, one.default) for one in msgspec.structs.fields(cls))
+def _defaults(cls: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Return a record's fields: name, key in JSON, default (NODEFAULT if it has none)."""
+    fields = msgspec.structs.fields(cls)
+    return tuple((field.name, field.encode_name, field.default) for field in fields)
 
 
 def _plain(value: Any) -> Any:
@@ -63,12 +64,12 @@ def _plain(value: Any) -> Any:
 def _object(value: Struct) -> dict[str, Any]:
     tag = value.__struct_config__.tag
     out: dict[str, Any] = {} if tag is None else {"type": tag}
-    for name, default in _defaults(type(value)):
+    for name, key, default in _defaults(type(value)):
         own = getattr(value, name)
         if own is default:
             continue
         if own != default or type(own) is not type(default):
-            out[name] = own if type(own) in _SCALARS else _plain(own)
+            out[key] = own if type(own) in _SCALARS else _plain(own)
     return out
 
 
@@ -176,7 +177,7 @@ class TranscriptFile(Transcript):
         flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
         if create:
             kind, flags = StorageError, flags | os.O_CREAT
-        with told_as(kind, f"the transcript {path} cannot be opened", hint):
+        with translate_os_error(kind, f"the transcript {path} cannot be opened", hint):
             if create:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file: int | None = os.open(path, flags, 0o600)
@@ -194,7 +195,7 @@ class TranscriptFile(Transcript):
                 f"the session of {self.path} is in use by another process",
                 hint="wait for it to end",
             ) from None
-        with told_as(TranscriptError, f"the transcript {self.path} cannot be read"):
+        with translate_os_error(TranscriptError, f"the transcript {self.path} cannot be read"):
             check_regular(file, MAX_TRANSCRIPT)
             with os.fdopen(os.dup(file), "rb") as reader:
                 data = reader.read()
@@ -258,5 +259,5 @@ def write_all(file: int, data: bytes) -> None:
 
 def load(path: Path) -> list[Record]:
     """The records of a transcript file, for reading only. Raises `TranscriptError`."""
-    with told_as(TranscriptError, f"the transcript {path} cannot be read"):
+    with translate_os_error(TranscriptError, f"the transcript {path} cannot be read"):
         return parse(read_regular(path, MAX_TRANSCRIPT))[0]

@@ -77,7 +77,7 @@ def tools(
         translate,
     )
     from mlx_tools.toolbox.notes import NO_FOLDER, Notes, notes_create, notes_search
-    from mlx_tools.toolbox.run_command import run_command, unusable
+    from mlx_tools.toolbox.run_command import disabled_reason, run_command
     from mlx_tools.toolbox.schedule_task import schedule_task
     from mlx_tools.toolbox.search_files import search_files
     from mlx_tools.toolbox.urls import read_local
@@ -108,8 +108,8 @@ def tools(
         format_xml(),
         tool_search(),
         read_artifact(),
-        _off(run_command(opened, commands), functools.partial(unusable, opened)),
-        *(_off(tool, knowledge.unusable) for tool in knowledge.tools()),
+        _off(run_command(opened, commands), functools.partial(disabled_reason, opened)),
+        *(_off(tool, knowledge.disabled_reason) for tool in knowledge.tools()),
         _off(schedule_task(jobs), no_jobs),
         _off(notes_create(notes), no_notes),
         _off(notes_search(notes), no_notes),
@@ -123,7 +123,7 @@ def tools(
 
 def _off(tool: Tool, why: str | Callable[[], str | None] | None) -> Tool:
     """The tool, disabled where ``why`` says why."""
-    tool.unusable = why if callable(why) else lambda: why
+    tool.disabled_reason = why if callable(why) else lambda: why
     return tool
 
 

@@ -30,7 +30,7 @@ from mlx_tools.store import (
     put,
     state_of,
 )
-from mlx_tools.toolbox.file_names import did_you_mean, equal_names, spelled
+from mlx_tools.toolbox.file_names import did_you_mean, equal_names, escape_path
 from mlx_tools.toolbox.file_reading import FileReader, tool_errors
 from mlx_tools.toolbox.known_files import note_written, warning
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
@@ -216,7 +216,7 @@ class Changes:
         if operation in ("write", "create"):
             names = equal_names(root, parts, partly=True)
             if names is not None:
-                raise Unfit(f"there is no {parts[-1]}; did you mean {spelled(names)}?")
+                raise Unfit(f"there is no {parts[-1]}; did you mean {escape_path(names)}?")
         return root, parts
 
     def _find_exact(self, operation: Operation, path: str) -> Candidate:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
-import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import Final
 
 from mlx_tools.store import Absent, PrivateNames, Refused, Root, Unfit, status_of
@@ -28,7 +26,6 @@ MAX_WALKED: Final = 20_000
 
 MOST_SUGGESTED: Final = 3
 _LEAST_LIKENESS: Final = 0.7
-_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 
 Place = tuple[Root, Sequence[str]]
 
@@ -46,7 +43,7 @@ def equal_names(
         for part in parts:
             name: str | None = part
             if status_of(folder, part) is None:
-                equal = [one for one in _names_in(folder) if _entry_form(one) == _form(part)]
+                equal = [one for one in _names_in(folder) if _form(one) == _form(part)]
                 name = equal[0] if len(equal) == 1 else None
             if name is None:
                 break
@@ -64,7 +61,7 @@ def equal_names(
     return None if len(names) < len(parts) or names == [*parts] else tuple(names)
 
 
-def spelled(names: Sequence[str]) -> str:
+def escape_path(names: Sequence[str]) -> str:
     """A path that a model can write: other blanks and lone accents are escaped as in JSON."""
     return "".join(
         one_line(c) if c.isascii() or not _is_unclear(c) else f"\\u{ord(c):04x}"
@@ -104,7 +101,7 @@ def _suggestions(root: Root, parts: Sequence[str]) -> Iterator[str]:
         names = (*above, one)
         seen = root.patterns.fit(names) or root.patterns.lead_on(names)
         if one not in private and seen:
-            forms.setdefault(_entry_form(one).casefold(), []).append(one)
+            forms.setdefault(_form(one).casefold(), []).append(one)
     near = difflib.get_close_matches(
         _form(name).casefold(), forms, n=MOST_SUGGESTED, cutoff=_LEAST_LIKENESS
     )
@@ -112,7 +109,7 @@ def _suggestions(root: Root, parts: Sequence[str]) -> Iterator[str]:
     for form in near:
         for one in forms[form]:
             any_near = True
-            yield spelled((*above, one, *rest))
+            yield escape_path((*above, one, *rest))
     if not any_near:
         yield from _elsewhere(root, parts[-1])
 
@@ -123,11 +120,9 @@ def _elsewhere(root: Root, name: str) -> Iterator[str]:
     walk = TreeWalk(root, lambda: walk.seen > MAX_WALKED)
     sought = _form(name).casefold()
     try:
-        entries = (
-            entry for entry in walk.below(()) if _entry_form(entry.name).casefold() == sought
-        )
+        entries = (entry for entry in walk.below(()) if _form(entry.name).casefold() == sought)
         for entry in itertools.islice(entries, MOST_SUGGESTED):
-            yield spelled(entry.path.split("/"))
+            yield escape_path(entry.path.split("/"))
     except (Refused, Unfit, Absent):
         return
 
@@ -161,16 +156,12 @@ def _names_in(folder: int) -> Iterator[str]:
 
 
 def _has_half_characters(name: str) -> bool:
-    return not name.isascii() and _HALF_CHARACTER.search(name) is not None
+    return any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def _form(name: str) -> str:
     """The form in which names are compared."""
     return name if name.isascii() and " " not in name else " ".join(_normal(name).split())
-
-
-_entry_form: Final = lru_cache(maxsize=4096)(_form)
-"""`_form` of a name in a folder, which is short: each is compared with all that is sought."""
 
 
 def _normal(name: str) -> str:

@@ -19,7 +19,7 @@ from mlx_tools.store import (
     check_patterns,
     state_of,
 )
-from mlx_tools.toolbox.file_names import Place, did_you_mean, equal_names, spelled
+from mlx_tools.toolbox.file_names import Place, did_you_mean, equal_names, escape_path
 from mlx_tools.toolbox.known_files import count_lines, note_lines
 from mlx_tools.toolbox.path_globs import expanded_globs
 from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, kind_of, one_line, up_to
@@ -81,7 +81,7 @@ class FileReader:
         if root.parts(path) == tuple(names):
             return ""
         end = "" if not before or before.endswith("\n") else "\n"
-        return end + self._notices["other_name"].format(path=spelled(names))
+        return end + self._notices["other_name"].format(path=escape_path(names))
 
     def _some_lines(
         self, text: str, path: str, wanted: tuple[int, int | None], total: int, room: int | None

@@ -44,7 +44,7 @@ class Knowledge:
             Tool(listing.spec(_READ, private=True), self._list),
         )
 
-    def unusable(self) -> str | None:
+    def disabled_reason(self) -> str | None:
         """Why there is nothing to search, None where there is something."""
         nothing = words_of(QUERY).notices["off"]
         path = knowledge_base_file() if self._file is None else self._file

@@ -77,7 +77,7 @@ def run_command(
     return Tool(spec, commands.run, preview=commands.preview)
 
 
-def unusable(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> str | None:
+def disabled_reason(roots: Sequence[Root], find: Callable[[], Sandbox] = sandbox) -> str | None:
     """The reason why the tool cannot work here, None where it can. Tries the sandbox out, once."""
     if why := _unfit(roots):
         return why

@@ -30,13 +30,13 @@ SHOWN_TIMES: Final = 3
 class Jobs(Struct, frozen=True, kw_only=True):
     """Where jobs are kept, and what the jobs of this program's sessions have in common.
 
-    ``zone`` gives the name of the zone that times are in, ``standing`` is what is configured for
-    all sessions; ``roots`` and ``options`` are those of `Job`.
+    ``zone`` gives the name of the zone that times are in, ``configured_policy`` is what is
+    configured for all sessions; ``roots`` and ``options`` are those of `Job`.
     """
 
     store: JobStore
     zone: Callable[[], str] = local_zone
-    standing: Policy | None = None
+    configured_policy: Policy | None = None
     roots: tuple[str, ...] = ()
     options: Mapping[str, str] = field(default_factory=dict)
     now: Callable[[], datetime] = utc_now
@@ -60,7 +60,9 @@ def schedule_task(jobs: Jobs | None) -> Tool:
                     said=arguments["when"],
                     when=when,
                     policy=_policy_of(context.policy).to_json(),
-                    standing={} if own.standing is None else own.standing.to_json(),
+                    configured_policy={}
+                    if own.configured_policy is None
+                    else own.configured_policy.to_json(),
                     roots=own.roots,
                     options=own.options,
                     by=f"session {context.session}" if context.session else "a call",

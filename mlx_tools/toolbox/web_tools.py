@@ -84,7 +84,7 @@ def usual_search(searxng: str | None = None, local: Collection[str] = ()) -> Too
     if searxng is not None:
         return web_search(functools.partial(ask_searxng, searxng), local=local)
     tool = web_search(functools.partial(ask_engines, ENGINES, ask_apart))
-    tool.unusable = missing
+    tool.disabled_reason = missing
     return tool
 
 

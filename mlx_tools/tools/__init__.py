@@ -19,8 +19,8 @@ from mlx_tools.tools.executor import (
     MAX_OUTPUT_CHARS,
     SCOPES,
     CacheScope,
-    NestedReads,
-    Reads,
+    NestedReadCallCache,
+    ReadCallCache,
     ToolResult,
     execute,
     submit,
@@ -42,9 +42,9 @@ from mlx_tools.tools.host_tools import (
     why_off,
     words_of,
 )
-from mlx_tools.tools.registry import NO_SUCH, Offer, Registry
+from mlx_tools.tools.registry import NO_SUCH, EntryPointTools, Registry
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.tool import Callee, EffectsBy, Preview, Tool, preview_of, tool
+from mlx_tools.tools.tool import EffectsBy, Preview, Tool, ToolLike, preview_of, tool
 
 if TYPE_CHECKING:
     from mlx_tools.tools.mcp.client import (

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from msgspec import ValidationError, convert, to_builtins
 
-from mlx_tools.errors import ConfigError, UsageError, told_as
+from mlx_tools.errors import ConfigError, UsageError, translate_os_error
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effect, ToolSpec
 from mlx_tools.paths import data_dir, private_dir, read_private, write_whole
 from mlx_tools.policy import PLUGIN
@@ -142,7 +142,7 @@ class BoundSource:
             private=True,
             cache=False,
         )
-        return Tool(spec, run, preview=preview, unusable=lambda: off, pinned=tool.pin)
+        return Tool(spec, run, preview=preview, disabled_reason=lambda: off, pinned=tool.pin)
 
     @property
     def changed(self) -> str:
@@ -166,7 +166,7 @@ class BoundSources:
     def names(self) -> list[str]:
         """The names of all sources, in order. Raises ConfigError where the folder cannot be
         read."""
-        with told_as(ConfigError, f"{self.folder} cannot be read"):
+        with translate_os_error(ConfigError, f"{self.folder} cannot be read"):
             try:
                 found = [Path(name) for name in os.listdir(self.folder)]  # noqa: PTH208
             except FileNotFoundError:
@@ -179,7 +179,7 @@ class BoundSources:
         """The source of this name. Raises UsageError where there is none, ConfigError where it
         cannot be read as one: what was agreed to is then not known."""
         path = self._path(name)
-        with told_as(ConfigError, f"{path} cannot be read", _HINT):
+        with translate_os_error(ConfigError, f"{path} cannot be read", _HINT):
             try:
                 data = read_private(path, MAX_SOURCE_BYTES)
             except FileNotFoundError:
@@ -196,12 +196,12 @@ class BoundSources:
         text = json.dumps(to_builtins(source), indent=1)
         path = self._path(source.name)
         private_dir(self.folder)
-        with told_as(ConfigError, f"{path} cannot be written"):
+        with translate_os_error(ConfigError, f"{path} cannot be written"):
             write_whole(path, text.encode("utf-8", "backslashreplace") + b"\n")
 
     def remove(self, name: str) -> None:
         """Forget a source. Raises UsageError where there is none of this name."""
-        with told_as(ConfigError, str(self._path(name))):
+        with translate_os_error(ConfigError, str(self._path(name))):
             try:
                 self._path(name).unlink()
             except FileNotFoundError:

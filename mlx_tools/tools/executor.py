@@ -34,8 +34,8 @@ from mlx_tools.tools.context import (
     ToolError,
 )
 from mlx_tools.tools.signature import InvalidArguments
-from mlx_tools.tools.tool import Callee, member_of
-from mlx_tools.transcript import FileSeen, Sources, lay_out, sources_of
+from mlx_tools.tools.tool import ToolLike, member_of
+from mlx_tools.transcript import FileSeen, Sources, render_sources, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 
@@ -73,7 +73,7 @@ class ToolResult(Struct, frozen=True):
 
 
 async def execute(
-    tool: Callee,
+    tool: ToolLike,
     arguments: Mapping[str, Any],
     context: ToolContext | None = None,
     *,
@@ -135,7 +135,7 @@ async def execute(
 
 
 async def _attempt(
-    tool: Callee, arguments: Mapping[str, Any], context: ToolContext
+    tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext
 ) -> Outcome | None:
     """One call. Returns its outcome, the value as text or sources, or None where time is over."""
     loop = asyncio.get_running_loop()
@@ -185,7 +185,7 @@ async def _attempt(
 
 
 async def _guarded(
-    tool: Callee, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
+    tool: ToolLike, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
 ) -> None:
     """An asynchronous call that settles ``outcome``; none of its exceptions reaches the loop."""
     try:
@@ -245,7 +245,7 @@ def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> 
         return _failed(*_words(error, clean), duration_ms)
     sources = text if isinstance(text, Sources) else None
     if sources is not None:
-        text = "\n".join(part for part in (lay_out(sources).text, sources.note) if part)
+        text = "\n".join(part for part in (render_sources(sources).text, sources.note) if part)
     if len(text) > MAX_OUTPUT_CHARS:
         message = (
             f"the call was made, but its output of {len(text)} characters is too large "
@@ -400,7 +400,7 @@ MAX_CHARS: Final = 5_000_000
 """Of all that is kept together."""
 
 
-class Reads:
+class ReadCallCache:
     """The answers of one session and of the runs within its calls: kept for one question (``run``),
     for all (``session``), or not at all (``off``)."""
 
@@ -419,7 +419,7 @@ class Reads:
 
     async def call(
         self,
-        tool: Callee,
+        tool: ToolLike,
         arguments: Mapping[str, Any],
         context: ToolContext,
         *,
@@ -479,10 +479,10 @@ class Reads:
         return result
 
 
-class NestedReads(Reads):
+class NestedReadCallCache(ReadCallCache):
     """The answers of the session that a run within a call belongs to: no question begins there."""
 
-    def __init__(self, outer: Reads) -> None:
+    def __init__(self, outer: ReadCallCache) -> None:
         super().__init__()
         self._outer = outer
 
@@ -490,7 +490,7 @@ class NestedReads(Reads):
         """The question of the outer session goes on."""
 
     async def call(
-        self, tool: Callee, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
+        self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
     ) -> ToolResult:
         """Do as the outer session does."""
         return await self._outer.call(tool, arguments, context, **rest)

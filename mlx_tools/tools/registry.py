@@ -33,7 +33,7 @@ from mlx_tools.schema import check_parameters
 from mlx_tools.tools.folder.collection import ToolCollection, exposed_by
 from mlx_tools.tools.folder.definition import FOLDER
 from mlx_tools.tools.folder.folder_tool import folder_tool
-from mlx_tools.tools.tool import Callee, check_declared, member_of, of_plugin
+from mlx_tools.tools.tool import ToolLike, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
@@ -62,15 +62,18 @@ class Registry:
     """
 
     def __init__(
-        self, tools: Iterable[Callee] | None = (), *, switched_off: Mapping[str, str] | None = None
+        self,
+        tools: Iterable[ToolLike] | None = (),
+        *,
+        switched_off: Mapping[str, str] | None = None,
     ) -> None:
-        self._tools: dict[str, Callee] = {}
+        self._tools: dict[str, ToolLike] = {}
         # what was offered and is no tool, as plugin:PACKAGE/NAME
         self._refused: dict[str, str] = {}
         self._switched_off: dict[str, str] = {}
         for pattern, reason in require_mapping("switched_off", switched_off, _OFF).items():
             self.disable(pattern, reason)
-        self._pending: Callable[[], Iterable[Offer]] | None = None
+        self._pending: Callable[[], Iterable[EntryPointTools]] | None = None
         self.sources: list[BoundSource] = []
         self.closers: list[Callable[[], Awaitable[None]]] = []
         for tool in require_items("tools", tools, "give a list of functions under @tool"):
@@ -85,12 +88,14 @@ class Registry:
             self.provide(tool)
         return self
 
-    def provide(self, tool: Callee) -> None:
+    def provide(self, tool: ToolLike) -> None:
         """Adds a tool that comes with the package, whose declaration its tests look at, unless its
         name is taken."""
         self._tools.setdefault(tool.spec.name, tool)
 
-    def with_entry_points(self, find: Callable[[], Iterable[Offer]] | None = None) -> Self:
+    def with_entry_points(
+        self, find: Callable[[], Iterable[EntryPointTools]] | None = None
+    ) -> Self:
         """Adds the tools of installed packages: entry points of the group ``mlx_tools.tools``.
 
         They are looked for and loaded when the registry is first asked for anything but a tool it
@@ -169,7 +174,7 @@ class Registry:
         for close in self.closers:
             await close()
 
-    def add(self, tool: Callee, *, checked: bool = False) -> None:
+    def add(self, tool: ToolLike, *, checked: bool = False) -> None:
         """Adds a tool. Raises ToolDefinitionError for one that cannot be used, and where its name
         is taken. ``checked``: its schema was found sound when it was agreed to."""
         spec = attribute_of(tool, "spec")
@@ -198,7 +203,7 @@ class Registry:
         require_text("reason", reason, _OFF)
         self._switched_off[pattern] = reason
 
-    def get(self, name: str) -> Callee:
+    def get(self, name: str) -> ToolLike:
         """The enabled tool of this name, or of which it is another one. Raises UsageError where
         there is none."""
         if require_text("name", name, _NAME) not in self._tools:
@@ -213,7 +218,7 @@ class Registry:
             raise UsageError(f"there is no tool {name[:100]!r}", hint=hint)
         return tool
 
-    def __iter__(self) -> Iterator[Callee]:
+    def __iter__(self) -> Iterator[ToolLike]:
         """The enabled tools, in the order in which they came: ``[*builtin_tools(), mine]``."""
         return iter([self._tools[name] for name in self.specs()])
 
@@ -301,7 +306,7 @@ class Registry:
         for pattern, why in self._switched_off.items():
             if matches(pattern, spec):
                 return why
-        ask = member_of(self._tools[spec.name], "unusable")
+        ask = member_of(self._tools[spec.name], "disabled_reason")
         try:
             reason = None if ask is None else ask()
         except Exception as error:  # somebody else's code
@@ -324,10 +329,10 @@ class Registry:
             "needs_approval": asks(policy, spec),
         }
 
-    def _load(self, find: Callable[[], Iterable[Offer]]) -> None:
+    def _load(self, find: Callable[[], Iterable[EntryPointTools]]) -> None:
         """Loads what installed packages offer, once."""
         self._pending = None
-        offers: list[Offer] = []
+        offers: list[EntryPointTools] = []
         with self._refusing(f"{PLUGIN}any/entry_points"):  # metadata can be in any state
             offers += find()
         for offer in offers:
@@ -346,7 +351,7 @@ class Registry:
 # --- what installed packages offer ----------------------------------------------------------------
 
 
-class Offer(Struct, frozen=True):
+class EntryPointTools(Struct, frozen=True):
     """One entry point: the package's name, the entry point's own, and what imports it."""
 
     plugin: str
@@ -374,7 +379,7 @@ class Offer(Struct, frozen=True):
         return list(found)
 
 
-def installed() -> list[Offer]:
+def installed() -> list[EntryPointTools]:
     """Return what other packages offer here, in order of package and name; nothing is imported
     yet."""
     from importlib.metadata import entry_points
@@ -384,7 +389,10 @@ def installed() -> list[Offer]:
         package = point.dist.name if point.dist is not None else None
         if package != OWN:
             offers[str(package or point.module), point.name, point.value] = point.load
-    return [Offer(plugin, name, offers[plugin, name, at]) for plugin, name, at in sorted(offers)]
+    return [
+        EntryPointTools(plugin, name, offers[plugin, name, at])
+        for plugin, name, at in sorted(offers)
+    ]
 
 
 def _is_tool(value: Any) -> bool:

@@ -24,14 +24,14 @@ EffectsLike = Iterable[str] | Callable[[Mapping[str, Any]], Iterable[str]]
 _MAX_SECONDS: Final = 86_400.0
 
 
-class Callee(Protocol):
+class ToolLike(Protocol):
     """Anything that can be registered as a tool, whether or not it is a `Tool`.
 
     What else it can it says by members that it has, or has not: ``blocking``, its call as a
     function of the arguments for a thread, which is then used in place of ``call``; ``preview``,
     what a call with some arguments would change (`Preview`, None where it cannot tell);
-    ``unusable``, why it cannot work now, None where it can, asked each time somebody wants to know;
-    ``pinned``, what it is held to by whoever agreed to it, such as a digest of its files.
+    ``disabled_reason``, why it cannot work now, None where it can, asked each time somebody wants
+    to know; ``pinned``, what it is held to by whoever agreed to it, such as a digest of its files.
     """
 
     @property
@@ -61,7 +61,7 @@ class Preview(Struct, frozen=True):
     """The error that the call would end with: it can only fail, so it changes nothing."""
 
 
-def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
+def member_of(tool: ToolLike, name: str) -> Callable[..., Any] | None:
     """Return what a tool can besides its call: the function of that name, None where it has none.
 
     A tool may be anyone's object: what else stands under the name, or fails, is as if absent.
@@ -74,7 +74,7 @@ def member_of(tool: Callee, name: str) -> Callable[..., Any] | None:
 
 
 def preview_of(
-    tool: Callee,
+    tool: ToolLike,
     arguments: Mapping[str, Any],
     policy: Policy | None = None,
     known_file: KnownFile | None = None,
@@ -121,9 +121,9 @@ class Tool:
     ``run`` gets the arguments as JSON values. Where it is not asynchronous it runs in a thread.
     ``spec`` may be a function that makes the spec, called once, when it is first needed. A tool
     that was made of a plain function can still be called as that function. ``preview`` tells what a
-    call would change; it runs in a thread, changes nothing, and may raise `ToolError`. ``unusable``
-    and ``pinned`` are as `Callee` has them. ``__name__`` is the tool's name, known before its spec
-    is made.
+    call would change; it runs in a thread, changes nothing, and may raise `ToolError`.
+    ``disabled_reason`` and ``pinned`` are as `ToolLike` has them. ``__name__`` is the tool's name,
+    known before its spec is made.
     """
 
     __name__: str
@@ -135,10 +135,10 @@ class Tool:
         *,
         function: Callable[..., Any] | None = None,
         preview: Callable[[Mapping[str, Any]], Preview | None] | None = None,
-        unusable: Callable[[], str | None] | None = None,
+        disabled_reason: Callable[[], str | None] | None = None,
         pinned: str | None = None,
     ) -> None:
-        functions = {"function": function, "preview": preview, "unusable": unusable}
+        functions = {"function": function, "preview": preview, "disabled_reason": disabled_reason}
         _check_parts(spec, run, functions, pinned)
         self._make_spec = spec
         self._run = run
@@ -147,7 +147,7 @@ class Tool:
         self.is_async = any(map(inspect.iscoroutinefunction, (called, inspect.unwrap(called))))
         self.blocking = None if self.is_async else run
         self.preview = preview
-        self.unusable = unusable
+        self.disabled_reason = disabled_reason
         self.pinned = pinned
         if function is not None:
             functools.update_wrapper(cast("Any", self), function, updated=())
@@ -187,11 +187,11 @@ class Tool:
         return f"<Tool {self.__name__}>"
 
 
-def of_plugin(tool: Callee, plugin: str) -> Tool:
+def of_plugin(tool: ToolLike, plugin: str) -> Tool:
     """The same tool, said to come from ``plugin``."""
     run: Run = member_of(tool, "blocking") or tool.call
-    preview, unusable = (member_of(tool, name) for name in ("preview", "unusable"))
-    return Tool(replace(tool.spec, plugin=plugin), run, preview=preview, unusable=unusable)
+    preview, disabled = (member_of(tool, name) for name in ("preview", "disabled_reason"))
+    return Tool(replace(tool.spec, plugin=plugin), run, preview=preview, disabled_reason=disabled)
 
 
 # --- what a tool declares of its calls ------------------------------------------------------------

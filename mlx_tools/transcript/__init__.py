@@ -45,11 +45,11 @@ from mlx_tools.transcript.records import (
     ObservationRecord,
     PauseRecord,
     PendingCall,
+    PromptRecord,
     Record,
     RecordedSettings,
     RepairRecord,
     ResumedRecord,
-    Said,
     StartedCall,
     State,
     StoppedRecord,
@@ -60,10 +60,10 @@ from mlx_tools.transcript.records import (
 )
 from mlx_tools.transcript.sources import (
     GivenSource,
-    Laid,
+    RenderedSources,
     Source,
     Sources,
-    lay_out,
+    expand_citations,
+    render_sources,
     sources_of,
-    spelled_out,
 )

@@ -103,7 +103,7 @@ def _unreadable(last: CompletionRecord, records: Sequence[Record]) -> tuple[str,
     corrections = [r for r in records if isinstance(r, CorrectionRecord)]
     if not corrections or corrections[-1].error.code != "truncated_output":
         return None
-    if last.reasoning and not last.counted.strip():
+    if last.reasoning and not last.retained_text.strip():
         return _THOUGHT
     return f"the call was cut off{_at_tokens([last])}", "raise it with --max-tokens"
 

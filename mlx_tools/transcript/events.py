@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Literal
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field, to_builtins
 
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript.outcome import Outcome
@@ -58,12 +58,13 @@ class TurnEnded(Event, frozen=True, kw_only=True):
 
 class Mended(Event, frozen=True, kw_only=True):
     """A turn was mended while it was written. ``kind`` says what did not fit, ``dropped`` is what
-    the model had written from there on, ``put`` what stands there instead; empty: it wrote on."""
+    the model had written from there on, ``replacement`` what stands there instead; empty: it wrote
+    on."""
 
     turn: int
     kind: MendKind
     dropped: str
-    put: str
+    replacement: str = field(name="put")
 
 
 class FormatBroken(Event, frozen=True, kw_only=True):

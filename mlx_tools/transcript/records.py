@@ -72,15 +72,14 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     ``shortlist`` names the tools of which the prompt tells at the beginning, where not of all, and
     ``shortlist_request`` is what they were chosen by. ``system`` and ``examples`` were made of
     ``project_context``, ``persona``, ``catalog_budget`` (tokens; None: unknown) and
-    ``require_tools``; in older files of ``history`` too, earlier messages. ``standing`` is what was
-    configured besides ``policy``, empty where that is the same. ``parent`` names the session and
-    the call that this one runs within. ``context`` is how many tokens the model can take, None
-    where nobody says.
-    ``route`` says by which ``path`` the model is asked: ``native``, by its server's own chat
-    interface, or ``prompted``, as where it is empty; and the ``reason``. Of a native one it says
-    whether the server ``completes`` text too, and ``obeys`` a tool choice. ``output_schema`` is the
-    JSON Schema that answers must fit, None where they are text.
-    ``seal`` shows whoever has the store's secret that nobody changed the header.
+    ``require_tools``; in older files of ``history`` too, earlier messages. ``configured_policy`` is
+    what was configured besides ``policy``, empty where that is the same. ``parent`` names the
+    session and the call that this one runs within. ``context`` is how many tokens the model can
+    take, None where nobody says. ``route`` says by which ``path`` the model is asked: ``native``,
+    by its server's own chat interface, or ``prompted``, as where it is empty; and the ``reason``.
+    Of a native one it says whether the server ``completes`` text too, and ``obeys`` a tool choice.
+    ``output_schema`` is the JSON Schema that answers must fit, None where they are text. ``seal``
+    shows whoever has the store's secret that nobody changed the header.
     """
 
     session: str
@@ -103,7 +102,7 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     shortlist_request: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     policy_hash: str = ""
-    standing: Mapping[str, Any] = field(default_factory=dict)
+    configured_policy: Mapping[str, Any] = field(name="standing", default_factory=dict)
     parent: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
     tool_choice: str = "auto"
@@ -157,35 +156,36 @@ class UserRecord(_Record, frozen=True, kw_only=True, tag="user"):
     the prompt.
 
     ``tools`` are the lines of the tools that match it and that the model had not been told of.
-    ``piped`` is how many characters at the end of ``content`` nobody typed. ``beside``: it was said
-    together with the results of the calls before it, and stands in the same turn.
+    ``untyped_suffix_chars`` is how many characters at the end of ``content`` nobody typed.
+    ``joined_to_results``: it was said together with the results of the calls before it, and stands
+    in the same turn.
     """
 
     content: str
     at: str = ""
     tool_choice: str | None = None
     tools: tuple[str, ...] = ()
-    piped: int = 0
-    beside: bool = False
+    untyped_suffix_chars: int = field(name="piped", default=0)
+    joined_to_results: bool = field(name="beside", default=False)
 
 
 class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):
     """One completion as it came.
 
-    ``prompt`` is what the model was asked with, but for the first ``kept`` characters, which are
-    those of the prompt before it; None in format version 1. ``prefix`` is what the host wrote at
-    the start of the model's turn, ``text`` what stands after it, mends included, ``counted`` what
-    of both goes on in the prompt. ``mended`` numbers the messages, from 0, in which more was mended
-    than what stands around arguments. ``requests`` is how often the backend was asked, ``pieces``
-    in how many pieces text came, ``usage`` the sum of all. ``error`` is why a turn ended before its
-    message did. Rates of calls go by ``at``. ``context`` is how many tokens the prompt has, None
-    where the context's size is unknown.
+    ``prompt`` is what the model was asked with, but for the first ``shared_prefix_chars``
+    characters, which are those of the prompt before it; None in format version 1. ``prefix`` is
+    what the host wrote at the start of the model's turn, ``text`` what stands after it, mends
+    included, ``retained_text`` what of both goes on in the prompt. ``mended`` numbers the messages,
+    from 0, in which more was mended than what stands around arguments. ``requests`` is how often
+    the backend was asked, ``pieces`` in how many pieces text came, ``usage`` the sum of all.
+    ``error`` is why a turn ended before its message did. Rates of calls go by ``at``. ``context``
+    is how many tokens the prompt has, None where the context's size is unknown.
     """
 
     turn: int
     prefix: str = ""
     text: str
-    counted: str = ""
+    retained_text: str = field(name="counted", default="")
     finish_reason: FinishReason | None = None
     closed_early: bool = False
     usage: Usage = Usage()  # frozen, so all may share it
@@ -201,7 +201,7 @@ class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):
     error: ErrorInfo | None = None
     at: str = ""
     prompt: str | None = None
-    kept: int = 0
+    shared_prefix_chars: int = field(name="kept", default=0)
     context: int | None = None
     repeated: bool = False
     """The turn was ended since its text repeated itself."""
@@ -210,32 +210,33 @@ class CompletionRecord(_Record, frozen=True, kw_only=True, tag="completion"):
 class MendRecord(_Record, frozen=True, kw_only=True, tag="mend"):
     """One place where the next completion was mended while it was written.
 
-    ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0. ``kept``
-    is how many characters of the turn stood, after the prefix; ``drawn`` what the model had written
-    since the last mend, in pieces, and ``ended`` how that ended, None where the stream was closed.
-    ``put`` stands in place of what did not fit: what must stand there, or one of ``alternatives``,
-    the tokens that were asked for, each with its ``logprob``, while the model wrote ``scored``
-    (``behind`` all that stood, or before the token that ends it). It is empty where it was drawn
-    again, or given up. ``anew``: the model began its line anew, and nothing stands but ``put``.
+    ``kind`` says what did not fit there, ``message`` in which message of the turn, from 0.
+    ``kept_chars`` is how many characters of the turn stood, after the prefix; ``rejected_pieces``
+    what the model had written since the last mend, in pieces, and ``ended`` how that ended, None
+    where the stream was closed. ``replacement`` stands in place of what did not fit: what must
+    stand there, or one of ``alternatives``, the tokens that were asked for, each with its
+    ``logprob``, while the model wrote ``scored`` (``after_text`` all that stood, or before the
+    token that ends it). It is empty where it was drawn again, or given up. ``restarted``: the model
+    began its line anew, and nothing stands but ``replacement``.
     """
 
     turn: int
     kind: MendKind
     message: int = 0
-    kept: int = 0
-    drawn: tuple[str, ...] = ()
+    kept_chars: int = field(name="kept", default=0)
+    rejected_pieces: tuple[str, ...] = field(name="drawn", default=())
     ended: FinishReason | None = None
     alternatives: tuple[Mapping[str, Any], ...] | None = None
-    put: str = ""
+    replacement: str = field(name="put", default="")
     scored: str = ""
-    behind: bool = False
-    anew: bool = False
+    after_text: bool = field(name="behind", default=False)
+    restarted: bool = field(name="anew", default=False)
 
     @property
     def clean(self) -> bool:
         """Return whether only white space, punctuation, or what stands around arguments was
         mended."""
-        closes = bool(self.put) and not self.put.strip("}] \n")
+        closes = bool(self.replacement) and not self.replacement.strip("}] \n")
         return self.kind in ("envelope", "quote", "thought") or (self.kind == "bracket" and closes)
 
 
@@ -243,8 +244,8 @@ def dropped(mends: Iterable[MendRecord]) -> str:
     """The text that the last of these mends, all of one turn so far, took away from the model's."""
     gone = text = ""
     for mend in mends:
-        text += "".join(mend.drawn)
-        gone, text = text[mend.kept :], text[: mend.kept] + mend.put
+        text += "".join(mend.rejected_pieces)
+        gone, text = text[mend.kept_chars :], text[: mend.kept_chars] + mend.replacement
     return gone
 
 
@@ -386,15 +387,15 @@ class SummaryRecord(_Record, frozen=True, kw_only=True, tag="summary"):
 class CompactedRecord(_Record, frozen=True, kw_only=True, tag="compacted"):
     """From here on the prompt is another one: what was oldest in it is replaced, in one step.
 
-    ``gone`` is how many of the records that it was made of leave it, ``turns`` how many completions
-    that are; ``content`` stands in their place, and ``observations``, by call, in place of those
-    that left alone. ``artifacts`` keep what was replaced. ``before`` and ``after`` are the tokens
-    of the prompt, None where nobody counts them; ``requests`` and ``usage`` are what a summary
-    took.
+    ``removed`` is how many of the records that it was made of leave it, ``turns`` how many
+    completions that are; ``content`` stands in their place, and ``observations``, by call, in place
+    of those that left alone. ``artifacts`` keep what was replaced. ``before`` and ``after`` are the
+    tokens of the prompt, None where nobody counts them; ``requests`` and ``usage`` are what a
+    summary took.
     """
 
     reason: Literal["asked", "filling", "full"]
-    gone: int = 0
+    removed: int = field(name="gone", default=0)
     turns: int = 0
     content: str = ""
     observations: Mapping[str, str] = field(default_factory=dict)
@@ -526,7 +527,7 @@ class StoppedRecord(_Record, frozen=True, kw_only=True, tag="stopped"):
     used: int | None = None
 
 
-Said = (
+PromptRecord = (
     UserRecord
     | CompletionRecord
     | CallRecord
@@ -547,7 +548,7 @@ class CarriedRecord(_Record, frozen=True, kw_only=True, tag="carried"):
     end nobody knows, also those that were summed up.
     """
 
-    record: Said
+    record: PromptRecord
     private: bool = False
     unknown_ends: tuple[StartedCall, ...] = ()
 

@@ -77,7 +77,7 @@ class GivenSource(Struct, frozen=True):
         return {"n": self.n, "title": self.title, "location": self.location}
 
 
-class Laid(NamedTuple):
+class RenderedSources(NamedTuple):
     """Sources as the model reads them.
 
     ``given`` are those that are shown. Where not all fitted, ``cut_at`` is the character of the
@@ -101,7 +101,7 @@ def sources_of(value: Any) -> Sources | None:
     return replace(value, found=tuple(value.found)[:MAX_SOURCES])
 
 
-def lay_out(sources: Sources, first: int = 1, room: int | None = None) -> Laid:
+def render_sources(sources: Sources, first: int = 1, room: int | None = None) -> RenderedSources:
     """The sources as text, numbered from ``first`` on, in at most ``room`` characters.
 
     Each begins with a line of number, title and location; its text follows with every line quoted.
@@ -118,12 +118,12 @@ def lay_out(sources: Sources, first: int = 1, room: int | None = None) -> Laid:
     ]
     whole = "\n".join(blocks)
     if room is None or len(whole) <= room:
-        return Laid(whole, tuple(given))
+        return RenderedSources(whole, tuple(given))
     shown = _that_fit(heads, room)
     sizes = _shares([len(block) for block in blocks[:shown]], room - (shown - 1))
     text = "\n".join(_cut(block, size) for block, size in zip(blocks, sizes, strict=False))
     cut_at = _first_cut(blocks, sizes)
-    return Laid(text, tuple(given[:shown]), cut_at, len(whole) - len(text))
+    return RenderedSources(text, tuple(given[:shown]), cut_at, len(whole) - len(text))
 
 
 def cited(
@@ -146,7 +146,7 @@ def cited(
     return tuple(given[n] for n in sorted(numbers))
 
 
-def spelled_out(content: str, given: Iterable[GivenSource]) -> str:
+def expand_citations(content: str, given: Iterable[GivenSource]) -> str:
     """An answer with its citations as names, for a reader who was not given the numbers."""
     known = {one.n: one for one in given}
     either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 from mlx_tools import ApprovalAnswer, Limits, Policy, Registry, Tool, UsageError
-from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
 from mlx_tools.policy.redact import placeholder
 from mlx_tools.toolbox.calculator import calculator
 
@@ -25,7 +25,7 @@ class _One:
     def __init__(self, template: ApprovalTemplate) -> None:
         self._template = template
 
-    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+    def covering(self, call: CallContext) -> ApprovalTemplate | None:
         return self._template if self._template.covers(call) else None
 
 

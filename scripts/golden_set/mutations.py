@@ -393,7 +393,9 @@ def _reading() -> Iterator[Mutation]:
 
 def _chosen(facts: Facts) -> bool:
     """Whether a token was chosen by its likelihood."""
-    return any(isinstance(r, MendRecord) and r.alternatives and r.put for r in facts.golden.records)
+    return any(
+        isinstance(r, MendRecord) and r.alternatives and r.replacement for r in facts.golden.records
+    )
 
 
 MENDS: tuple[tuple[str, str, str, str, Holds, str], ...] = (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mlx_tools import Chunk, CompletionRequest, Controller, tool
-from mlx_tools.backends import FunctionBackend, GrammarText, Guarded, as_backend
+from mlx_tools.backends import ErrorMappingBackend, FunctionBackend, GrammarText, as_backend
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendBroken, BackendError, BackendRefused, BackendTimeout, UsageError
 from mlx_tools.transcript.outcome import Answered
@@ -49,7 +49,7 @@ class Weird(Exception):
 
 def collected(backend: Any) -> list[Chunk]:
     async def main() -> list[Chunk]:
-        async with aclosing(Guarded(backend).complete(REQUEST)) as chunks:
+        async with aclosing(ErrorMappingBackend(backend).complete(REQUEST)) as chunks:
             return [chunk async for chunk in chunks]
 
     return asyncio.run(main())
@@ -79,7 +79,7 @@ def test_an_error_of_any_kind_becomes_one_of_ours(
 @pytest.mark.parametrize("error", [asyncio.CancelledError, KeyboardInterrupt, SystemExit])
 def test_what_is_no_error_passes(error: type[BaseException]) -> None:
     async def main() -> None:
-        async with aclosing(Guarded(Writes(error())).complete(REQUEST)) as chunks:  # type: ignore[arg-type]
+        async with aclosing(ErrorMappingBackend(Writes(error())).complete(REQUEST)) as chunks:  # type: ignore[arg-type]
             with pytest.raises(error):
                 await anext(chunks)
 

@@ -14,16 +14,16 @@ import pytest
 
 from mlx_tools.backends import (
     DEFAULT_MODEL,
-    Chosen,
     CompletionsBackend,
     LocalBackend,
     ModelMissing,
+    SelectedBackend,
     ServerBackend,
     VerdictStore,
     choose_backend,
     find_verdict,
 )
-from mlx_tools.backends.choose import meant_by
+from mlx_tools.backends.choose import match_model
 from mlx_tools.backends.models.embedded import SMOLLM2, best_precision, model_folder
 from mlx_tools.backends.models.listing import known_model
 from mlx_tools.errors import (
@@ -89,17 +89,17 @@ def put_in_hub(name: str, added: dict[str, int]) -> Path:
     return snapshot
 
 
-def choose(**options: Any) -> Chosen:
+def choose(**options: Any) -> SelectedBackend:
     return asyncio.run(choose_backend(**{"usual": NOBODY, **options}))
 
 
-def sent(chosen: Chosen) -> str | None:
+def sent(chosen: SelectedBackend) -> str | None:
     """The name that is sent to the server."""
     assert isinstance(chosen.backend, CompletionsBackend)
     return chosen.backend.model
 
 
-def url_of(chosen: Chosen) -> str:
+def url_of(chosen: SelectedBackend) -> str:
     assert isinstance(chosen.backend, CompletionsBackend)
     return chosen.backend.address.url
 
@@ -303,7 +303,7 @@ def embedded() -> Path:
     return folder
 
 
-def check_known(chosen: Chosen, files: Path, tmp_path: Path) -> None:
+def check_known(chosen: SelectedBackend, files: Path, tmp_path: Path) -> None:
     """It is the embedded model, of which these are the files."""
     assert chosen.files is not None and chosen.files.path == files
     store = VerdictStore(tmp_path / "verdicts")
@@ -418,7 +418,7 @@ def test_a_server_that_lists_nothing_is_sent_the_name_as_it_is() -> None:
     ],
 )
 def test_what_is_meant_by_a_name(name: str, listed: tuple[str, ...], meant: str | None) -> None:
-    assert meant_by(name, listed, loopback=False) == meant
+    assert match_model(name, listed, loopback=False) == meant
 
 
 def test_a_repository_of_that_name_is_another_model() -> None:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import pytest
 
 from mlx_tools import Answered, Controller, Policy, tool
-from mlx_tools.backends import AnthropicBackend, Chosen, OllamaBackend, choose_backend
+from mlx_tools.backends import AnthropicBackend, OllamaBackend, SelectedBackend, choose_backend
 from mlx_tools.backends.transport import parse_address
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
@@ -202,7 +202,7 @@ def test_the_address_says_whose_interface_it_is() -> None:
 
 
 def test_they_are_chosen_by_the_address_and_stand_so_in_the_header() -> None:
-    async def chosen(url: str) -> Chosen:
+    async def chosen(url: str) -> SelectedBackend:
         return await choose_backend(url=url, model="m")
 
     found = asyncio.run(chosen("ollama:http://127.0.0.1:11434"))

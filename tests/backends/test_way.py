@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from mlx_tools.backends import CompletionsBackend, look_at
+from mlx_tools.backends import CompletionsBackend, inspect_server
 from mlx_tools.backends.transport import Retry
 from mlx_tools.errors import BackendError, BackendUnreachable, UsageError
 from tests.backends.asking import ask
@@ -54,7 +54,9 @@ def test_a_certificate_of_ones_own_works_where_ssl_cert_file_names_it(
             ask(CompletionsBackend(named(server)))
         assert "SSL_CERT_FILE" in str(caught.value.hint)
         with pytest.raises(BackendUnreachable, match="is not trusted") as caught:
-            asyncio.run(look_at(CompletionsBackend(named(server))))  # as every command does first
+            asyncio.run(
+                inspect_server(CompletionsBackend(named(server)))
+            )  # as every command does first
         assert "SSL_CERT_FILE" in str(caught.value.hint)
         variables(SSL_CERT_FILE=tmp_path / "cert.pem")
         assert ask(CompletionsBackend(named(server)))[0] == "Hi"

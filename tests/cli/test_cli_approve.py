@@ -27,11 +27,11 @@ from mlx_tools import builtin_tools
 from mlx_tools.cli.approve import Look, Questions
 from mlx_tools.cli.call_text import (
     ShownLine,
+    escape_invisible,
     exact,
     in_brief,
     in_full,
     on_one_line,
-    spelled,
     wrapped,
 )
 from mlx_tools.cli.inputs import editor_of, read_key
@@ -536,8 +536,8 @@ def test_a_line_of_ours_is_parted_between_words_and_loses_none(
 
 
 def test_a_mark_is_shown_on_a_letter_and_spelled_elsewhere() -> None:
-    assert spelled("naïve नमस्ते e\u0301") == "naïve नमस्ते e\u0301"
-    assert spelled("\u0301") == r"\u0301"
+    assert escape_invisible("naïve नमस्ते e\u0301") == "naïve नमस्ते e\u0301"
+    assert escape_invisible("\u0301") == r"\u0301"
 
 
 @given(VALUES)

@@ -13,8 +13,8 @@ from anyio.from_thread import start_blocking_portal
 
 from mlx_tools.app import RunOptions, config
 from mlx_tools.cli.chat import banner
-from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, obey
-from mlx_tools.cli.talk import Talk
+from mlx_tools.cli.chat_commands import COMMANDS, completions, copy, run_slash_command
+from mlx_tools.cli.talk import ChatSession
 from mlx_tools.errors import BackendUnreachable, UsageError
 from mlx_tools.messages import ToolSpec, replace
 from mlx_tools.testing import ScriptedServer, answer, call
@@ -37,13 +37,13 @@ def say(run: Any) -> Iterator[Say]:
 
 
 @contextmanager
-def talking(*script: Any, **options: Any) -> Iterator[Talk]:
+def talking(*script: Any, **options: Any) -> Iterator[ChatSession]:
     """A talk, with nobody at a terminal."""
     with ScriptedServer(*script) as server:
         said = config.load(options={"backend.url": server.url, **options})
         with (
             start_blocking_portal() as portal,
-            closing(Talk(RunOptions(configuration=said), portal)) as talk,
+            closing(ChatSession(RunOptions(configuration=said), portal)) as talk,
         ):
             yield talk
 
@@ -182,12 +182,12 @@ def test_what_is_allowed_in_a_talk_that_goes_on_is_added_to_what_it_had(
 def test_a_list_of_the_users_own_is_widened(configure: Any) -> None:
     configure('policy.allow = ["clock"]')
     with talking() as talk:
-        obey(talk, "/allow format_xml")
-        obey(talk, "/system You are brief.")
+        run_slash_command(talk, "/allow format_xml")
+        run_slash_command(talk, "/system You are brief.")
         assert talk.policy.allow == ("clock", "format_xml")
-        obey(talk, "/deny clock")
+        run_slash_command(talk, "/deny clock")
         assert talk.policy.deny == ("clock",)
-        obey(talk, "/allow clock")
+        run_slash_command(talk, "/allow clock")
         assert talk.policy.deny == ()
 
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_allowed_changes_nothing(home: Path, line: str, told: str
     with talking() as talk:
         before = talk.conversation
         with pytest.raises(UsageError) as error:
-            obey(talk, line)
+            run_slash_command(talk, line)
         assert told in str(error.value) and talk.conversation is before
 
 
@@ -214,20 +214,20 @@ def test_a_folder_is_named_once_with_what_was_said_last(
     folder = Path.cwd()
     with talking() as talk:
         for line in ("/root .", f"/root {folder}:rw", "/root"):
-            obey(talk, line)
+            run_slash_command(talk, line)
         assert talk.controller.settings.roots == (f"{folder}:rw",)
         assert f"-{folder}" in completions(talk, "/root", "-")
         assert capsys.readouterr().out.splitlines()[-1] == "~/here (read, write)"
-        obey(talk, "/root -.")
+        run_slash_command(talk, "/root -.")
         assert talk.controller.settings.roots == ()
         with pytest.raises(UsageError, match="no folder that tools see"):
-            obey(talk, "/root -.")
+            run_slash_command(talk, "/root -.")
 
 
-def told_by(talk: Talk, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
+def told_by(talk: ChatSession, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
     """The lines that a command prints."""
     capsys.readouterr()
-    obey(talk, line)
+    run_slash_command(talk, line)
     return capsys.readouterr().out.splitlines()
 
 
@@ -240,17 +240,17 @@ def test_programs_are_added_and_taken_away(capsys: pytest.CaptureFixture[str]) -
         assert "run_command" in talk.policy.allow
         assert [*completions(talk, "/commands", "-m")] == ["-make"]
         assert told_by(talk, capsys, "/commands -python3")[0] == "make"
-        obey(talk, "/root .")
+        run_slash_command(talk, "/root .")
         row = told_by(talk, capsys, "/commands make")[1]
         assert row.startswith("run_command") and "(/root DIR)" not in row
         enum = talk.controller.registry.all_specs()["run_command"].parameters["properties"]
         assert "make" in enum["program"]["enum"] and "python3" not in enum["program"]["enum"]
         with pytest.raises(UsageError, match="python3 is no program that was added"):
-            obey(talk, "/commands -python3")
-        obey(talk, "/commands -make")
+            run_slash_command(talk, "/commands -python3")
+        run_slash_command(talk, "/commands -make")
         assert "run_command" not in (talk.policy.allow or ())
         with pytest.raises(UsageError, match="without a folder"):
-            obey(talk, "/commands ./x")
+            run_slash_command(talk, "/commands ./x")
 
 
 def test_what_was_said_is_carried_over_to_a_session_with_more_programs(say: Say) -> None:
@@ -280,9 +280,9 @@ def test_functions_of_a_file_are_added_and_taken_away(
         for wrong in ("nothing.py", "-nothing.py", "~nobody/x.py", "-~nobody/x.py"):
             before = talk.conversation
             with pytest.raises(UsageError, match=r"no such file|no file of functions"):
-                obey(talk, f"/functions {wrong}")
+                run_slash_command(talk, f"/functions {wrong}")
             assert talk.conversation is before
-        obey(talk, "/functions -./shapes.py")
+        run_slash_command(talk, "/functions -./shapes.py")
         assert "area" not in talk.controller.registry.all_specs()
 
 
@@ -302,9 +302,9 @@ def test_what_was_allowed_for_the_session_does_not_hold_once_tools_reach_more(
         def consented() -> object:
             return talk.conversation.folded.history.consented(spec, {})
 
-        obey(talk, "/deny clock")
+        run_slash_command(talk, "/deny clock")
         assert consented() == {"write"}
-        obey(talk, more)
+        run_slash_command(talk, more)
         assert consented() is None
 
 
@@ -372,7 +372,7 @@ def test_a_model_that_cannot_be_had_leaves_the_one_there_is(home: Path) -> None:
         elsewhere = talk.configuration.over({"backend.url": "http://127.0.0.1:9"})
         talk.run = replace(talk.run, configuration=elsewhere)
         with pytest.raises(BackendUnreachable):
-            obey(talk, "/model m2")
+            run_slash_command(talk, "/model m2")
         assert talk.conversation is before
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.cli.sessions import conversation, row, said_when, title, waiting
 from mlx_tools.messages import ErrorInfo
-from mlx_tools.store import ListedSession, standing_of
+from mlx_tools.store import ListedSession, session_status
 from mlx_tools.store.transcript import TranscriptFile, decode, encode
 from mlx_tools.testing import ScriptedServer, answer, call
 from mlx_tools.transcript.records import (
@@ -102,8 +102,8 @@ def test_a_time_is_said_as_a_person_says_it() -> None:
 
 def test_a_row_fits_a_line_of_a_terminal_and_is_folded_where_that_is_narrow() -> None:
     asked = UserRecord(content="how many words are there in all of the files that I have here")
-    known = standing_of([HEAD, asked, *PAUSED[2:]])
-    made = {"path": Path("p"), "standing": known, "updated": NOW.timestamp()}
+    known = session_status([HEAD, asked, *PAUSED[2:]])
+    made = {"path": Path("p"), "status": known, "updated": NOW.timestamp()}
     listed = ListedSession(session="20261123-130200-0123abcd", **made)
     (wide,) = row(listed, NOW, 80).split("\n")
     assert len(wide) == 80
@@ -196,8 +196,8 @@ def test_an_id_that_names_no_session_is_a_mistake(run: Any, keep: Any, wrong: st
 
 @given(st.lists(RECORDS, max_size=6))
 def test_whatever_the_records_nothing_shown_is_obeyed(records: list[Record]) -> None:
-    known = standing_of([HEAD, *records])
-    listed = ListedSession(session="s", path=Path("p"), standing=known)
+    known = session_status([HEAD, *records])
+    listed = ListedSession(session="s", path=Path("p"), status=known)
     lines = [row(listed, NOW)]
     for _, line in (*title(listed), *conversation([HEAD, *records]), *waiting(known)):
         lines.append(line)

@@ -123,7 +123,7 @@ def test_files_go_into_postgresql_and_back_byte_for_byte(
     for path in (home / "b").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0, path
     for session in made:
-        assert second.listed(session).standing == first.listed(session).standing
+        assert second.listed(session).status == first.listed(session).status
     again = run("store", "copy", str(home / "a"), address)
     assert again.code == 0 and "copied 0 sessions (0 bytes), 3 more were there" in again.out
 
@@ -268,7 +268,7 @@ def test_a_line_that_a_crash_cut_off_stays_behind_and_damage_comes_along(
         file.write(b'no\0json\xff\n{"type":"us')
     copy_store(first, second, FORMS)
     copy_store(first, second, FORMS)
-    assert second.listed(session).standing.state == "damaged"
+    assert second.listed(session).status.state == "damaged"
     copy_store(second, TranscriptStore(home / "b" / "sessions"), FORMS)
     copied = (home / "b" / "sessions" / session / "transcript.jsonl").read_bytes()
     assert copied == first.path(session).read_bytes().removesuffix(b'{"type":"us')

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.cli.output import amount, begin_line, beside, folded, shown
+from mlx_tools.cli.output import amount, begin_line, folded, join_columns, shown
 from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
@@ -266,7 +266,7 @@ def test_what_is_before_a_text_stays_before_it() -> None:
         ("name", words, 35, f"name {words}"),
         ("name", f"{words}, all day", 35, f"name {words},\n     all day"),
     ):
-        assert beside(head, text, columns) == row
+        assert join_columns(head, text, columns) == row
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_a_users_own_choice_of_what_asks_holds_beside_a_projects_list_of_tools(
 ) -> None:
     user = "[policy]\nallow = ['*']\nask_effects = []\n"
     loaded = place.load(user, "[policy]\nallow = ['create_file', 'notes_create']\n")
-    for policy in (loaded.policy(), loaded.standing()):
+    for policy in (loaded.policy(), loaded.configured_policy()):
         for name in ("create_file", "notes_create"):
             spec = ToolSpec(name, effects=frozenset({"write"}))
             assert decide(policy, spec, name, {}, runs="freely").decision == "allow"

@@ -91,8 +91,8 @@ def test_a_fault_in_a_profile_is_one_of_the_file_chosen_or_not(
 
 
 def test_a_profile_asked_for_once_holds_no_session_that_goes_on(place: Place) -> None:
-    once = place.load(WORK, options={"profile": "work"}).standing()
-    always = place.load(f'profile = "work"\n{WORK}').standing()
+    once = place.load(WORK, options={"profile": "work"}).configured_policy()
+    always = place.load(f'profile = "work"\n{WORK}').configured_policy()
     assert may(once, "notes_create", "write") and not may(always, "notes_create", "write")
 
 

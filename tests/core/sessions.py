@@ -74,7 +74,11 @@ def completion(
 ) -> CompletionRecord:
     """A completion as the controller records it."""
     return CompletionRecord(
-        turn=turn, prefix=prefix, text=text, counted=prefix + text, finish_reason=finish_reason
+        turn=turn,
+        prefix=prefix,
+        text=text,
+        retained_text=prefix + text,
+        finish_reason=finish_reason,
     )
 
 

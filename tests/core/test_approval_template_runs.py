@@ -26,7 +26,7 @@ from mlx_tools import (
 from mlx_tools.controller import RunSettings, call_tool
 from mlx_tools.errors import StorageError
 from mlx_tools.messages import replace
-from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
 from mlx_tools.store import TemplateFile
 from mlx_tools.store.transcript import encode, load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
@@ -263,7 +263,7 @@ class Meanwhile:
         self._file, self._does = file, does
         self._looks = 0
 
-    def covering(self, found: CallNow) -> ApprovalTemplate | None:
+    def covering(self, found: CallContext) -> ApprovalTemplate | None:
         self._looks += 1
         if self._looks == 2:
             self._does()

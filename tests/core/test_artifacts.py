@@ -18,7 +18,7 @@ from mlx_tools.store.artifacts import (
     KEEP_SECONDS,
     SWEEP_EVERY,
     ArtifactStore,
-    KeptFiles,
+    BlobFiles,
     Sweeper,
 )
 from mlx_tools.store.session_folder import TranscriptStore
@@ -31,7 +31,7 @@ def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = No
     key = store.put(text)
     assert key is not None
     when = (time.time() if now is None else now) - seconds
-    os.utime(store.kept.folder / key, (when, when))
+    os.utime(store.blobs.folder / key, (when, when))
     return key
 
 
@@ -41,7 +41,7 @@ def aged(store: ArtifactStore, text: str, seconds: float, now: float | None = No
 def test_the_oldest_make_room_for_a_new_one_unless_it_is_larger_than_all_that_may_be_kept(
     tmp_path: Path,
 ) -> None:
-    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
+    store = ArtifactStore(BlobFiles(tmp_path, max_bytes=100))
     keys = [aged(store, str(n) * 40, 100 - n) for n in range(3)]
     assert store.put("é" * 51) is None
     assert [store.get(key) for key in keys] == [None, "1" * 40, "2" * 40]
@@ -49,7 +49,7 @@ def test_the_oldest_make_room_for_a_new_one_unless_it_is_larger_than_all_that_ma
 
 def test_the_newest_stays_though_it_seems_to_be_the_oldest(tmp_path: Path) -> None:
     """The clock was set back since the others were written."""
-    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=100))
+    store = ArtifactStore(BlobFiles(tmp_path, max_bytes=100))
     for letter in "ab":
         aged(store, letter * 40, -DAY)
     newest = store.put("c" * 60)
@@ -61,19 +61,19 @@ def test_the_newest_stays_though_it_seems_to_be_the_oldest(tmp_path: Path) -> No
 def test_all_together_never_take_more_than_they_may(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str], bound: int
 ) -> None:
-    store = ArtifactStore(KeptFiles(tmp_path_factory.mktemp("a"), max_bytes=bound))
+    store = ArtifactStore(BlobFiles(tmp_path_factory.mktemp("a"), max_bytes=bound))
     for text in texts:
         key = store.put(text)
         assert (key is None) == (len(text.encode(errors="surrogatepass")) > bound)
         assert key is None or store.get(key) == text
-        assert sum(path.stat().st_size for path in store.kept.folder.iterdir()) <= bound
+        assert sum(path.stat().st_size for path in store.blobs.folder.iterdir()) <= bound
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("x" * 1000)
-    store = ArtifactStore(KeptFiles(tmp_path, max_bytes=10, keep=0.0))
+    store = ArtifactStore(BlobFiles(tmp_path, max_bytes=10, keep=0.0))
     store.put("y")
-    store.kept.expire(time.time() + 10 * DAY)
+    store.blobs.expire(time.time() + 10 * DAY)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
@@ -82,7 +82,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 def test_an_artifact_is_its_owners_and_comes_back_whole_by_its_id_alone(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
-    store, text = ArtifactStore(KeptFiles(tmp_path / "a")), "line\n\r\n\ud800 \U0001f600" * 1000
+    store, text = ArtifactStore(BlobFiles(tmp_path / "a")), "line\n\r\n\ud800 \U0001f600" * 1000
     own = store.put(text)
     assert own is not None and len(own) == 32 and store.get(own) == text
     assert stat.S_IMODE((tmp_path / "a" / own).stat().st_mode) == 0o600
@@ -102,7 +102,7 @@ def test_an_artifact_is_its_owners_and_comes_back_whole_by_its_id_alone(tmp_path
     ids=["link", "fifo", "folder", "expired", "damaged"],
 )
 def test_what_cannot_be_read_is_not_there(tmp_path: Path, put: Any) -> None:
-    store, key = ArtifactStore(KeptFiles(tmp_path)), "0" * 32
+    store, key = ArtifactStore(BlobFiles(tmp_path)), "0" * 32
     put(tmp_path / key)
     assert store.get(key) is None
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path, put: Any) -> None:
 def test_what_cannot_be_kept_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(TranscriptError, match="could not be kept"):
-        ArtifactStore(KeptFiles(tmp_path / "a")).put("text")
+        ArtifactStore(BlobFiles(tmp_path / "a")).put("text")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     with pytest.raises(UsageError, match="max_bytes"):
         TranscriptStore(tmp_path, max_bytes=-1)
@@ -126,7 +126,7 @@ def test_what_is_to_last_is_on_the_disk_whole_before_it_has_its_name_and_then_it
         assert stat.S_ISDIR(found.st_mode) or found.st_size == len(b"old")
         synced.append((found.st_ino, (tmp_path / "key").exists()))
 
-    kept = KeptFiles(tmp_path, sync=sync)
+    kept = BlobFiles(tmp_path, sync=sync)
     kept.write("other", b"text")
     assert synced == []
     kept.write("key", b"old", lasting=True)
@@ -137,11 +137,11 @@ def test_what_is_to_last_is_on_the_disk_whole_before_it_has_its_name_and_then_it
 
 
 def test_an_artifact_from_the_future_counts_as_written_now(tmp_path: Path) -> None:
-    store, now = ArtifactStore(KeptFiles(tmp_path)), time.time()
+    store, now = ArtifactStore(BlobFiles(tmp_path)), time.time()
     key = aged(store, "x", -1000 * DAY)
-    assert store.kept.expire(now) == 0
-    assert store.kept.expire(now + KEEP_SECONDS - 1) == 0
-    assert store.kept.expire(now + KEEP_SECONDS + 1) == 1
+    assert store.blobs.expire(now) == 0
+    assert store.blobs.expire(now + KEEP_SECONDS - 1) == 0
+    assert store.blobs.expire(now + KEEP_SECONDS + 1) == 1
     assert store.get(key) is None
 
 
@@ -152,7 +152,7 @@ class Machine:
         self.now = 1_800_000_000.0
         self.ticks = 0.0
         self.folder = folder
-        self.store = ArtifactStore(KeptFiles(folder / "session" / "artifacts"))
+        self.store = ArtifactStore(BlobFiles(folder / "session" / "artifacts"))
         self.sweeper = self.program()
 
     def program(self) -> Sweeper:
@@ -160,7 +160,7 @@ class Machine:
         return Sweeper(self.folder, clock=lambda: self.now, ticks=lambda: self.ticks)
 
     def put(self) -> Path:
-        return self.store.kept.folder / aged(self.store, "x", 0, self.now)
+        return self.store.blobs.folder / aged(self.store, "x", 0, self.now)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from mlx_tools import (
 from mlx_tools.errors import UsageError
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.tools import Offer, Registry, ToolContext
+from mlx_tools.tools import EntryPointTools, Registry, ToolContext
 from mlx_tools.tools.folder.collection import ToolCollection
 from mlx_tools.tools.folder.definition import read_folder
 from mlx_tools.transcript.events import CallDecided, Finished, ToolEnded, WouldChange
@@ -64,7 +64,7 @@ def registry(root: Path) -> Registry:
     made.add(tool(changing, name="undeclared"))
     made.add(tool(changing, name="declared", effects={"write"}))
     packaged = tool(changing, name="packaged", effects={"execute"})
-    made.with_entry_points(lambda: [Offer("package", "packaged", lambda: packaged)])
+    made.with_entry_points(lambda: [EntryPointTools("package", "packaged", lambda: packaged)])
     collection = ToolCollection(root.parent)
     if not collection.folder.exists():
         folder = make_folder(root.parent / "made", "folded", LEAVES, PATH)

@@ -25,7 +25,14 @@ from mlx_tools import (
 )
 from mlx_tools.messages import ToolSpec
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call
-from mlx_tools.tools import NestedReads, Reads, Tool, ToolContext, ToolError, ToolResult
+from mlx_tools.tools import (
+    NestedReadCallCache,
+    ReadCallCache,
+    Tool,
+    ToolContext,
+    ToolError,
+    ToolResult,
+)
 from mlx_tools.transcript.records import ObservationRecord
 from tests.core.sessions import records_of
 from tests.waiting import EXPIRES
@@ -195,11 +202,11 @@ def test_an_answer_of_the_model_is_not_kept() -> None:
 
 
 def test_an_answer_of_one_session_alone_is_not_shared() -> None:
-    world, reads = World(), Reads("run")
+    world, reads = World(), ReadCallCache("run")
 
     def looked(session: str) -> ToolResult:
         context = ToolContext(session=session)
-        made = NestedReads(reads).call(
+        made = NestedReadCallCache(reads).call(
             world.tools[0], {"at": "a"}, context, of_session=True, timeout=30.0
         )
         return asyncio.run(made)
@@ -223,7 +230,7 @@ def test_a_change_that_the_model_makes_within_a_call_empties_the_cache() -> None
 
 
 def made(
-    reads: Reads,
+    reads: ReadCallCache,
     subject: Tool,
     arguments: dict[str, Any],
     expected: str | None = None,
@@ -235,7 +242,7 @@ def made(
 
 def test_a_call_that_was_approved_on_a_state_is_made() -> None:
     world = World()
-    reads = Reads("run")
+    reads = ReadCallCache("run")
     for expected in (None, "state", "state"):
         assert not made(reads, world.tools[0], {"at": "a"}, expected=expected).cached
     assert world.reads == 3
@@ -251,7 +258,7 @@ def test_nothing_is_kept_once_a_change_did_not_end_in_time() -> None:
         """Changes something, some time."""
         end.wait(60)
 
-    reads = Reads("session")
+    reads = ReadCallCache("session")
     assert made(reads, world.tools[0], {"at": "a"}).error is None
     assert made(reads, slow, {}, timeout=EXPIRES).error is not None
     for _ in range(2):
@@ -260,7 +267,7 @@ def test_nothing_is_kept_once_a_change_did_not_end_in_time() -> None:
 
 
 def test_what_was_read_while_something_changed_is_not_kept() -> None:
-    reads = Reads("session")
+    reads = ReadCallCache("session")
     entered, leave = anyio.Event, anyio.Event
 
     async def overlapping() -> None:
@@ -305,7 +312,7 @@ def test_each_tool_and_each_value_of_an_argument_has_an_answer_of_its_own() -> N
 
     values = (1, 1.0, True, "1", [1], {"a": 1}, {"a": 1.0}, None)
     wanted = [(named(name), {"at": value}) for name in ("look", "watch") for value in values]
-    reads = Reads("session")
+    reads = ReadCallCache("session")
 
     async def go() -> None:
         for cached in (False, True):
@@ -318,7 +325,7 @@ def test_each_tool_and_each_value_of_an_argument_has_an_answer_of_its_own() -> N
 
 
 def test_what_is_kept_has_bounds() -> None:
-    reads = Reads("session")
+    reads = ReadCallCache("session")
 
     def made(number: int, size: int) -> bool:
         """Whether a call that comes to so many characters has to be made."""
@@ -355,7 +362,7 @@ def test_what_is_found_is_what_a_call_would_come_to(steps: list[tuple[str, Any]]
         state[repr(arguments["key"])] = state.get(repr(arguments["key"]), 0) + 1
         return "done"
 
-    reads = Reads("session")
+    reads = ReadCallCache("session")
     subjects = {
         "read": Tool(ToolSpec("look", effects=READ), look),
         "write": Tool(ToolSpec("change", effects=frozenset({"write"})), change),

@@ -197,7 +197,7 @@ def test_the_oldest_observations_leave_for_references_that_can_be_read(tmp_path:
     outcome = answered(made.run_sync("What happened?"))
     assert within(made)
     (first, *_) = compactions(outcome)
-    assert (first.reason, first.gone) == ("full", 0)
+    assert (first.reason, first.removed) == ("full", 0)
     assert first.before is not None and first.after is not None and first.after < first.before
     for text, key in zip(first.observations.values(), first.artifacts, strict=True):
         kept = Path(outcome.transcript or "").parent / "artifacts" / key
@@ -475,4 +475,4 @@ def test_a_record_that_takes_away_what_is_no_whole_turn_is_refused() -> None:
     for state in (State.IDLE, State.COMPLETING, State.STOPPED):
         session = in_state(state)
         with pytest.raises(TranscriptError, match="no whole turn"):
-            session.apply(CompactedRecord(reason="full", gone=7))
+            session.apply(CompactedRecord(reason="full", removed=7))

@@ -26,7 +26,7 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.controller import AlwaysApprove, Conversation
-from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedApprover, ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
@@ -176,7 +176,7 @@ def test_once_it_is_decided_the_model_is_told_and_goes_on(desk: Desk, again: boo
     assert isinstance(desk.asked(session, next_one), Answered)
 
 
-def yes_for_all(call_now: CallNow) -> ApprovalTemplate:
+def yes_for_all(call_now: CallContext) -> ApprovalTemplate:
     now = datetime.now(UTC)
     return ApprovalTemplate(
         id="t1",
@@ -189,7 +189,7 @@ def yes_for_all(call_now: CallNow) -> ApprovalTemplate:
 
 
 class Covering:
-    def covering(self, call: CallNow) -> ApprovalTemplate | None:
+    def covering(self, call: CallContext) -> ApprovalTemplate | None:
         return yes_for_all(call)
 
 

@@ -18,7 +18,7 @@ CODES = {*get_args(StopReason), *get_args(ErrorCode)}
 
 def completed(**more: object) -> CompletionRecord:
     usage = Usage(prompt_tokens=10, completion_tokens=8_192)
-    return CompletionRecord(turn=1, text="x", counted="x", usage=usage, **more)  # type: ignore[arg-type]
+    return CompletionRecord(turn=1, text="x", retained_text="x", usage=usage, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("reason", get_args(StopReason))

@@ -17,8 +17,8 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest
 from mlx_tools.errors import EXIT_USAGE, BackendBroken, StorageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Limits
-from mlx_tools.store.access_list import AccessFile, UsedFile
-from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
+from mlx_tools.store.access_list import ConsumedApprovalsFile, RunPermitFile
+from mlx_tools.store.artifacts import ArtifactStore, BlobFiles
 from mlx_tools.store.session_folder import TranscriptStore
 from mlx_tools.store.session_store import SessionFiles
 from mlx_tools.store.transcript import TranscriptFile, load
@@ -74,11 +74,11 @@ class Store(TranscriptStore):
             def put(self, text: str) -> Any:
                 return disk.write(path.parent / "none", lambda: super(Artifacts, self).put(text))
 
-        class Checked(AccessFile):
+        class Checked(RunPermitFile):
             def begin(self, *of: Any) -> None:
                 disk.write(path.parent / "none", lambda: super(Checked, self).begin(*of))
 
-        class UsedUp(UsedFile):
+        class UsedUp(ConsumedApprovalsFile):
             def take(self, digest: str) -> Any:
                 return disk.write(used, lambda: super(UsedUp, self).take(digest))
 
@@ -86,7 +86,7 @@ class Store(TranscriptStore):
         return replace(
             files,
             transcript=Transcript(path),
-            artifacts=Artifacts(KeptFiles(path.parent / "artifacts")),
+            artifacts=Artifacts(BlobFiles(path.parent / "artifacts")),
             access=Checked(path=path.parent / "access.json"),
             used=UsedUp(used),
         )
@@ -200,7 +200,7 @@ def check_end(folder: Path, outcome: Outcome, doubtful: set[str]) -> None:
         assert ran <= 1
         assert ran == 1 or name in doubtful
     listed = TranscriptStore(folder / "sessions")
-    states = {listed.listed(name).standing.state for name in listed.ids()}
+    states = {listed.listed(name).status.state for name in listed.ids()}
     assert states <= {"answered", "empty", "interrupted"}  # the latter, where it never was asked
 
 
@@ -243,7 +243,7 @@ class NoArtifacts(TranscriptStore):
 
     def create(self) -> SessionFiles:
         files = super().create()
-        return replace(files, artifacts=FullArtifacts(KeptFiles(self.folder / "none")))
+        return replace(files, artifacts=FullArtifacts(BlobFiles(self.folder / "none")))
 
 
 def test_a_change_is_recorded_as_done_though_its_output_finds_no_room(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
-from mlx_tools.store.artifacts import ArtifactStore, KeptFiles
+from mlx_tools.store.artifacts import ArtifactStore, BlobFiles
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.transcript import events
 from mlx_tools.transcript.records import ObservationRecord
@@ -66,8 +66,8 @@ def observations(outcome: Any) -> list[ObservationRecord]:
 
 def kept_by(outcome: Any) -> dict[str, str]:
     """What the session has kept, by id."""
-    store = ArtifactStore(KeptFiles(Path(outcome.transcript).parent / "artifacts"))
-    paths = store.kept.folder.iterdir() if store.kept.folder.is_dir() else ()
+    store = ArtifactStore(BlobFiles(Path(outcome.transcript).parent / "artifacts"))
+    paths = store.blobs.folder.iterdir() if store.blobs.folder.is_dir() else ()
     return {path.name: store.get(path.name) or "" for path in paths}
 
 

@@ -62,7 +62,7 @@ EXAMPLES: dict[str, Record] = {
     for record in (
         header(),
         UserRecord(content="hello"),
-        MendRecord(turn=1, kind="value", drawn=("1",), put="2"),
+        MendRecord(turn=1, kind="value", rejected_pieces=("1",), replacement="2"),
         completion(1, answer()),
         CallRecord(turn=1, call="c1", name="look", arguments={"x": 1}, runs="freely"),
         RepairRecord(turn=1, name="inline"),
@@ -206,7 +206,7 @@ def _completed(due: Complete, text: str, finish_reason: Any) -> CompletionRecord
         turn=due.turn,
         prefix=due.rules.prefix,
         text=text,
-        counted=read(text, finish_reason, due.rules).counted,
+        retained_text=read(text, finish_reason, due.rules).counted,
         finish_reason=finish_reason,
     )
 
@@ -322,7 +322,9 @@ def test_an_answer_ends_where_the_next_turn_begins() -> None:
 def test_a_call_that_was_piped_in_is_an_echo_and_one_that_was_typed_is_none(echoed: bool) -> None:
     text = 'a page: <tool_call>{"name": "write", "arguments": {"x": 1}}</tool_call>'
     question = f"What is this?\n\n{text}"
-    session = open_session(UserRecord(content=question, piped=len(text) if echoed else 0))
+    session = open_session(
+        UserRecord(content=question, untyped_suffix_chars=len(text) if echoed else 0)
+    )
     written = say(session, call("write", x=1))
     refused = [r.error.code for r in written if isinstance(r, ObservationRecord) and r.error]
     assert refused == (["echoed_call"] if echoed else [])

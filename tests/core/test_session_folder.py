@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from mlx_tools.controller.outputs import shorten
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
-from mlx_tools.store.access_list import UsedFile
+from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.session_folder import TranscriptStore
-from mlx_tools.store.session_store import standing_of
+from mlx_tools.store.session_store import session_status
 from mlx_tools.store.transcript import TranscriptFile, encode
 from mlx_tools.testing import answer, call
 from mlx_tools.transcript.records import (
@@ -103,7 +103,7 @@ STARTED = ExecutionRecord(call="c1", mutates=True)
 def test_the_standing_follows_the_session(
     records: list[Record], state: str, in_doubt: tuple[str, ...]
 ) -> None:
-    found = standing_of(records)
+    found = session_status(records)
     assert (found.state, found.in_doubt) == (state, in_doubt)
     assert found.ended == (state in ("answered", "stopped", "empty") and not in_doubt)
     assert found.first_call == ("look" if MADE in records else found.first_call)
@@ -111,14 +111,14 @@ def test_the_standing_follows_the_session(
 
 @given(st.lists(RECORDS, max_size=8))
 def test_any_records_have_a_standing(records: list[Record]) -> None:
-    known = standing_of([header(), *records])
+    known = session_status([header(), *records])
     assert known.state != "damaged"
     assert not known.ended or not known.pending
 
 
 def test_every_prefix_of_a_run_has_the_standing_of_a_crash_there() -> None:
     run = Run().apply(ASKED).say(call("look", x=1)).apply(*ran("c1", "look")).say(answer())
-    states = [standing_of(run.records[:end]).state for end in range(len(run.records) + 1)]
+    states = [session_status(run.records[:end]).state for end in range(len(run.records) + 1)]
     assert states[:2] == ["empty", "empty"] and states[-1] == "answered"
     assert set(states[2:-1]) == {"interrupted"}
 
@@ -147,7 +147,7 @@ def test_a_damaged_transcript_is_a_row(tmp_path: Path, data: bytes) -> None:
     write(tmp_path, "bad", tail=data)
     write(tmp_path, "good", header(), ASKED, AnswerRecord(turn=1, content="a"))
     folder = TranscriptStore(tmp_path)
-    states = {i: folder.listed(i).standing for i in folder.ids()}
+    states = {i: folder.listed(i).status for i in folder.ids()}
     assert (states["bad"].state, states["good"].state) == ("damaged", "answered")
     assert states["bad"].reason and not states["bad"].ended
     with pytest.raises(TranscriptError):
@@ -161,7 +161,7 @@ def test_what_stands_in_a_transcripts_place_is_damage_and_stops_nobody(tmp_path:
     (tmp_path / "folder" / "transcript.jsonl").mkdir()
     (tmp_path / "link" / "transcript.jsonl").symlink_to("/etc/hostname")
     folder = TranscriptStore(tmp_path)
-    assert {folder.listed(i).standing.state for i in folder.ids()} == {"damaged"}
+    assert {folder.listed(i).status.state for i in folder.ids()} == {"damaged"}
 
 
 def test_only_real_folders_with_an_ids_name_are_sessions(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_session_has_a_folder_of_its_own_that_only_its_owner_can_read(tmp_path
     assert stat.S_IMODE((tmp_path / "sessions").stat().st_mode) == 0o700
     assert first.artifacts is not None
     key = first.artifacts.put("old")
-    os.utime(first.artifacts.kept.folder / key, (0, 0))  # type: ignore[attr-defined]
+    os.utime(first.artifacts.blobs.folder / key, (0, 0))  # type: ignore[attr-defined]
     third = store.create()  # which removes what expired in older ones
     assert first.artifacts.get(key) is None
     for files in (first, second, third):
@@ -298,7 +298,7 @@ def test_the_approval_key_is_made_once_even_by_many_at_once(tmp_path: Path) -> N
 
 
 def test_an_approval_on_a_full_disk_or_behind_one_cut_off_is_used_up_once(tmp_path: Path) -> None:
-    used, digest = UsedFile(tmp_path / "used"), "d" * 64
+    used, digest = ConsumedApprovalsFile(tmp_path / "used"), "d" * 64
     assert used.take("other")
     with file_size_limit(20), pytest.raises(StorageError, match="nothing was run"):
         used.take(digest)

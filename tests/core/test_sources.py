@@ -23,8 +23,8 @@ from mlx_tools.transcript.records import ObservationRecord
 from mlx_tools.transcript.sources import (
     GivenSource,
     cited,
-    lay_out,
-    spelled_out,
+    expand_citations,
+    render_sources,
 )
 from tests.core.sessions import answered, records_of
 from tests.tables import table
@@ -115,11 +115,11 @@ def test_what_an_answer_cites(content: str, named: tuple[Any, ...], numbers: lis
 
 def test_a_citation_is_spelled_out_for_who_does_not_know_the_numbers() -> None:
     content = "Boil [1], then [2, 9]: `a[1]`\n```\nb[1]\n```\nNot [7] (source 1)"
-    assert spelled_out(content, [GIVEN[1], GIVEN[2]]) == (
+    assert expand_citations(content, [GIVEN[1], GIVEN[2]]) == (
         "Boil (Title 1, docs/1.md), then (Title 2, docs/2.md): `a[1]`\n```\nb[1]\n```\n"
         "Not [7] (Title 1, docs/1.md)"
     )
-    assert spelled_out("[1]", ()) == "[1]"
+    assert expand_citations("[1]", ()) == "[1]"
 
 
 def test_a_run_within_a_call_cites_by_name_so_that_its_numbers_mean_nothing_else() -> None:
@@ -163,7 +163,7 @@ def test_long_sources_are_cut_evenly_kept_whole_and_can_be_read_on(tmp_path: Pat
     assert "\n[2] B (b)\n> short\n[3] C (c)\n> xxx" in content
     assert report.artifact in content
     offset = int(re.findall(r"offset (\d+)", content)[0])
-    whole = lay_out(Sources(tuple(long("x")))).text
+    whole = render_sources(Sources(tuple(long("x")))).text
     assert content.startswith(whole[:offset])
 
 
@@ -187,7 +187,7 @@ def test_a_secret_in_a_source_reaches_neither_the_model_nor_the_outcome() -> Non
     st.none() | st.integers(1, 400),
 )
 def test_only_given_numbers_begin_a_line(found: list[Source], first: int, room: int | None) -> None:
-    laid = lay_out(Sources(tuple(found)), first, room)
+    laid = render_sources(Sources(tuple(found)), first, room)
     begun = [line for line in laid.text.splitlines() if line.startswith("[")]
     assert len(begun) <= len(laid.given) <= len(found)
     if room is not None:

@@ -13,7 +13,7 @@ import pytest
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, check_address
-from mlx_tools.store.access_list import UsedFile
+from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.artifacts import Change
 from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE
@@ -34,7 +34,7 @@ HOSTILE = "a\0b\ud800\r\n\u2028\N{GRINNING FACE}'; DROP TABLE records; --"
 Make = Callable[..., SessionStore]
 
 
-@pytest.fixture(params=["files", pytest.param("postgres", marks=pytest.mark.heavy)])
+@pytest.fixture(params=["files", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Opens the same store again each time, as another process would."""
     if request.param == "files":
@@ -56,7 +56,7 @@ def test_a_session_is_held_by_one_and_gone_on_with_by_the_next(make: Make) -> No
     first = store.create()
     first.transcript.append(header())
     first.transcript.append(UserRecord(content=HOSTILE))
-    assert other.listed(first.session).standing.state == "running"
+    assert other.listed(first.session).status.state == "running"
     with pytest.raises(TranscriptError, match="in use"):
         other.open(first.session)
     with pytest.raises(TranscriptError, match="in use"), other.held(first.session):
@@ -64,7 +64,7 @@ def test_a_session_is_held_by_one_and_gone_on_with_by_the_next(make: Make) -> No
     assert not other.remove(first.session, whatever=True)
     first.transcript.close()
     listed = other.listed(first.session)
-    assert listed.standing.state == "interrupted" and listed.path == first.transcript.path
+    assert listed.status.state == "interrupted" and listed.path == first.transcript.path
     second = other.open(first.session)
     second.transcript.append(AnswerRecord(turn=1, content=HOSTILE))
     second.transcript.close()
@@ -81,7 +81,7 @@ def test_sessions_are_found_and_one_that_is_not_there_is_said(make: Make) -> Non
     assert store.ids() == []
     older, newer = sorted((written(store, *ENDED), written(store, *ENDED)))
     store.open(older).transcript.close()
-    assert store.ids() == [newer, older] and set(store.by_use()) == {older, newer}
+    assert store.ids() == [newer, older] and set(store.by_last_update()) == {older, newer}
     assert store.find(older) == older and store.updated(older) > 0 and store.size(older) > 0
     for session in ("20990101-000000-aaaaaaaa", "../x", "a\0b"):
         with pytest.raises(UsageError):
@@ -151,7 +151,7 @@ def test_an_approval_is_used_once_and_all_have_one_key(make: Make) -> None:
 
 
 def test_an_approval_behind_a_line_that_was_cut_off_is_used_once(tmp_path: Path) -> None:
-    used = UsedFile(tmp_path / "used")
+    used = ConsumedApprovalsFile(tmp_path / "used")
     used.path.write_text("whole\nhal")
     assert [used.take("d"), used.take("d"), used.take("whole")] == [True, False, False]
     assert used.all() == ["whole", "hal", "d"]

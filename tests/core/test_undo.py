@@ -345,7 +345,7 @@ class Mortal(UndoStore):
 def test_a_process_that_dies_before_the_change_loses_nothing(place: Place, operation: str) -> None:
     before = place.contents()
     assert place.files.undo is not None
-    mortal = Mortal(place.files.undo.kept)
+    mortal = Mortal(place.files.undo.blobs)
     child = os.fork()
     if not child:
         if operation == "delete":
@@ -373,7 +373,7 @@ class Touched(UndoStore):
 @pytest.mark.parametrize("operation", ["write", "delete"])
 def test_what_was_not_kept_is_not_replaced(place: Place, operation: str) -> None:
     assert place.files.undo is not None
-    touched = Touched(place.files.undo.kept)
+    touched = Touched(place.files.undo.blobs)
     if operation == "write":
         done = place.write("a.txt", "two\n", undo=touched)
     else:

@@ -318,7 +318,7 @@ def test_each_mend_is_told() -> None:
     happened = anyio.run(run)
     (told,) = (event for event in happened if isinstance(event, events.Mended))
     assert (told.turn, told.kind) == (1, "envelope")
-    assert (told.dropped, told.put) == (',"nonsense":', ',"name":"')
+    assert (told.dropped, told.replacement) == (',"nonsense":', ',"name":"')
 
 
 @pytest.mark.parametrize("said", ['{"type":"final_answer","content":"no"}', CALL])

@@ -17,7 +17,7 @@ from strong_text import DIALECTS
 from mlx_tools import Answered, Controller, Limits, Policy, tool
 from mlx_tools.app.proposal import Proposal, Proposer
 from mlx_tools.controller import Complete, RunSettings
-from mlx_tools.decoding import Draw, HeldTurn, Score
+from mlx_tools.decoding import ConstrainedTurn, SampleTokens, ScoreTokens
 from mlx_tools.decoding.held_turn import MAX_MENDS, MAX_SENT, restarts
 from mlx_tools.golden.recorded import redrawn
 from mlx_tools.messages import (
@@ -72,7 +72,7 @@ def turn(
     choice: str = "auto",
     size: int = 0,
     most: int | None = None,
-) -> HeldTurn:
+) -> ConstrainedTurn:
     """A turn of a model that says this, draw by draw; a list is what is likely to come next. Where
     nothing is likely by then, nobody can say."""
     prefix = forcing_prefix(style, choice)
@@ -85,9 +85,9 @@ def turn(
         max_calls=most,
         catalog={name: spec.parameters for name, spec in SPECS.items()},
     )
-    made, left = HeldTurn(rules, SPECS, strategy), list(said)
-    while (ask := made.due) is not None:
-        if isinstance(ask, Score):
+    made, left = ConstrainedTurn(rules, SPECS, strategy), list(said)
+    while (ask := made.pending_request) is not None:
+        if isinstance(ask, ScoreTokens):
             made.scored(left.pop(0) if left and isinstance(left[0], list) else None)  # type: ignore[arg-type]
             continue
         text, reason = "", "stop"
@@ -96,15 +96,15 @@ def turn(
             text, reason = (one, "stop") if isinstance(one, str) else one  # type: ignore[misc]
         for start in range(0, len(text), size or max(len(text), 1)):
             made.feed(text[start : start + (size or len(text))])
-            if made.due is not ask or made.closing:
+            if made.pending_request is not ask or made.closing:
                 break
-        if made.due is ask:
+        if made.pending_request is ask:
             made.close(None) if made.closing else made.end(reason)  # type: ignore[arg-type]
     assert not left, f"{left} was not asked for"
     return made
 
 
-def calls(made: HeldTurn) -> list[tuple[str, Any, tuple[str, ...]]]:
+def calls(made: ConstrainedTurn) -> list[tuple[str, Any, tuple[str, ...]]]:
     return [
         (m.name, dict(m.arguments), m.repairs)
         for m in made.reading.messages
@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_mended(
     made = turn(*said, **how)
     found = {
         "text": made.text,
-        "mends": [(mend.kind, mend.put) for mend in made.mends],
+        "mends": [(mend.kind, mend.replacement) for mend in made.mends],
         "repairs": calls(made)[0][2] if calls(made) else None,
         "error": made.reading.error,
     }
@@ -235,17 +235,20 @@ def test_no_value_is_cut_for_a_token_to_fit() -> None:
         ('{"n":12}}', ("12",), '{"n":'),
         ('{"n":1,"of":[1,2,3]}}', ("]",), '{"n":1,"of":['),
     ):
-        made = HeldTurn(
+        made = ConstrainedTurn(
             ReadingRules(catalog={"pick": {}}), {"pick": ToolSpec("pick", "", parameters)}
         )
-        first = made.due
+        first = made.pending_request
         for char in begun + wrong:
             made.feed(char)
-            if made.due is not first:
+            if made.pending_request is not first:
                 break
-        if isinstance(made.due, Score):
+        if isinstance(made.pending_request, ScoreTokens):
             made.scored([(token, -0.1) for token in likely])
-        assert isinstance(made.due, Draw) and made.due.text == begun + stands
+        assert (
+            isinstance(made.pending_request, SampleTokens)
+            and made.pending_request.text == begun + stands
+        )
 
 
 GATE = {
@@ -262,19 +265,21 @@ GATE = {
 GATE_BEGUN = '{"type":"tool_call","name":"gate","arguments":'
 
 
-def after_scores(said: str, *likely: str, strategy: Strategy = "auto") -> HeldTurn:
+def after_scores(said: str, *likely: str, strategy: Strategy = "auto") -> ConstrainedTurn:
     """A turn with a tool of several types, up to the draw after likelihoods were asked for."""
     spec = ToolSpec("gate", "", GATE)
     prefix = opening("jsonl") if strategy == "guided" else ""
-    made = HeldTurn(ReadingRules(prefix=prefix, catalog={"gate": GATE}), {"gate": spec}, strategy)
-    first = made.due
+    made = ConstrainedTurn(
+        ReadingRules(prefix=prefix, catalog={"gate": GATE}), {"gate": spec}, strategy
+    )
+    first = made.pending_request
     for char in said:
         made.feed(char)
-        if made.due is not first:
+        if made.pending_request is not first:
             break
-    if made.due is first:
+    if made.pending_request is first:
         made.end("stop")
-    if isinstance(made.due, Score):
+    if isinstance(made.pending_request, ScoreTokens):
         made.scored([(token, -0.1 - place) for place, token in enumerate(likely)])
     return made
 
@@ -292,8 +297,10 @@ def test_a_front_that_would_choose_for_the_model_counts_for_nothing(
     said: str, likely: tuple[str, ...]
 ) -> None:
     made = after_scores(GATE_BEGUN + said, *likely)
-    assert [mend.put for mend in made.mends] == [""]
-    assert isinstance(made.due, Draw) and made.due.attempt > 0  # drawn again, warmer
+    assert [mend.replacement for mend in made.mends] == [""]
+    assert (
+        isinstance(made.pending_request, SampleTokens) and made.pending_request.attempt > 0
+    )  # drawn again, warmer
 
 
 @pytest.mark.parametrize(
@@ -314,14 +321,16 @@ def test_what_a_token_begins_is_the_models_to_end(
     said: str, likely: tuple[str, ...], put: str
 ) -> None:
     made = after_scores(GATE_BEGUN + said, *likely)
-    assert [mend.put for mend in made.mends] == [put]
-    assert isinstance(made.due, Draw) and made.due.text.endswith(put)
+    assert [mend.replacement for mend in made.mends] == [put]
+    assert isinstance(made.pending_request, SampleTokens) and made.pending_request.text.endswith(
+        put
+    )
 
 
 @pytest.mark.parametrize("token", ["function", "fun", "tool_use", "fact"])
 def test_a_front_does_not_choose_between_call_and_answer(token: str) -> None:
     made = after_scores(f'{token}","x":1}} and so on', token, strategy="guided")
-    assert [mend.put for mend in made.mends][:1] == [""]
+    assert [mend.replacement for mend in made.mends][:1] == [""]
     assert "final_answer" not in made.text
 
 
@@ -446,11 +455,11 @@ def test_what_validation_coerces_a_held_turn_lets_stand(
 ) -> None:
     spec = ToolSpec("mark", "", PLACES)
     text = '{"type":"tool_call","name":"mark","arguments":{' + member + "}}"
-    made = HeldTurn(ReadingRules(catalog={"mark": PLACES}), {"mark": spec})
+    made = ConstrainedTurn(ReadingRules(catalog={"mark": PLACES}), {"mark": spec})
     for start in range(0, len(text), size):
         made.feed(text[start : start + size])
     made.end("stop")
-    assert not made.mends and made.due is None
+    assert not made.mends and made.pending_request is None
     (call,) = judge(made.reading, {"mark": spec})
     assert (call.call.arguments, call.call.repairs, call.error) == (value, repairs, None)
 
@@ -464,7 +473,7 @@ def test_two_calls_in_the_models_own_form_are_one_turn() -> None:
 
 def test_a_text_that_names_no_tool_is_mended_without_waiting_for_its_end() -> None:
     made = after_scores('string","description":"' + "and so on " * 1000, strategy="guided")
-    assert made.mends[0].drawn and len("".join(made.mends[0].drawn)) < 400
+    assert made.mends[0].rejected_pieces and len("".join(made.mends[0].rejected_pieces)) < 400
 
 
 def test_a_quote_that_an_answer_does_not_escape_stands_in_it() -> None:
@@ -615,14 +624,14 @@ def test_a_line_in_one_piece_comes_to_what_it_comes_to_in_two(
     rules = ReadingRules(max_calls=8, catalog={spec.name: spec.parameters})
     found = []
     for pieces in ([line], [line[:at], line[at:]]):
-        held = HeldTurn(rules, {spec.name: spec})
-        draw = held.due
+        held = ConstrainedTurn(rules, {spec.name: spec})
+        draw = held.pending_request
         for piece in pieces:
-            if held.due is draw:
+            if held.pending_request is draw:
                 held.feed(piece)
-        if held.due is draw:
+        if held.pending_request is draw:
             held.end("stop")
-        mends = [(one.kind, one.kept, one.put) for one in held.mends]
+        mends = [(one.kind, one.kept_chars, one.replacement) for one in held.mends]
         found.append((held.text, held.reading, mends, held.unfilled))
     assert found[0] == found[1]
 
@@ -658,24 +667,24 @@ def test_a_mended_turn_is_drawn_again_from_its_records(
     prefix = opening("jsonl") if strategy == "guided" else ""
     catalog = {name: spec.parameters for name, spec in SPECS.items()}
     rules = ReadingRules(prefix=prefix, catalog=catalog)
-    made = HeldTurn(rules, SPECS, strategy)
+    made = ConstrainedTurn(rules, SPECS, strategy)
     for _ in range(60):
-        if (ask := made.due) is None:
+        if (ask := made.pending_request) is None:
             break
-        if isinstance(ask, Score):
+        if isinstance(ask, ScoreTokens):
             tokens = [("}", -1.0), ('"', -1.1), ("3", -1.2), (",", -1.3)][:likely]
             made.scored(tokens, "}")
             continue
-        assert isinstance(ask, Draw)
+        assert isinstance(ask, SampleTokens)
         whole = OSLO + "\n" + OSLO
         rest = broken(whole[len(ask.text) :] if whole.startswith(ask.text) else OSLO[30:])
         for start in range(0, len(rest), 3):
             made.feed(rest[start : start + 3])
-            if made.due is not ask or made.closing:
+            if made.pending_request is not ask or made.closing:
                 break
-        if made.due is ask:
+        if made.pending_request is ask:
             made.close(None) if made.closing else made.end(chance.choice(["stop", "length"]))
-    assert made.due is None
+    assert made.pending_request is None
     if not made.mends:
         return  # it is read like any other
     due = Complete(1, "", rules, 100, None, strategy, SPECS)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.decoding.value import MAX_BLANKS, Form, HeldObject
+from mlx_tools.decoding.value import MAX_BLANKS, ConstrainedObject, MessageSchema
 from mlx_tools.messages import ToolSpec
 from mlx_tools.protocol import resolve, validate_arguments
 from mlx_tools.protocol.strict import loads
@@ -45,7 +45,7 @@ WEATHER = ToolSpec(
 CALL = '{"type":"tool_call","name":"weather","arguments":'
 
 
-def form_of(*specs: ToolSpec) -> Form:
+def form_of(*specs: ToolSpec) -> MessageSchema:
     catalog = {spec.name: spec for spec in specs}
     parameters = {name: compilable(s.parameters).schema or {} for name, s in catalog.items()}
 
@@ -53,15 +53,15 @@ def form_of(*specs: ToolSpec) -> Form:
         spec = resolve(name, catalog)[0]
         return None if spec is None else spec.name
 
-    return Form(parameters, known)
+    return MessageSchema(parameters, known)
 
 
 FORM = form_of(WEATHER, ToolSpec("halt", "", {"type": "object", "properties": {}}))
 
 
-def held(text: str, size: int = 0, form: Form = FORM) -> HeldObject:
+def held(text: str, size: int = 0, form: MessageSchema = FORM) -> ConstrainedObject:
     """An object that comes in pieces of ``size`` characters; in one piece with 0."""
-    found = HeldObject(form)
+    found = ConstrainedObject(form)
     for start in range(0, len(text), size or len(text) or 1):
         found.feed(text[start : start + (size or len(text))])
     return found
@@ -69,7 +69,7 @@ def held(text: str, size: int = 0, form: Form = FORM) -> HeldObject:
 
 def misfit(text: str) -> tuple[str, str]:
     """What does not fit, and the text that stands before it."""
-    found = held(text).misfit or held(text).doubt
+    found = held(text).violation or held(text).tentative_violation
     assert found is not None, text
     return found.kind, text[: found.boundary]
 
@@ -93,7 +93,7 @@ def misfit(text: str) -> tuple[str, str]:
 def test_what_reading_takes_is_the_models_own(arguments: str) -> None:
     for size in (0, 1, 3):
         found = held(CALL + arguments + "} and more", size)
-        assert found.complete and found.misfit is None
+        assert found.complete and found.violation is None
         assert found.end == len(CALL + arguments) + 1
 
 
@@ -131,20 +131,20 @@ def test_white_space_has_a_bound() -> None:
     blanks = " " * MAX_BLANKS
     assert held(f'{CALL}{blanks}{{{blanks}"city"{blanks}:{blanks}"x"{blanks}}}{blanks}}}').complete
     for size in (0, 1):
-        found = held(f'{CALL}{{"city":"x",{blanks} "days":1}}}}', size).misfit
+        found = held(f'{CALL}{{"city":"x",{blanks} "days":1}}}}', size).violation
         assert found is not None and found.kind == "envelope"
 
 
 def test_a_dialects_object_has_its_keys() -> None:
     schemas = {"weather": WEATHER.parameters}
-    form = Form(schemas, lambda name: name, keys=("name", "parameters"))
+    form = MessageSchema(schemas, lambda name: name, keys=("name", "parameters"))
     for text in (
         '{"name":"weather","parameters":{"city":"x"}}',
         '{"arguments":{"city":"x"},"name":"weather"}',
         '{"type":"function","name":"weather","arguments":{"city":"x"}}',
     ):
         assert held(text, form=form).complete
-    assert held('{"name":"weather","input":', form=form).doubt is not None
+    assert held('{"name":"weather","input":', form=form).tentative_violation is not None
 
 
 # --- for any tool -----------------------------------------------------------------------------
@@ -166,7 +166,7 @@ def test_a_right_model_is_left_alone(
     call = {"type": "tool_call", "name": spec.name, "arguments": given_}
     text = json.dumps(call, indent=indent, ensure_ascii=ascii_)
     found = held(text, size, form_of(spec))
-    assert found.misfit is None and found.complete
+    assert found.violation is None and found.complete
 
 
 OTHERS: tuple[Any, ...] = ("", "x" * 40, 10**13, -(10**13), 0.5, True, None, [], [[]], {}, {"a": 1})
@@ -195,7 +195,7 @@ def test_a_key_with_an_escape_is_the_one_that_it_means(size: int) -> None:
     line = '{"type": "tool_call", "name": "A", "arguments": {"%s": %s}}'
     for key in ("a", r"\u0061"):
         assert held(line % (key, '"x"'), size, form_of(spec)).complete
-        assert held(line % (key, "{}"), size, form_of(spec)).misfit is not None
+        assert held(line % (key, "{}"), size, form_of(spec)).violation is not None
 
 
 @given(tools(), st.integers(0, 10**6), st.integers(1, 9))
@@ -212,7 +212,7 @@ def test_pieces_are_held_as_the_whole_and_what_is_whole_fits(
             at = chance.randrange(len(text))
             text = text[:at] + chance.choice('"{}[],:1a\\ ') + text[at + chance.randint(0, 1) :]
         whole, pieces = held(text, 0, form), held(text, size, form)
-        assert (whole.complete, whole.misfit) == (pieces.complete, pieces.misfit)
+        assert (whole.complete, whole.violation) == (pieces.complete, pieces.violation)
         if whole.complete and is_exact:
             try:
                 value = loads(text[: whole.end])

@@ -15,12 +15,12 @@ import httpx2
 import pytest
 
 from mlx_tools import Tool, tool
-from mlx_tools.app import Door, RunOptions, config, session_store
+from mlx_tools.app import AccessRules, RunOptions, config, session_store
 from mlx_tools.backends import TokenCounter
 from mlx_tools.cli.golden import keep_session
 from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.admission import Admission
-from mlx_tools.gateway.conversation import Manner
+from mlx_tools.gateway.conversation import PromptProfile
 from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.page import PATH, Page, Person
 from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
@@ -29,7 +29,7 @@ from mlx_tools.gateway.run_worker import RunWorker
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.server import Gateway, application
-from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.gateway.webhooks import Webhooks
 from mlx_tools.policy import Limits
 from mlx_tools.prompt import NAMED_FORMATS, ChatFormat
@@ -66,13 +66,13 @@ def speaker_of(
     style: Any = "jsonl",
     strategy: Any = "auto",
     **settings: Any,
-) -> Speaker:
+) -> TurnRunner:
     """A model that is spoken to in the usual way."""
     made = RunSettings(chat_format=chat_format, style=style, model="scripted", **settings)
-    manner = Manner(
+    manner = PromptProfile(
         settings=made, chat_format=chat_format, style=style, strategy=strategy, words=load_words()
     )
-    return Speaker(backend, manner, Limits(), TokenCounter())
+    return TurnRunner(backend, manner, Limits(), TokenCounter())
 
 
 def send(one: Any, method: str, path: str, body: Any = None, **headers: str) -> Any:
@@ -163,7 +163,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     def made(
         *scripts: Any,
         state: str = "state",
-        door: Door | None = None,
+        door: AccessRules | None = None,
         backend: Any = None,
         manner: Mapping[str, Any] | None = None,
         **options: Any,
@@ -214,7 +214,7 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
             now=lambda: 1_700_000_000.0,
             new_id=lambda: f"{next(numbers):08x}",
         )
-        app = application(gateway, door or Door(page=PATH))
+        app = application(gateway, door or AccessRules(page=PATH))
         transport = httpx.ASGITransport(app)
         client = httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=KEY)
 
@@ -247,7 +247,9 @@ def serving(begin: Any) -> Callable[..., Any]:
     """As `begin`, for a client without a key; what is named besides is how the model is spoken
     to."""
 
-    def serve(*scripts: Any, door: Door | None = None, backend: Any = None, **manner: Any) -> Any:
+    def serve(
+        *scripts: Any, door: AccessRules | None = None, backend: Any = None, **manner: Any
+    ) -> Any:
         one = begin(*scripts, door=door, backend=backend, manner=manner)
         del one.client.headers["authorization"]
         return one

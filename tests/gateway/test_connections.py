@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from mlx_tools.app import Door, Guard, OpenConnections, Refusal, ServerConfig, admit, listen
+from mlx_tools.app import AccessRules, Guard, OpenConnections, Refusal, ServerConfig, admit, listen
 from mlx_tools.app.http_server import HEAD_SECONDS, BoundedConnection, PeerErrors
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ async def say_ok(scope: Any, receive: Any, send: Any) -> None:
 
 
 def config_of(app: Any, files: int = 64, key: str = "secret") -> ServerConfig:
-    return ServerConfig(Guard(app, Door(key=key), refused), 0, files)
+    return ServerConfig(Guard(app, AccessRules(key=key), refused), 0, files)
 
 
 # --- deadlines ------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ async def test_all_bodies_together_have_a_bound_until_they_are_answered() -> Non
             await answered.wait()
         await say_ok(scope, receive, send)
 
-    transport = httpx.ASGITransport(Guard(keep, Door(), refused, max_bodies=10))
+    transport = httpx.ASGITransport(Guard(keep, AccessRules(), refused, max_bodies=10))
 
     async def parts() -> Any:
         for part in (b"123", b"456", b"78"):

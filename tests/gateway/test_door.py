@@ -9,7 +9,7 @@ import anyio
 import httpx
 import pytest
 
-from mlx_tools.app import Door
+from mlx_tools.app import AccessRules
 from mlx_tools.gateway.admission import Admission
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.server import application
@@ -42,7 +42,7 @@ def ask(one: Any, path: str = "/v1/models", base: str = "http://127.0.0.1", **mo
     ],
 )
 def test_a_name_that_is_not_ours_is_not_served(serving: Any, base: str, status: int) -> None:
-    one = serving(door=Door(hosts=("mac.local",)))
+    one = serving(door=AccessRules(hosts=("mac.local",)))
     assert ask(one, base=base).status_code == status
 
 
@@ -73,7 +73,7 @@ def test_a_name_that_is_not_ours_is_not_served(serving: Any, base: str, status: 
 def test_a_host_header_is_a_name_and_a_port_and_nothing_else(
     serving: Any, host: str, status: int
 ) -> None:
-    one = serving(door=Door(hosts=("mac.local",)))
+    one = serving(door=AccessRules(hosts=("mac.local",)))
     assert ask(one, headers={"host": host}).status_code == status
 
 
@@ -93,12 +93,12 @@ def test_a_host_header_is_a_name_and_a_port_and_nothing_else(
     ],
 )
 def test_a_page_asks_only_where_it_is_allowed(serving: Any, origin: str, status: int) -> None:
-    one = serving(door=Door(origins=("http://pages.example",)))
+    one = serving(door=AccessRules(origins=("http://pages.example",)))
     assert ask(one, headers={"origin": origin}).status_code == status
 
 
 def test_an_allowed_page_may_read_the_answer_and_another_one_may_not_even_ask(serving: Any) -> None:
-    one = serving(door=Door(origins=("http://pages.example",)))
+    one = serving(door=AccessRules(origins=("http://pages.example",)))
     asks = {"access-control-request-method": "POST", "access-control-request-headers": "x-a"}
     asks["access-control-request-private-network"] = "true"  # as Chrome asks
     for origin, status in (("http://pages.example", 200), ("http://evil.example", 403)):
@@ -130,7 +130,7 @@ def test_a_body_that_a_page_can_send_unasked_is_refused(serving: Any, kind: str)
 def test_with_a_key_only_who_bears_it_is_served(
     serving: Any, headers: dict[str, str], status: int
 ) -> None:
-    one = serving(door=Door(key="secret"))
+    one = serving(door=AccessRules(key="secret"))
     sent = {name: value.encode() for name, value in headers.items()}
     for path in ("/v1/models", "/metrics"):
         assert ask(one, path, headers=sent).status_code == status
@@ -227,7 +227,7 @@ def test_a_client_that_never_reads_frees_its_slot(serving: Any, stream: bool) ->
     async def main() -> None:
         with anyio.fail_after(HANG):
             whole = scope | {"query_string": b"", "client": ("127.0.0.1", 9)}
-            await application(one.gateway, Door())(whole, receive, send)
+            await application(one.gateway, AccessRules())(whole, receive, send)
 
     anyio.run(main)
     assert one.gateway.admission.active == 0

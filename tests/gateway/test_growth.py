@@ -10,7 +10,7 @@ from typing import Any, SupportsIndex
 import pytest
 from starlette.requests import Request
 
-from mlx_tools.controller import earlier_in
+from mlx_tools.controller import prior_from_messages
 from mlx_tools.gateway.body import MAX_MESSAGES, MAX_TOOLS
 from mlx_tools.gateway.conversation import WaitingCalls
 from mlx_tools.gateway.exchange import LARGE, json_body
@@ -98,7 +98,7 @@ def session_of(questions: int) -> CountedList:
     for number in range(1, questions + 1):
         call = f"c{number}"
         found = ({"n": 1, "title": "A title", "location": "a.txt"},) if number == 1 else ()
-        done = CompletionRecord(turn=number, text="a", counted="a", finish_reason="stop")
+        done = CompletionRecord(turn=number, text="a", retained_text="a", finish_reason="stop")
         records += [
             UserRecord(content="Hi"),
             done,
@@ -145,7 +145,9 @@ def test_results_before_a_run_find_their_calls_at_once() -> None:
         for n in range(300)
     ]
     results = [{"role": "tool", "content": str(n)} for n in range(300)]
-    said = earlier_in([{"role": "assistant", "content": "", "tool_calls": calls}, *results]).said
+    said = prior_from_messages(
+        [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    ).said
     observed = [one for one in said if isinstance(one, ObservationRecord)]
     assert [one.content for one in observed] == [str(n) for n in range(300)]
     assert [one.id for one in observed] == [f"x{n}" for n in range(300)]

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from justhtml import JustHTML
 
-from mlx_tools.app import Door
+from mlx_tools.app import AccessRules
 from mlx_tools.gateway.page import PATH
 from mlx_tools.gateway.page.routes import COOKIE, HOLDS, Person
 from mlx_tools.gateway.page.shown import FOUND, RECORDS, searched
@@ -62,7 +62,7 @@ async def waiting(begin: Any, *more: Any) -> tuple[Any, dict[str, Any], str]:
 async def test_without_the_persons_key_nothing_is_shown_and_nothing_taken(
     begin: Any, cookie: str
 ) -> None:
-    one = begin(KEEP, door=Door(key="one", page=PATH))  # a client has a key, and sends it
+    one = begin(KEEP, door=AccessRules(key="one", page=PATH))  # a client has a key, and sends it
     made = await ask(one)
     other, late = Person(b"x", lambda: 1_700_000_000.0), [0.0]
     seals = {
@@ -95,7 +95,7 @@ def _cookie_of(person: Person) -> str:
 async def test_the_cookie_is_for_this_page_alone_and_the_persons_key_opens_nothing_of_a_clients(
     begin: Any,
 ) -> None:
-    one = begin(door=Door(key="one", page=PATH))
+    one = begin(door=AccessRules(key="one", page=PATH))
     one.client.headers.pop("authorization")
     got = await post(one, "/page/key", key=one.person.key)
     said = got.headers["set-cookie"].lower()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.gateway.chat_completions import read_chat_completion
 from mlx_tools.gateway.request import TurnDone
-from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.messages import Style
 from mlx_tools.prompt import NAMED_FORMATS, format_from_template
 from mlx_tools.protocol import write_answer, write_call
@@ -49,13 +49,13 @@ def written_turns(draw: st.DrawFn, style: Style) -> str:
     return "\n".join([*draw(st.sampled_from([[], ["Let me look."]])), *lines])
 
 
-def asked(speaker: Speaker, raw: str, body: dict[str, Any]) -> tuple[str, TurnDone]:
+def asked(speaker: TurnRunner, raw: str, body: dict[str, Any]) -> tuple[str, TurnDone]:
     """The prompt of a turn in which the model writes this, and what came of it."""
     backend = ScriptedBackend(raw)
     speaker.backend = backend
     request, _ = read_chat_completion(body, new_id=lambda: "x", now=lambda: 0.0)
     ids = itertools.count()
-    done = anyio.run(speaker.take, request, lambda text: None, lambda: f"c{next(ids) % 2}")
+    done = anyio.run(speaker.run, request, lambda text: None, lambda: f"c{next(ids) % 2}")
     (prompt,) = backend.prompts
     return prompt, done
 

@@ -19,7 +19,7 @@ import pytest
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from mlx_tools.app import Door
+from mlx_tools.app import AccessRules
 from mlx_tools.gateway.request import ApiError
 from mlx_tools.gateway.run_rows import Hook
 from mlx_tools.gateway.webhooks import Webhooks
@@ -101,7 +101,7 @@ def test_a_message_that_cannot_be_is_told_and_the_socket_goes_on(begin: Any, mes
     ],
 )
 def test_a_socket_opens_only_for_whoever_may_ask(begin: Any, headers: Any, opens: bool) -> None:
-    one = begin(answer("done"), door=Door(key="one"))
+    one = begin(answer("done"), door=AccessRules(key="one"))
     with talking(one) as client:
         run = client.post("/v1/runs", json={"question": "x"}).json()["id"]
         if opens:

@@ -33,7 +33,7 @@ class Looking(ServedModels):
 
         backend = SimpleNamespace(traits=BackendTraits(asks_server=True), models=models)
         one = speaker_of(backend)
-        return replace(one, manner=replace(one.manner, settings=RunSettings(model="quick")))
+        return replace(one, profile=replace(one.profile, settings=RunSettings(model="quick")))
 
 
 @pytest.mark.anyio
@@ -44,7 +44,7 @@ async def test_a_model_that_is_being_looked_at_holds_up_no_other() -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(served.speaker, "slow")
             await anyio.wait_all_tasks_blocked()
-            assert (await served.speaker("quick")).manner.settings.model == "quick"
+            assert (await served.speaker("quick")).profile.settings.model == "quick"
             tasks.cancel_scope.cancel()
 
 

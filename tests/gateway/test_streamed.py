@@ -67,7 +67,7 @@ async def turn(
     number = iter(range(1000))
     try:
         speaker = speaker_of(backend, strategy=strategy)
-        done = await speaker.take(request, told.append, lambda: str(next(number)))
+        done = await speaker.run(request, told.append, lambda: str(next(number)))
     except ApiError as error:
         return error.status, error.code
     assert "".join(told) == done.text

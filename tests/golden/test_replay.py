@@ -195,13 +195,13 @@ def mended(tmp_path: Path) -> Golden:
 
 def test_a_mend_that_comes_out_otherwise_is_readings(mended: Golden) -> None:
     first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
-    assert first.put == "7" and first.alternatives is not None
+    assert first.replacement == "7" and first.alternatives is not None
     for other in (
-        replace(first, put="9"),
+        replace(first, replacement="9"),
         replace(first, kind="key"),
-        replace(first, kept=3),
+        replace(first, kept_chars=3),
         replace(first, alternatives=({"token": "6", "logprob": -1.0},)),
-        replace(first, drawn=(*first.drawn[:-1], "5")),
+        replace(first, rejected_pieces=(*first.rejected_pieces[:-1], "5")),
     ):
         records = tuple(other if record is first else record for record in mended.records)
         found = replay(replace(mended, records=records)).differences
@@ -211,7 +211,7 @@ def test_a_mend_that_comes_out_otherwise_is_readings(mended: Golden) -> None:
 
 def test_the_prompt_of_each_draw_is_compared(mended: Golden) -> None:
     first, *_ = (r for r in mended.records if isinstance(r, MendRecord))
-    records = tuple(replace(r, put="9") if r is first else r for r in mended.records)
+    records = tuple(replace(r, replacement="9") if r is first else r for r in mended.records)
     told = {d.what: d for d in replay(replace(mended, records=records)).differences}
     prompt = told["the prompt of the draw before mend 2"]
     assert prompt.was.endswith('"n":9') and prompt.now.endswith('"n":7')

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.app.steps import MAX_CHARS, brief, folded, spelled, steps_of
+from mlx_tools.app.steps import MAX_CHARS, brief, escape_invisible, folded, steps_of
 from mlx_tools.errors import UsageError
 from mlx_tools.golden import (
     ROOMS,
@@ -357,11 +357,11 @@ def test_whatever_is_shown_is_text(
     assert not set(page.source) & (set(ODD) | {"\u200f", "\u061c"})
     whole = "".join(page.text)
     for check in checks:
-        assert spelled(brief(check.name)) in whole
+        assert escape_invisible(brief(check.name)) in whole
         for sample in check.samples:
-            assert spelled(sample.error) in whole
+            assert escape_invisible(sample.error) in whole
             for difference in sample.differences:
-                assert spelled(brief(difference.what)) in whole
+                assert escape_invisible(brief(difference.what)) in whole
 
 
 AS_THEY_ARE = (
@@ -385,4 +385,4 @@ AS_THEY_ARE = (
 def test_what_is_not_seen_is_written_by_its_number_and_scripts_and_emoji_stay(
     text: str, shown: str
 ) -> None:
-    assert spelled(text) == shown
+    assert escape_invisible(text) == shown

@@ -19,7 +19,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, ElicitResult, InputRequiredResult
 
-from mlx_tools.app import Door, RunOptions, config, session_store
+from mlx_tools.app import AccessRules, RunOptions, config, session_store
 from mlx_tools.cli.call_text import in_message, in_words
 from mlx_tools.controller import AlwaysApprove, ApprovalRequest
 from mlx_tools.errors import UsageError
@@ -554,7 +554,7 @@ def test_an_answer_holds_once_and_for_what_was_shown(serving: Serving, home: Pat
 def test_a_stranger_does_not_come_in(
     serving: Serving, headers: dict[str, str], status: int
 ) -> None:
-    app = http_application(serving(), Door(key="right"))
+    app = http_application(serving(), AccessRules(key="right"))
 
     async def knock() -> int:
         transport = httpx.ASGITransport(app)

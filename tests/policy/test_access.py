@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.errors import TranscriptError
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.store.access_list import Access, AccessFile, fingerprints
+from mlx_tools.store.access_list import RunPermit, RunPermitFile, fingerprints
 
 LOOK = ToolSpec("look", effects=frozenset({"read"}))
 SAVE = ToolSpec("save", effects=frozenset({"write"}))
@@ -24,13 +24,13 @@ SPECS = (LOOK, SAVE)
 
 
 @pytest.fixture
-def access(tmp_path: Path) -> AccessFile:
-    made = AccessFile(path=tmp_path / "access.json")
+def access(tmp_path: Path) -> RunPermitFile:
+    made = RunPermitFile(path=tmp_path / "access.json")
     made.begin("s1", "p1", SPECS)
     return made
 
 
-def why(access: Access, spec: ToolSpec = LOOK) -> str:
+def why(access: RunPermit, spec: ToolSpec = LOOK) -> str:
     decision = access.check(spec)
     if decision is None:
         return ""
@@ -39,7 +39,9 @@ def why(access: Access, spec: ToolSpec = LOOK) -> str:
     return decision.reason
 
 
-def test_an_intact_list_refuses_nothing_and_only_its_owner_can_read_it(access: AccessFile) -> None:
+def test_an_intact_list_refuses_nothing_and_only_its_owner_can_read_it(
+    access: RunPermitFile,
+) -> None:
     assert not why(access) and not why(access, SAVE)
     assert stat.S_IMODE(access.path.stat().st_mode) == 0o600
     assert [path.name for path in access.path.parent.iterdir()] == ["access.json"]
@@ -89,7 +91,7 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
     ],
 )
 def test_a_list_that_is_not_what_it_was_lets_nothing_run_and_is_not_waited_for(
-    access: AccessFile, damage: Callable[[Path], object], said: str
+    access: RunPermitFile, damage: Callable[[Path], object], said: str
 ) -> None:
     damage(access.path)
     assert said in why(access)
@@ -102,7 +104,7 @@ def test_no_other_bytes_let_a_tool_run(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, start: int, length: int
 ) -> None:
     path = tmp_path_factory.mktemp("access") / "access.json"
-    access = AccessFile(path=path)
+    access = RunPermitFile(path=path)
     access.begin("s1", "p1", SPECS)
     own = path.read_bytes()
     other = own[:start] + noise + own[start + length :]
@@ -110,7 +112,7 @@ def test_no_other_bytes_let_a_tool_run(
     assert bool(why(access)) == (other != own)
 
 
-def test_a_list_that_is_locked_lets_nothing_run(access: AccessFile) -> None:
+def test_a_list_that_is_locked_lets_nothing_run(access: RunPermitFile) -> None:
     with access.path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert "is locked" in why(access)
@@ -126,7 +128,7 @@ CHANGES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
 def test_a_tool_that_declares_something_else_than_when_the_run_began_does_not_run(
-    access: AccessFile, change: dict[str, Any]
+    access: RunPermitFile, change: dict[str, Any]
 ) -> None:
     assert "look has changed" in why(access, replace(LOOK, **change))
     assert "no tool of this run" in why(access, ToolSpec("later"))
@@ -139,7 +141,7 @@ def test_a_list_holds_while_its_run_goes_on_and_the_configuration_stays(
     user, project = tmp_path / "config.toml", tmp_path / "mlx-tools.toml"
     user.write_text("[policy]\nallow = ['*']\n")
     watched, path = fingerprints([user, project]), tmp_path / "access.json"
-    access = AccessFile(watched, path=path) if kind == "file" else Access(watched)
+    access = RunPermitFile(watched, path=path) if kind == "file" else RunPermit(watched)
     assert "no access list" in why(access)
     access.begin("s1", "p1", SPECS)
     user.touch()
@@ -158,8 +160,8 @@ def test_a_list_holds_while_its_run_goes_on_and_the_configuration_stays(
     assert "no access list" in why(access) and not path.exists()
 
 
-def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: AccessFile) -> None:
-    again = AccessFile(path=access.path)
+def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: RunPermitFile) -> None:
+    again = RunPermitFile(path=access.path)
     assert "no access list" in why(again)
     again.begin("s1", "p2", [LOOK])
     assert not why(again) and why(again, SAVE)
@@ -167,7 +169,7 @@ def test_a_list_that_a_killed_run_left_does_not_help_the_next_one(access: Access
 
 
 def test_a_list_that_cannot_be_written_is_told_and_lets_nothing_run(tmp_path: Path) -> None:
-    access = AccessFile(path=tmp_path / "nowhere" / "access.json")
+    access = RunPermitFile(path=tmp_path / "nowhere" / "access.json")
     with pytest.raises(TranscriptError, match="access list"):
         access.begin("s1", "p1", SPECS)
     assert why(access)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.messages import ToolSpec, replace
-from mlx_tools.policy import ApprovalTemplate, CallNow, pin_of
+from mlx_tools.policy import ApprovalTemplate, CallContext, pin_of
 from mlx_tools.policy.approval_template import fits
 from tests.tables import table
 
@@ -25,7 +25,7 @@ YES = ApprovalTemplate(
     made_at="2026-02-01T00:00:00+00:00",
     expires_at="2026-04-01T00:00:00+00:00",
 )
-CALL = CallNow(
+CALL = CallContext(
     spec=SAVE,
     pinned="v1",
     arguments={"path": "anything", "text": "tea"},

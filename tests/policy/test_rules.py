@@ -18,11 +18,11 @@ from mlx_tools.policy import (
     Facts,
     Policy,
     asks,
+    can_be_preapproved,
     decide,
     exceeded,
     first_match,
     is_glob,
-    may_stand,
 )
 from tests.tables import table
 
@@ -193,9 +193,9 @@ def test_a_narrower_policy_asks_again_and_what_lets_a_call_through_is_said() -> 
 
 def test_a_standing_yes_answers_for_effects_and_the_tool_and_for_nothing_else() -> None:
     policy = Policy(allow=["*"], ask=["change"])
-    assert all(may_stand(made(policy, spec).rule) for spec in (CAREFUL, UNDECLARED))
-    assert not any(may_stand(made(policy, spec).rule) for spec in (CHANGE, LOOK))
-    assert not may_stand(made(ALL, CHANGE, runs="with_approval").rule)
+    assert all(can_be_preapproved(made(policy, spec).rule) for spec in (CAREFUL, UNDECLARED))
+    assert not any(can_be_preapproved(made(policy, spec).rule) for spec in (CHANGE, LOOK))
+    assert not can_be_preapproved(made(ALL, CHANGE, runs="with_approval").rule)
 
 
 def test_the_rules_come_in_their_order() -> None:

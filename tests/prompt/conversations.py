@@ -129,7 +129,7 @@ def records_of(messages: Sequence[tuple[str, str]]) -> list[Record]:
         if role == "user":
             records.append(UserRecord(content=text))
         elif role == "assistant":
-            records.append(CompletionRecord(turn=turn, text=text, counted=text))
+            records.append(CompletionRecord(turn=turn, text=text, retained_text=text))
             records.append(AnswerRecord(turn=turn, content=text))
     return records
 

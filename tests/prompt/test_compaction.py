@@ -48,7 +48,7 @@ def looked(number: int, seen: str) -> list[Record]:
     """A turn that makes a call, and what is seen of it."""
     call = f'{{"type":"tool_call","name":"look","arguments":{{"x":{number}}}}}'
     return [
-        CompletionRecord(turn=number, text=call, counted=call),
+        CompletionRecord(turn=number, text=call, retained_text=call),
         CallRecord(turn=number, call=f"c{number}", name="look", arguments={"x": number}),
         ObservationRecord(call=f"c{number}", name="look", content=seen),
     ]
@@ -57,7 +57,7 @@ def looked(number: int, seen: str) -> list[Record]:
 def answered(number: int, text: str) -> list[Record]:
     said = f'{{"type":"final_answer","content":"{text}"}}'
     return [
-        CompletionRecord(turn=number, text=said, counted=said),
+        CompletionRecord(turn=number, text=said, retained_text=said),
         AnswerRecord(turn=number, content=text),
     ]
 
@@ -80,7 +80,7 @@ def cut(prompt: Prompt, size: int, limit: int | None = None, *, readable: bool =
 
 
 def test_a_question_that_is_being_answered_stays() -> None:
-    gone = CompactedRecord(reason="full", gone=4, turns=1, content="[gone]")
+    gone = CompactedRecord(reason="full", removed=4, turns=1, content="[gone]")
     text = prompt_of(asked("Why?"), *looked(1, "old news"), *looked(2, "news"), gone).render()
     assert "<|im_start|>user\n[gone]\nWhy?<|im_end|>" in text
     assert "old news" not in text and "news" in text
@@ -102,7 +102,7 @@ def compacted_runs(draw: Any) -> tuple[str, list[Step]]:
             if may_leave(prompt, gone, answering=True):
                 record = CompactedRecord(
                     reason="full",
-                    gone=gone,
+                    removed=gone,
                     content=draw(CONTENT),
                     observations=draw(st.dictionaries(st.sampled_from(calls), CONTENT))
                     if calls
@@ -216,12 +216,12 @@ def test_what_is_left_fits_or_nothing_could(run: Any, share: float) -> None:
     how = stand()
     found = cut_to_fit(prompt, how, render, len, size=size, limit=size - 10)
     if found is not None:
-        assert may_leave(prompt, found.gone, answering=True)
+        assert may_leave(prompt, found.removed, answering=True)
         assert len(compacted(prompt, how.record(found)).render()) <= size - 10
         return
     least = prompt_of(asked("And then?"), style=style)
     assume(len(prompt.records) > 1)
-    assert len(least.render()) + len(how.record(Cut(gone=1)).content) + 1 > size - 10
+    assert len(least.render()) + len(how.record(Cut(removed=1)).content) + 1 > size - 10
 
 
 def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
@@ -232,7 +232,7 @@ def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
     assert found is not None
     left = compacted(prompt, stand().record(found)).render()
     assert len(left) <= size // 2
-    one_less = stand().record(Cut(gone=found.gone - 3))
+    one_less = stand().record(Cut(removed=found.removed - 3))
     assert len(compacted(prompt, one_less).render()) > size // 2
     assert cut_to_sum_up(prompt_of(asked("Hi")), stand(), render, len, size=10) is None
 
@@ -240,9 +240,9 @@ def test_turns_are_summed_up_until_the_rest_takes_half() -> None:
 def test_at_rest_all_but_the_last_question_is_summed_up() -> None:
     assert cut_at_rest(prompt_of()) is None
     one = prompt_of(asked("First?"), *answered(1, "One."))
-    assert cut_at_rest(one) == Cut(gone=3)
+    assert cut_at_rest(one) == Cut(removed=3)
     two = prompt_of(asked("First?"), *answered(1, "One."), asked("Second?"), *answered(2, "Two."))
-    assert cut_at_rest(two) == Cut(gone=3)
+    assert cut_at_rest(two) == Cut(removed=3)
     assert count_turns(two, 3) == 1
 
 
@@ -258,7 +258,7 @@ def test_what_leaves_is_retold_with_what_had_left_before() -> None:
         "Assistant",
     ]
     assert "rain" in text and "Next?" not in text
-    prompt.add(CompactedRecord(reason="asked", gone=6, content="[summed up]"))
+    prompt.add(CompactedRecord(reason="asked", removed=6, content="[summed up]"))
     assert conversation_text(prompt, 1, WORDS).startswith("[summed up]\n\nUser: Next?")
 
 

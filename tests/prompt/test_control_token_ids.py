@@ -39,7 +39,9 @@ from tests.prompt.transcripts import ORIGINS, STYLES, TOOL_NAMES, opened, texts_
 def said(text: str, prefix: str = "") -> CompletionRecord:
     """A completion of which all counts; a blank one would be no turn."""
     counted = prefix + (text if text.strip() else "x")
-    return CompletionRecord(turn=1, prefix=prefix, text=counted[len(prefix) :], counted=counted)
+    return CompletionRecord(
+        turn=1, prefix=prefix, text=counted[len(prefix) :], retained_text=counted
+    )
 
 
 def conversation(style: Any, texts: Any) -> list[tuple[str, list[Record]]]:

@@ -75,7 +75,7 @@ def opened(
 def called(prompt: Prompt, said: str, *results: str, prefix: str = "") -> None:
     """A turn that calls ``look`` once for each result, and the results."""
     text = said.removeprefix(prefix)
-    prompt.add(CompletionRecord(turn=1, prefix=prefix, text=text, counted=said))
+    prompt.add(CompletionRecord(turn=1, prefix=prefix, text=text, retained_text=said))
     for number, _ in enumerate(results):
         prompt.add(CallRecord(turn=1, call=f"c{number}", name="look", arguments={}))
     for number, result in enumerate(results):
@@ -231,18 +231,18 @@ def conversation(name: str, texts: Any) -> list[str]:
     rendered = [prompt.render()]
     lead = "" if name == "llama3.1-tools" else f"{texts.prose}\n"
     said = lead + model.calls(texts.argument, texts.other_argument)
-    prompt.add(CompletionRecord(turn=1, text=said, counted=said))
+    prompt.add(CompletionRecord(turn=1, text=said, retained_text=said))
     for number, called_name in enumerate(("look", f"l{texts.unknown}")):
         prompt.add(CallRecord(turn=1, call=f"c{number}", name=called_name, arguments={}))
     error = ErrorInfo("tool_error", f"e{texts.fault}"[:300])
     prompt.add(ObservationRecord(call="c0", name="look", content=texts.result))
     prompt.add(ObservationRecord(call="c1", name=f"l{texts.unknown}", error=error))
     rendered.append(prompt.render())
-    prompt.add(CompletionRecord(turn=2, text=f"b{texts.broken}", counted=f"b{texts.broken}"))
+    prompt.add(CompletionRecord(turn=2, text=f"b{texts.broken}", retained_text=f"b{texts.broken}"))
     error = ErrorInfo("invalid_json", f"c{texts.correction}"[:300])
     prompt.add(CorrectionRecord(turn=2, error=error))
     rendered.append(prompt.render())
-    prompt.add(CompletionRecord(turn=3, text=f"a{texts.answer}", counted=f"a{texts.answer}"))
+    prompt.add(CompletionRecord(turn=3, text=f"a{texts.answer}", retained_text=f"a{texts.answer}"))
     prompt.add(AnswerRecord(turn=3, content=f"a{texts.answer}"))
     prompt.add(UserRecord(content="And now?"))
     return [*rendered, prompt.render()]

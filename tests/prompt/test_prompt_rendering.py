@@ -34,7 +34,7 @@ ANSWER = '{"type":"final_answer","content":"Done."}'
 
 def said(turn: int, counted: str, prefix: str = "", text: str | None = None) -> CompletionRecord:
     return CompletionRecord(
-        turn=turn, prefix=prefix, text=counted if text is None else text, counted=counted
+        turn=turn, prefix=prefix, text=counted if text is None else text, retained_text=counted
     )
 
 

@@ -44,7 +44,7 @@ def spoken(
         turn=1,
         prefix=prefix,
         text=text[:come],
-        counted=reading.counted,
+        retained_text=reading.counted,
         finish_reason="stop",
         closed_early=come < len(text),
     )
@@ -125,10 +125,10 @@ def test_what_a_message_leaves_open_is_closed_and_is_read_as_it_was(
 ) -> None:
     style, record, messages = said
     turn = closed(record, style)
-    assert turn.startswith(record.counted) and unbalanced(turn) == []
+    assert turn.startswith(record.retained_text) and unbalanced(turn) == []
     assert messages
     assert without_repairs(read(turn, "stop", ReadingRules(style=style))) == messages
-    assert closed(replace(record, counted=turn), style) == turn  # nothing is left to close
+    assert closed(replace(record, retained_text=turn), style) == turn  # nothing is left to close
 
 
 @given(completions(), st.integers(1, 60), st.sampled_from(["stop", "length"]))
@@ -140,7 +140,7 @@ def test_what_breaks_off_is_closed_only_behind_a_message(
     record = replace(
         record,
         text=record.text[:-cut],
-        counted=reading.counted,
+        retained_text=reading.counted,
         finish_reason=reason,
         closed_early=False,  # it is cut off, not left
     )
@@ -164,4 +164,4 @@ def test_what_breaks_off_is_closed_only_behind_a_message(
 )
 def test_what_is_no_whole_message_stays_as_it_was_written(style: str, whole: str) -> None:
     record, _ = spoken(style, whole)
-    assert closed(record, cast(Any, style)) == record.counted
+    assert closed(record, cast(Any, style)) == record.retained_text

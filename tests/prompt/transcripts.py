@@ -128,7 +128,7 @@ def _going_on(prefix: str, text: str) -> str:
 
 def _completion(turn: int, prefix: str, counted: str) -> CompletionRecord:
     text = counted.removeprefix(prefix) + "\nand what was dropped"
-    return CompletionRecord(turn=turn, prefix=prefix, text=text, counted=counted)
+    return CompletionRecord(turn=turn, prefix=prefix, text=text, retained_text=counted)
 
 
 # --- sessions that have not begun, with a text of every origin ---

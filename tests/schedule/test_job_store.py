@@ -303,7 +303,7 @@ def test_values_that_cannot_be_are_a_clear_error(store: JobStore, clock: Clock, 
 
 def test_a_job_runs_under_its_policy_narrowed_by_what_has_changed_since() -> None:
     own, then = Policy(allow=["clock", "notes_create"]), Policy(allow=["*"])
-    job = a_job(policy=own.to_json(), standing=then.to_json())
+    job = a_job(policy=own.to_json(), configured_policy=then.to_json())
     assert job.policy_today(then) == own
     now = job.policy_today(Policy(allow=["*"], deny=["notes_create"], dry_run=True))
     assert [part.allow for part in now.parts] == [own.allow, ("*",)] and now.parts[1].dry_run
@@ -351,9 +351,9 @@ def test_no_time_is_claimed_twice_however_the_clock_moves(
             claimed = store.claim(now, "r")
             if claimed is None:
                 break
-            assert claimed[1].due <= now
+            assert claimed[1].scheduled_at <= now
             store.settle(claimed[1], "answered")
-            dues.append(claimed[1].due)
+            dues.append(claimed[1].scheduled_at)
     assert len(dues) == len(set(dues))
     due = store.next_try(NOON - timedelta(days=2))
     assert due is not None and due <= max(clock(), NOON) + timedelta(days=2)

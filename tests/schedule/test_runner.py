@@ -221,7 +221,7 @@ def test_what_keeps_breaking_off_is_given_up(world: World) -> None:
 def test_times_that_were_missed_are_made_up_for_once_and_the_run_says_so(world: World) -> None:
     world.add()
     (ended,) = world.later(days=4)
-    assert ended.run.missed and ended.run.due == NOON + timedelta(hours=1)
+    assert ended.run.missed and ended.run.scheduled_at == NOON + timedelta(hours=1)
     assert world.later() == []
     (ended,) = world.later(hours=1)
     assert not ended.run.missed and len(world.ran) == 2
@@ -269,7 +269,7 @@ def test_a_runner_that_stays_runs_each_time_as_it_comes(world: World) -> None:
             raise Killed
 
     slept, _ = stays(world, naps, told)
-    dues = [ended.run.due for ended in told]
+    dues = [ended.run.scheduled_at for ended in told]
     assert dues == [NOON + timedelta(minutes=n) for n in (2, 3, 4)]
     assert all(0.5 <= seconds <= 30 for seconds in slept)
 

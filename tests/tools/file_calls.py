@@ -12,13 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlx_tools.errors import ErrorCode
-from mlx_tools.tools import Callee, Preview, Registry, Tool, ToolContext, ToolResult, execute
+from mlx_tools.tools import Preview, Registry, Tool, ToolContext, ToolLike, ToolResult, execute
 
 SECRET = "nobody may read this"
 
 
 def executed(
-    tool: Callee, context: ToolContext | None = None, timeout: float = 30, **arguments: Any
+    tool: ToolLike, context: ToolContext | None = None, timeout: float = 30, **arguments: Any
 ) -> ToolResult:
     """What a call comes to."""
     return asyncio.run(execute(tool, arguments, context, timeout=timeout))

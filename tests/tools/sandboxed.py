@@ -9,7 +9,7 @@ import pytest
 
 from mlx_tools import builtin_tools
 from mlx_tools.toolbox.sandbox import NoSandbox, sandbox
-from mlx_tools.tools import Callee, ToolResult
+from mlx_tools.tools import ToolLike, ToolResult
 from tests.tools.file_calls import executed
 
 
@@ -25,15 +25,15 @@ WHY_NOT = reason()
 needs_sandbox = pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
 
 
-def tool(*roots: str | Path, commands: Sequence[str] = ()) -> Callee:
+def tool(*roots: str | Path, commands: Sequence[str] = ()) -> ToolLike:
     return builtin_tools([str(root) for root in roots], commands=commands).get("run_command")
 
 
-def called(callee: Callee, program: str, *arguments: str, timeout: float = 60) -> ToolResult:
+def called(callee: ToolLike, program: str, *arguments: str, timeout: float = 60) -> ToolResult:
     return executed(callee, timeout=timeout, program=program, arguments=list(arguments))
 
 
-def printed(callee: Callee, program: str, *arguments: str) -> str:
+def printed(callee: ToolLike, program: str, *arguments: str) -> str:
     """What a program printed that ended with 0."""
     result = called(callee, program, *arguments)
     assert result.content is not None, result.error
@@ -42,7 +42,7 @@ def printed(callee: Callee, program: str, *arguments: str) -> str:
     return rest
 
 
-def refusal(callee: Callee, program: str, *arguments: str) -> tuple[str, str]:
+def refusal(callee: ToolLike, program: str, *arguments: str) -> tuple[str, str]:
     result = called(callee, program, *arguments)
     assert result.error is not None, result.content
     return result.error.code, result.error.message

@@ -15,11 +15,11 @@ import pytest
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.tools import (
-    Callee,
     Progress,
     Tool,
     ToolContext,
     ToolError,
+    ToolLike,
     ToolResult,
     current_context,
     execute,
@@ -34,7 +34,7 @@ SOON = 0.05
 LONG = 60.0
 
 
-def run(made: Callee, seconds: float = LONG, /, **arguments: Any) -> ToolResult:
+def run(made: ToolLike, seconds: float = LONG, /, **arguments: Any) -> ToolResult:
     return asyncio.run(execute(made, arguments, timeout=seconds))
 
 

@@ -14,7 +14,7 @@ import pytest
 from mlx_tools import builtin_tools
 from mlx_tools.errors import UsageError
 from mlx_tools.store.roots import PathPatterns, Root, RootName, private_part
-from mlx_tools.toolbox.run_command import run_command, unusable
+from mlx_tools.toolbox.run_command import disabled_reason, run_command
 from mlx_tools.tools import Registry, ToolError
 from tests.tables import table
 from tests.tools.file_calls import SECRET, done, preview, refusal, written
@@ -306,7 +306,7 @@ def test_another_root_may_hold_what_the_patterns_of_one_leave_out(tree: Path) ->
 
 def test_programs_are_not_run_where_patterns_hold(tree: Path) -> None:
     roots = [Root(RootName.parse(f"{tree}:ro:**/*.md")), Root(RootName(str(tree / "src")))]
-    assert "patterns" in str(unusable(roots))
+    assert "patterns" in str(disabled_reason(roots))
     with pytest.raises(ToolError, match="patterns"):
         run_command(roots).preview({"program": "cat", "arguments": ["c.py"]})
 

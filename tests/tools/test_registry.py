@@ -20,7 +20,7 @@ from mlx_tools.errors import ToolDefinitionError, UsageError
 from mlx_tools.messages import ToolSpec
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox.schedule_task import Jobs
-from mlx_tools.tools import Offer, Registry, Tool, tool
+from mlx_tools.tools import EntryPointTools, Registry, Tool, tool
 from mlx_tools.tools.registry import OWN_TOOLS, installed
 from mlx_tools.tools.tool import of_plugin, preview_of
 from scripts.stretch import ROOT
@@ -85,7 +85,7 @@ def offering(*offers: tuple[str, str, Any]) -> Registry:
 
         return load
 
-    listed = [Offer(package, name, loader(value)) for package, name, value in offers]
+    listed = [EntryPointTools(package, name, loader(value)) for package, name, value in offers]
     return builtin_tools().with_entry_points(lambda: listed)
 
 
@@ -184,9 +184,9 @@ def test_a_package_offers_a_tool_a_list_or_a_function() -> None:
 def test_nothing_is_loaded_before_it_is_needed() -> None:
     loaded: list[str] = []
 
-    def find() -> list[Offer]:
+    def find() -> list[EntryPointTools]:
         loaded.append("looked")
-        return [Offer("one", "t", lambda: loaded.append("imported") or forecast)]
+        return [EntryPointTools("one", "t", lambda: loaded.append("imported") or forecast)]
 
     registry = builtin_tools().with_entry_points(find)
     registry.get("calculator")
@@ -270,7 +270,7 @@ def test_a_package_whose_name_could_mislead_offers_nothing(package: str) -> None
 
 
 def test_a_package_that_is_switched_off_is_not_imported() -> None:
-    offers = [Offer("weather", "t", lambda: pytest.fail("it was imported"))]
+    offers = [EntryPointTools("weather", "t", lambda: pytest.fail("it was imported"))]
     registry = Registry(switched_off={"plugin:weather": "not trusted"})
     assert registry.with_entry_points(lambda: offers).specs() == {}
     assert registry.disabled["plugin:weather/t"] == "not trusted"
@@ -379,7 +379,7 @@ def test_the_words_of_the_built_in_tools_have_examples() -> None:
 @pytest.mark.parametrize(
     ("member", "value"),
     [
-        *(("unusable", value) for value in (fails, False, lambda: True, "no")),
+        *(("disabled_reason", value) for value in (fails, False, lambda: True, "no")),
         *(("preview", value) for value in (fails, True, lambda arguments: "all of it")),
         *(("blocking", value) for value in (True, "yes")),
     ],
@@ -393,7 +393,7 @@ def test_a_foreign_tools_other_members_harm_nobody(member: str, value: Any) -> N
     registry = offering(("x", "pkg", foreign))
     reasons = {row["name"]: row["disabled_reason"] for row in registry.listing(Policy())}
     why = reasons["probe"]
-    if (member, value) == ("unusable", fails):
+    if (member, value) == ("disabled_reason", fails):
         assert why == "it cannot say whether it works: RuntimeError: no device"
         return
     assert why is None

@@ -17,7 +17,7 @@ from mlx_tools.policy import Policy, decide
 from mlx_tools.store.roots import Root, RootName
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import NoSandbox, Sandbox
-from mlx_tools.tools import Callee, Tool, ToolContext, execute
+from mlx_tools.tools import Tool, ToolContext, ToolLike, execute
 from tests.tools.file_calls import executed, written
 from tests.tools.sandboxed import called, needs_sandbox, printed, refusal, tool
 from tests.waiting import EXPIRES, until, wait_until
@@ -30,17 +30,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def free(folder: Path) -> Callee:
+def free(folder: Path) -> ToolLike:
     """With an interpreter, which can try anything."""
     return tool(folder, commands=["python3", "sh", "env"])
 
 
-def python(callee: Callee, code: str, *, timeout: float = 60) -> str:
+def python(callee: ToolLike, code: str, *, timeout: float = 60) -> str:
     result = called(callee, "python3", "-c", code, timeout=timeout)
     return result.content if result.content is not None else str(result.error)
 
 
-def test_a_consent_for_the_session_is_bound_to_the_program(free: Callee) -> None:
+def test_a_consent_for_the_session_is_bound_to_the_program(free: ToolLike) -> None:
     arguments = {"program": "python3", "arguments": ["-V"]}
     assert free.spec.consent_binding(arguments) == {"program": "python3"}
 
@@ -101,7 +101,7 @@ def test_patterns_are_expanded_without_a_shell_in_every_root(folder: Path, tmp_p
 
 @needs_sandbox
 def test_what_is_printed_is_told_after_the_exit_code_errors_apart_and_bytes_in_words(
-    folder: Path, free: Callee
+    folder: Path, free: ToolLike
 ) -> None:
     result = called(tool(folder), "cat", "a.py", "missing.py")
     assert result.content is not None
@@ -134,7 +134,7 @@ def test_a_program_is_the_systems_or_not_installed(
 
 @needs_sandbox
 def test_the_environment_holds_nothing_of_ours(
-    folder: Path, free: Callee, monkeypatch: pytest.MonkeyPatch
+    folder: Path, free: ToolLike, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "PYTHONPATH", "GIT_DIR"):
         monkeypatch.setenv(name, str(folder / "no-such-file"))
@@ -161,7 +161,9 @@ def test_preview_shows_the_words_that_run_and_the_call_keeps_to_them(folder: Pat
 
 
 @needs_sandbox
-def test_nothing_outside_the_roots_can_be_read(folder: Path, tmp_path: Path, free: Callee) -> None:
+def test_nothing_outside_the_roots_can_be_read(
+    folder: Path, tmp_path: Path, free: ToolLike
+) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("told-to-nobody")
     (folder / "link").symlink_to(secret)
@@ -173,7 +175,7 @@ def test_nothing_outside_the_roots_can_be_read(folder: Path, tmp_path: Path, fre
 
 
 @needs_sandbox
-def test_private_names_are_hidden_below_a_root(folder: Path, free: Callee) -> None:
+def test_private_names_are_hidden_below_a_root(folder: Path, free: ToolLike) -> None:
     written(folder, dict.fromkeys((".env", "sub/.ssh/id"), "a-private-token"))
     (folder / "alias").symlink_to(".env")
     for result in (
@@ -211,7 +213,7 @@ def test_a_repository_is_not_written_to_even_below_a_rw_root(folder: Path) -> No
 
 
 @needs_sandbox
-def test_there_is_no_network_and_no_server_of_ours(free: Callee) -> None:
+def test_there_is_no_network_and_no_server_of_ours(free: ToolLike) -> None:
     ours = Path("/proc/self/ns/net").stat().st_ino
     code = (
         "import socket, os\n"
@@ -228,7 +230,7 @@ def test_there_is_no_network_and_no_server_of_ours(free: Callee) -> None:
 
 
 @needs_sandbox
-def test_a_program_sees_no_file_process_or_namespace_of_ours(folder: Path, free: Callee) -> None:
+def test_a_program_sees_no_file_process_or_namespace_of_ours(folder: Path, free: ToolLike) -> None:
     with (folder / "a.py").open() as ours:
         os.set_inheritable(ours.fileno(), True)
         code = "import os, sys; print(repr(sys.stdin.read()), sorted(os.listdir('/proc/self/fd')))"
@@ -252,7 +254,7 @@ def test_a_program_sees_no_file_process_or_namespace_of_ours(folder: Path, free:
     ],
     ids=["endless", "errors", "one line", "just past the cap"],
 )
-def test_a_flood_is_cut_while_it_runs(free: Callee, code: str) -> None:
+def test_a_flood_is_cut_while_it_runs(free: ToolLike, code: str) -> None:
     told = python(free, code)
     assert told.startswith("[The output was cut after 200000 bytes")
     assert len(told) < 210_000
@@ -289,20 +291,20 @@ def ends(mark: str) -> bool:
     ],
     ids=["sleeps", "ignores", "escapes", "double", "silent", "leaves-one-behind"],
 )
-def test_nothing_is_left_running(free: Callee, code: str, tmp_path: Path) -> None:
+def test_nothing_is_left_running(free: ToolLike, code: str, tmp_path: Path) -> None:
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     called(free, "python3", "-c", f"# {mark}\n{code}", timeout=5)
     assert ends(mark)
 
 
 @needs_sandbox
-def test_too_long_is_a_timeout(free: Callee) -> None:
+def test_too_long_is_a_timeout(free: ToolLike) -> None:
     result = called(free, "sh", "-c", "while :; do :; done", timeout=EXPIRES)
     assert result.error is not None and result.error.code == "timeout"
 
 
 @needs_sandbox
-def test_a_call_that_nobody_waits_for_is_ended(free: Callee, tmp_path: Path) -> None:
+def test_a_call_that_nobody_waits_for_is_ended(free: ToolLike, tmp_path: Path) -> None:
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
 
     async def run() -> None:
@@ -316,7 +318,7 @@ def test_a_call_that_nobody_waits_for_is_ended(free: Callee, tmp_path: Path) -> 
 
 
 @needs_sandbox
-def test_a_program_that_multiplies_is_ended(free: Callee) -> None:
+def test_a_program_that_multiplies_is_ended(free: ToolLike) -> None:
     # A bomb that stops by itself at some number: should the guard fail, the machine lives.
     code = """import os, time
 for _ in range(1500):
@@ -333,7 +335,7 @@ time.sleep(30)"""
 
 
 @needs_sandbox
-def test_memory_and_file_sizes_have_a_limit(free: Callee) -> None:
+def test_memory_and_file_sizes_have_a_limit(free: ToolLike) -> None:
     assert "MemoryError" in python(free, "x = bytearray(6 << 30)")
     assert "[exit code 0]" not in python(
         free, "f = open('/tmp/x', 'wb')\nfor _ in range(400): f.write(b'x' * (1 << 20))"

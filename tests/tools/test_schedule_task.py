@@ -33,7 +33,7 @@ class Desk:
         jobs = Jobs(
             store=self.store,
             zone=lambda: "Europe/Berlin",
-            standing=Policy(allow=["*"]),
+            configured_policy=Policy(allow=["*"]),
             roots=("/data",),
             options={"model.name": "m"},
             now=lambda: self.now,
@@ -60,7 +60,7 @@ def test_a_job_has_the_policy_folders_and_settings_of_its_session(desk: Desk) ->
     (listed,) = desk.store.listing()
     job = listed.job
     assert job is not None and Policy.from_json(job.policy) == POLICY
-    assert Policy.from_json(job.standing) == Policy(allow=["*"])
+    assert Policy.from_json(job.configured_policy) == Policy(allow=["*"])
     assert (job.roots, job.options, job.by) == (("/data",), {"model.name": "m"}, "session s-1")
     assert f"{job.id} was made" in str(result.content)
     assert "2026-03-06 09:00:00 (Europe/Berlin)" in str(result.content)  # it is the 5th in Berlin

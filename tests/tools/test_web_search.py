@@ -239,7 +239,7 @@ def test_ones_own_searxng_is_asked_in_place_of_the_engines(
     with site(answer) as server:
         address = f"http://127.0.0.1:{server.port}"
         tool = usual_search(address)
-        assert tool.unusable is None or tool.unusable() is None
+        assert tool.disabled_reason is None or tool.disabled_reason() is None
         result = executed(tool, query="tea & time")
         assert [asked.path for asked in server.asked] == ["/search?q=tea+%26+time&format=json"]
     if isinstance(said, list):

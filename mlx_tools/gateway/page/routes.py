@@ -23,7 +23,15 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from mlx_tools.app import LOOK, Html, admit, is_own_origin, spelled, steps_of, templates
+from mlx_tools.app import (
+    STYLESHEET,
+    Html,
+    admit,
+    escape_invisible,
+    is_own_origin,
+    steps_of,
+    templates,
+)
 from mlx_tools.controller import ApprovalAnswer
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.gateway.body import json_object
@@ -59,7 +67,7 @@ PATH: Final = "/page/"
 
 _FOLDER: Final = package_file("gateway/page")
 _FILES: Final = {
-    "look.css": LOOK,
+    "look.css": STYLESHEET,
     **{name: _FOLDER / name for name in ("page.css", "page.js", "icon.svg")},
 }
 _HEADERS: Final = {
@@ -202,7 +210,7 @@ class Page:
             "ask.html.j2",
             400 if problem else 200,
             models=[row["id"] for row in self._models.rows()],
-            waiting=[one for one in found.rows if one.standing.state == "paused"],
+            waiting=[one for one in found.rows if one.status.state == "paused"],
             last=found.rows[:8],
             problem=problem,
             question=question,
@@ -360,7 +368,7 @@ def _steps(records: Any) -> tuple[str, str]:
     steps = steps_of(records)
     html = _templates().get_template("live.html.j2").render(steps=steps)
     said = f"{steps[-1].label} {steps[-1].title}" if steps else ""
-    return html, spelled(said[:200])
+    return html, escape_invisible(said[:200])
 
 
 _FORMS: Final = {"answer_piece": "Answer", "thought_piece": "Thought", "arguments_piece": "Call"}
@@ -369,9 +377,9 @@ _FORMS: Final = {"answer_piece": "Answer", "thought_piece": "Thought", "argument
 def _piece(event: Mapping[str, Any]) -> dict[str, str] | None:
     """What forms at the moment, as a text under a label."""
     if event["type"] == "call_opened":
-        return {"label": "Call", "text": f"{spelled(event['name'])} "}
+        return {"label": "Call", "text": f"{escape_invisible(event['name'])} "}
     label = _FORMS.get(event["type"])
-    return None if label is None else {"label": label, "text": spelled(event["text"])}
+    return None if label is None else {"label": label, "text": escape_invisible(event["text"])}
 
 
 async def _fields(request: Request, most: int = MAX_BODY, seconds: float = BODY_SECONDS) -> Fields:

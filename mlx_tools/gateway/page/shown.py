@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from mlx_tools.app import as_json, spelled, steps_of
+from mlx_tools.app import as_json, escape_invisible, steps_of
 from mlx_tools.controller import ApprovalRequest
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.gateway.body import json_object
 from mlx_tools.gateway.page.shown_sessions import Sessions
 from mlx_tools.gateway.request import ApiError
-from mlx_tools.gateway.turn import Speaker
+from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.policy import Policy
-from mlx_tools.store import ListedSession, SessionStore, Standing, standing_of, to_json
+from mlx_tools.store import ListedSession, SessionStatus, SessionStore, session_status, to_json
 from mlx_tools.tools import Registry
 from mlx_tools.transcript import MendRecord, PauseRecord, Record, RepairRecord, at_rest
 
@@ -49,7 +49,7 @@ def searched(
 ) -> FoundSessions:
     """The sessions in which the query stands, in whatever was said, called or answered; all of them
     where it is empty. Reads files."""
-    ids, until, rows = store.by_use(), clock() + SECONDS, list[ListedSession]()
+    ids, until, rows = store.by_last_update(), clock() + SECONDS, list[ListedSession]()
     if after in ids:
         ids = ids[ids.index(after) + 1 :]
     text = query.strip().casefold()
@@ -107,10 +107,10 @@ class ShownSession:
     run: bool
     waiting: Sequence[WaitingCall] = ()
     problem: str = ""
-    standing: Standing = field(init=False)
+    session_status: SessionStatus = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "standing", standing_of(self.records))
+        object.__setattr__(self, "session_status", session_status(self.records))
 
     @property
     def live(self) -> bool:
@@ -226,7 +226,7 @@ def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> Wait
         fresh=fresh,
         edited=edited,
         consent_binding=one.consent_binding,
-        draft=text if spelled(text) == text else json.dumps(dict(one.arguments), indent=2),
+        draft=text if escape_invisible(text) == text else json.dumps(dict(one.arguments), indent=2),
     )
 
 
@@ -253,7 +253,7 @@ def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["off"])
 
 
-def model_rows(known: Mapping[str, Speaker | None]) -> list[dict[str, Any]]:
+def model_rows(known: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
     """The models, and of each that was asked before how it is spoken to."""
     return [
         {"name": name, "told": {} if speaker is None else _told(speaker)}
@@ -261,8 +261,8 @@ def model_rows(known: Mapping[str, Speaker | None]) -> list[dict[str, Any]]:
     ]
 
 
-def _told(speaker: Speaker) -> dict[str, Any]:
-    manner = speaker.manner
+def _told(speaker: TurnRunner) -> dict[str, Any]:
+    manner = speaker.profile
     settings = manner.settings
     native = settings.route.get("path") == "native"
     return {

@@ -20,7 +20,7 @@ from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.run_work import requests_of
 from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken
 from mlx_tools.policy import restriction
-from mlx_tools.store import standing_of
+from mlx_tools.store import session_status
 from mlx_tools.transcript import Event, Record
 
 
@@ -57,7 +57,7 @@ class Sessions:
             return "damaged", (), str(error)
         try:
             with store.held(session):
-                return standing_of(records).state, records, ""
+                return session_status(records).state, records, ""
         except TranscriptError:
             return "running", records, ""
 

@@ -48,17 +48,17 @@ MAX_TASK_CHARS: Final = 10_000
 class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task, when it is due, and everything that it may do.
 
-    ``policy`` is the one it was made under, ``standing`` what was configured for all sessions at
-    that time, empty where that is ``policy`` itself. ``options`` are the settings that its run has,
-    as text by their keys, ``roots`` its folders; ``by`` is who made it: ``user``, or a session.
-    ``said`` is when it runs in the words it was made with.
+    ``policy`` is the one it was made under, ``configured_policy`` what was configured for all
+    sessions at that time, empty where that is ``policy`` itself. ``options`` are the settings that
+    its run has, as text by their keys, ``roots`` its folders; ``by`` is who made it: ``user``, or a
+    session. ``said`` is when it runs in the words it was made with.
     """
 
     task: str
     said: str
     when: When
     policy: Mapping[str, Any] = {}
-    standing: Mapping[str, Any] = {}
+    configured_policy: Mapping[str, Any] = msgspec.field(name="standing", default={})
     roots: tuple[str, ...] = ()
     options: Mapping[str, str] = {}
     tool_choice: str = "auto"
@@ -77,14 +77,18 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         except UnicodeEncodeError:
             raise UsageError("the task holds half a character (a lone surrogate)") from None
         Policy.from_json(self.policy)
-        Policy.from_json(self.standing or self.policy)
+        Policy.from_json(self.configured_policy or self.policy)
 
-    def policy_today(self, standing: Policy) -> Policy:
+    def policy_today(self, configured_policy: Policy) -> Policy:
         """The policy under which it runs: its own, narrowed by what stands today where that is not
         what stood when it was made. Never more than it was made with."""
         own = Policy.from_json(self.policy)
-        stood = Policy.from_json(self.standing) if self.standing else own
-        return own if stood.digest() == standing.digest() else own.narrowed_by(standing)
+        stood = Policy.from_json(self.configured_policy) if self.configured_policy else own
+        return (
+            own
+            if stood.digest() == configured_policy.digest()
+            else own.narrowed_by(configured_policy)
+        )
 
     def definition(self) -> str:
         """The job as one text that is always the same."""
@@ -97,12 +101,12 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class JobRun(Struct, frozen=True, kw_only=True):
-    """One run of a job. ``due`` is the time it was for, ``attempt`` its number for that time, from
-    1; all times are in UTC. ``session`` is empty until there is one."""
+    """One run of a job. ``scheduled_at`` is the time it was for, ``attempt`` its number for that
+    time, from 1; all times are in UTC. ``session`` is empty until there is one."""
 
     id: int
     job: str
-    due: datetime
+    scheduled_at: datetime
     attempt: int
     started: datetime
     ended: datetime | None = None
@@ -115,12 +119,13 @@ class JobRun(Struct, frozen=True, kw_only=True):
     def missed(self) -> bool:
         """Whether nobody looked for due jobs when its time came: it makes up for that time, and for
         all others until it started."""
-        return self.started - self.due > GRACE
+        return self.started - self.scheduled_at > GRACE
 
     def to_json(self) -> dict[str, Any]:
         """The run as ``schedule list --json`` has it."""
         names = (name for name in self.__struct_fields__ if name not in ("id", "runner"))
         value = {name: getattr(self, name) for name in names}
+        value["due"] = value.pop("scheduled_at")
         return value | {key: _iso(value[key]) for key in ("due", "started", "ended")}
 
 
@@ -362,7 +367,7 @@ class JobStore:
             planned = db.execute(
                 "UPDATE jobs SET next_due = ?, try_at = ?, attempt = ?"
                 " WHERE id = ? AND (try_at IS NULL OR try_at > ?)",
-                (_seconds(run.due), at, run.attempt + 1, run.job, at),
+                (_seconds(run.scheduled_at), at, run.attempt + 1, run.job, at),
             )
             return bool(planned.rowcount)
 
@@ -447,4 +452,6 @@ def _time(stored: int | None) -> datetime | None:
 
 def _run(row: Any) -> JobRun:
     known: dict[str, Any] = dict(row)
-    return JobRun(**known | {name: _time(known[name]) for name in ("due", "started", "ended")})
+    known["scheduled_at"] = known.pop("due")
+    times = ("scheduled_at", "started", "ended")
+    return JobRun(**known | {name: _time(known[name]) for name in times})

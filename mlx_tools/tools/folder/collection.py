@@ -15,7 +15,13 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct, ValidationError, convert, to_builtins
 
-from mlx_tools.errors import ConfigError, MlxToolsError, ToolDefinitionError, UsageError, told_as
+from mlx_tools.errors import (
+    ConfigError,
+    MlxToolsError,
+    ToolDefinitionError,
+    UsageError,
+    translate_os_error,
+)
 from mlx_tools.messages import ALIASES, TOOL_NAME, replace
 from mlx_tools.paths import data_dir, expand_user, private_dir, read_data, read_private, write_whole
 from mlx_tools.process import clean
@@ -147,7 +153,7 @@ class ToolCollection:
         check_folder_name(name)
         private_dir(self.folder)
         draft = self._beside(name, "draft")
-        with told_as(UsageError, f"{path} cannot be made"), self._changing():
+        with translate_os_error(UsageError, f"{path} cannot be made"), self._changing():
             write_files(found.contents, draft)
             added = replace(read_folder(draft), path=path)
             # not every file system keeps whether files may be executed
@@ -181,7 +187,7 @@ class ToolCollection:
         """Deletes the folder of a tool, whatever is in it, and forgets what was said of it. Raises
         UsageError where there is none, and where it cannot be moved away: all is then as it was."""
         path, gone = self.must_have(name), self._beside(name, "gone")
-        with told_as(UsageError, f"{path} cannot be removed"), self._changing():
+        with translate_os_error(UsageError, f"{path} cannot be removed"), self._changing():
             path.rename(gone)
             try:
                 unsaid = self.said().saying("trusted", str(path), None)
@@ -202,7 +208,7 @@ class ToolCollection:
         Raises UsageError where somebody else is at it for long."""
         private_dir(self.record.parent)
         with contextlib.ExitStack() as held:
-            with told_as(ConfigError, f"{self.record} cannot be written"):
+            with translate_os_error(ConfigError, f"{self.record} cannot be written"):
                 try:
                     held.enter_context(self._locked(self._patience))
                 except BlockingIOError:
@@ -265,7 +271,7 @@ class ToolCollection:
     def _write(self, said: FolderRecord) -> None:
         """Writes what the user said, whole or not at all. Raises ConfigError."""
         text = json.dumps(to_builtins(said, order="sorted"), indent=1)
-        with told_as(ConfigError, f"{self.record} cannot be written"):
+        with translate_os_error(ConfigError, f"{self.record} cannot be written"):
             write_whole(self.record, text.encode() + b"\n")
 
 
@@ -346,7 +352,7 @@ NOTHING_SAID: Final = FolderRecord(1, {}, {})
 def read_record(path: Path) -> FolderRecord:
     """Return what stands in the file; nothing where there is none. Raises ConfigError where it
     cannot be read as one: what was switched off must not come back."""
-    with told_as(ConfigError, f"{path} cannot be read", _HINT):
+    with translate_os_error(ConfigError, f"{path} cannot be read", _HINT):
         try:
             data = read_private(path, MAX_RECORD_BYTES)
         except FileNotFoundError:
@@ -381,7 +387,7 @@ def write_template(folder: Path, name: str) -> Path:
     if name in ALIASES:
         raise UsageError(f"{name} is another name of {ALIASES[name]}", hint="give yours another")
     made = folder.absolute() / name
-    with told_as(UsageError, f"{made} cannot be made"):
+    with translate_os_error(UsageError, f"{made} cannot be made"):
         try:
             made.mkdir()
         except FileExistsError:

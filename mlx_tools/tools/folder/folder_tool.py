@@ -79,13 +79,13 @@ def load_tool(folder: str | os.PathLike[str], roots: Iterable[str] = ()) -> Tool
 
 def folder_tool(
     found: ToolFolder,
-    unusable: str | None = None,
+    disabled_reason: str | None = None,
     log: Path | None = None,
     roots: Sequence[str] = (),
 ) -> Tool:
-    """The tool that a folder holds; ``unusable`` is why it cannot run, None where it can. Where it
-    has a whitelist, that holds below the ``roots`` (``DIR`` or ``DIR:rw``), without one below the
-    working directory.
+    """The tool that a folder holds; ``disabled_reason`` is why it cannot run, None where it can.
+    Where it has a whitelist, that holds below the ``roots`` (``DIR`` or ``DIR:rw``), without one
+    below the working directory.
 
     With a ``log`` the folder is one that somebody is making: it is used as it is at each call, and
     what the last one printed, and its traceback, are kept there.
@@ -119,7 +119,7 @@ def folder_tool(
         _held_to(now, roots, arguments)
         return Preview("", now.digest)
 
-    return Tool(found.spec, run, preview=preview, unusable=lambda: unusable)
+    return Tool(found.spec, run, preview=preview, disabled_reason=lambda: disabled_reason)
 
 
 def _held_to(
