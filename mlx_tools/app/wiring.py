@@ -70,7 +70,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     """The options of an application that asks a model: the settings that hold, and what is asked
     once. ``person``: a person reads what is noted, not a program. ``spread`` is for several
     servers (`mlx_tools.backends.pool`). ``serves``: the application is a gateway, which
-    takes no gateway that nobody named."""
+    takes no gateway that nobody named. ``pick`` asks a person which of several answers is right."""
 
     configuration: Configuration
     tool_choice: str = "auto"
@@ -80,6 +80,7 @@ class RunOptions(Struct, frozen=True, kw_only=True):
     person: bool = False
     spread: bool = False
     serves: bool = False
+    pick: Callable[[str, Sequence[str]], str | None] | None = None
 
     @property
     def model_name(self) -> str | None:
@@ -208,6 +209,9 @@ async def choose(options: RunOptions, note: Note) -> SelectedBackend:
                     f"{configuration.named_by('policy.local_only')}: {url} is not on this machine",
                     hint="name a loopback address, or leave local-only mode",
                 )
+    pick = options.pick
+    if configuration.settings.model.chat_format != "auto":
+        pick = _no_pick  # the format is known whichever model it is
     try:
         chosen = await choose_backend(
             kind=own.kind,
@@ -218,6 +222,7 @@ async def choose(options: RunOptions, note: Note) -> SelectedBackend:
             gateway_key=configuration.settings.gateway.api_key,
             note=note,
             spread=options.spread,
+            pick=pick,
         )
     except ModelMissing as error:
         if options.model_name is not None or own.kind != "auto":
@@ -231,6 +236,10 @@ async def choose(options: RunOptions, note: Note) -> SelectedBackend:
     if chosen.suggestion and options.person:
         note(chosen.suggestion)
     return chosen
+
+
+def _no_pick(question: str, answers: Sequence[str]) -> str | None:
+    return None
 
 
 def _gateway_of(configuration: Configuration) -> str | None:

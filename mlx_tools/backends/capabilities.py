@@ -126,6 +126,11 @@ _SYSTEM: Final = "Be brief."
 _QUESTION: Final = "Is water wet?"
 
 
+async def is_mlx_lm(backend: CompletionsBackend) -> bool:
+    """Return whether this is mlx-lm's server."""
+    return (await backend.health()).is_mlx_lm
+
+
 async def hides_its_model(backend: CompletionsBackend) -> bool:
     """Whether this is mlx-lm's server without a Hugging Face cache: it lists its models with an
     empty answer, and so says nothing of the one it serves."""
@@ -146,7 +151,9 @@ async def probe_chat_format(
     since the second prompt is then the first.
     """
     for system in (_SYSTEM, ""):
-        expected = await _chat_tokens(backend, system)
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": _QUESTION})
+        expected = await chat_tokens(backend, messages)
         if expected is None:
             continue
         for name in names:
@@ -156,10 +163,10 @@ async def probe_chat_format(
     return None
 
 
-async def _chat_tokens(backend: CompletionsBackend, system: str) -> int | None:
-    """The tokens of the prompt that the server's own template makes."""
-    messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": _QUESTION})
+async def chat_tokens(
+    backend: CompletionsBackend, messages: Sequence[Mapping[str, Any]]
+) -> int | None:
+    """Return how many tokens the server's own template makes of messages; None if unknown."""
     request = CompletionRequest(prompt="-", max_tokens=1, messages=messages)
     sent = json.dumps(chat_body(request, model=backend.model, stream=False)).encode()
     try:

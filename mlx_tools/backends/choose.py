@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from msgspec import Struct
@@ -25,6 +25,7 @@ from mlx_tools.backends.models.listing import (
     model_path,
     suggest_model,
 )
+from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model, is_path
 from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
 from mlx_tools.backends.transport import json_object, parse_address
@@ -88,6 +89,8 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
     model: str | None = None
     files: ModelFiles | None = None
     health: Health | None = None
+    alike: tuple[str, ...] = ()
+    """The models that it may be, if only their common chat template is known."""
 
     @property
     def template(self) -> str | None:
@@ -97,7 +100,8 @@ class SelectedBackend(Struct, frozen=True, kw_only=True):
     def identity(self, named: str | None = None) -> str | None:
         """What identifies the model, None where nothing does. ``named`` is the name that somebody
         gave it, where its server says none."""
-        folder = self.files.path if self.files is not None else None
+        known = self.files is not None and not self.alike
+        folder = self.files.path if known and self.files is not None else None
         return model_identity(self.model or named, folder)
 
     def described(self) -> dict[str, str]:
@@ -126,6 +130,7 @@ async def choose_backend(
     gateway_key: str | None = None,
     note: Callable[[str], None] | None = None,
     spread: bool = False,
+    pick: Pick | None = None,
 ) -> SelectedBackend:
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
@@ -136,8 +141,8 @@ async def choose_backend(
     server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
     ``server`` and ``local`` take one of these two models, in a server of our own and in this
     process. A model's own markers of calls are forbidden, where their ids are known and the server
-    is mlx-lm's: see `Chosen.free_markers`. ``note`` is told what a server of our own has to say
-    later. Nothing is started yet.
+    is mlx-lm's: see `SelectedBackend.free_markers`. ``note`` is told what a server of our own has
+    to say later, ``pick`` asks a person for what only a person knows. Nothing is started yet.
 
     Raises:
         UsageError: the options contradict each other, or name what is not there; a model that the
@@ -154,7 +159,7 @@ async def choose_backend(
     if len(urls) > 1:
         from mlx_tools.backends.pool import choose_pool
 
-        return await choose_pool(urls, model, api_key=api_key, spread=spread)
+        return await choose_pool(urls, model, api_key=api_key, spread=spread, pick=pick)
     if urls and (vendor := parse_address(urls[0])).interface:
         from mlx_tools.backends.vendors import VENDORS
 
@@ -166,7 +171,9 @@ async def choose_backend(
         made = backend_of(vendor.url, model, api_key=api_key)
         return SelectedBackend(backend=made, how="named", model=model)
     if urls or kind in ("completions", "native"):
-        return await inspect_server(CompletionsBackend((*urls, usual)[0], model, api_key=api_key))
+        return await inspect_server(
+            CompletionsBackend((*urls, usual)[0], model, api_key=api_key), pick=pick
+        )
     if kind == "auto" and gateway is not None:
         # without the key, which is no stranger's affair
         health = await CompletionsBackend(gateway).health(PROBE_TIMEOUT)
@@ -178,23 +185,27 @@ async def choose_backend(
         health = await backend.health(PROBE_TIMEOUT)
         taken = not (health.is_gateway and gateway is None)
         if taken and await _usual_serves(backend, health):
-            return await _served(backend, health, how="found")
+            return await _served(backend, health, how="found", pick=pick)
     return _own(kind, model, usual, note)
 
 
 async def inspect_server(
-    backend: CompletionsBackend, *, forbid: Collection[str] = CALL_MARKERS
+    backend: CompletionsBackend,
+    *,
+    forbid: Collection[str] = CALL_MARKERS,
+    pick: Pick | None = None,
 ) -> SelectedBackend:
     """What stands behind a backend that somebody made; sets its model name where one must be sent.
 
     Raises:
         BackendUnreachable: the server does not answer.
-        UsageError: the server does not know the backend's model; says which it does.
+        UsageError: the server does not know the backend's model, or nothing tells which it runs
+            and ``pick`` is None; says which it may be.
     """
     health = await backend.health()
     if health.status == "unreachable":
         raise BackendUnreachable(health.detail, hint=health.hint)
-    return await _served(backend, health, forbid)
+    return await _served(backend, health, forbid, pick=pick)
 
 
 def _own(
@@ -266,14 +277,17 @@ async def _served(
     forbid: Collection[str] = CALL_MARKERS,
     *,
     how: How = "named",
+    pick: Pick | None = None,
 ) -> SelectedBackend:
     """The model behind ``backend``: the one that it names, else the one that its server runs. Sets
     the name that is sent, which is none where mlx-lm's server would load its model once more.
 
     Raises:
-        UsageError: the server does not know the model; says which it does.
+        UsageError: the server does not know the model, or nothing tells which it runs; says which
+            there are.
     """
     listed, name, doubt = await backend.models(), backend.model, ""
+    running = RunningModel()
     entry: str | None
     if name is not None:
         entry = await _settled(backend, name, health, listed)
@@ -281,20 +295,24 @@ async def _served(
         entry = listed[0] if listed else None
         backend.model = entry
     else:
-        entry, doubt = which_runs(listed, mlx_lm=health.is_mlx_lm)
-        if not listed and health.is_mlx_lm:
+        if health.is_mlx_lm:
+            running = await find_running_model(backend, listed, pick=pick)
+            entry, doubt = running.name, running.doubt
+        else:
+            entry, doubt = which_runs(listed, mlx_lm=False)
+        if not listed and entry is None and health.is_mlx_lm:
             entry = await _recognised(backend)
         backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
-    folder, files, broken = None, None, ""
+    folder, files, broken = None, running.files, ""
     if entry is not None:
         folder = _folder(entry, loopback=backend.address.loopback)
         known = known_model(entry) if folder is None else None
         folder = find_model(known) if known is not None else folder
     try:
-        files = None if folder is None else read_model_files(folder, entry)
+        files = files if folder is None else read_model_files(folder, entry)
     except ModelError as error:
         broken = str(error)  # it is told, and does not stop the run
-    if entry is not None and not (name and _is_path(entry)):
+    if entry is not None and not (name and is_path(entry)):
         name = entry
     if files is not None and health.is_mlx_lm:
         backend.forbidden_tokens = marker_ids(files, forbid)
@@ -303,7 +321,13 @@ async def _served(
     using = f"using the {what} at {backend.address}{said}" if how == "found" else ""
     note = "; ".join(filter(None, (using, doubt, broken)))
     return SelectedBackend(
-        backend=backend, how=how, note=note, model=name, files=files, health=health
+        backend=backend,
+        how=how,
+        note=note,
+        model=name,
+        files=files,
+        health=health,
+        alike=running.alike,
     )
 
 
@@ -314,7 +338,7 @@ async def _settled(
     loopback = backend.address.loopback
     entry = match_model(name, listed, loopback=loopback)
     if entry is not None:
-        runs = health.is_mlx_lm and _is_path(entry)  # the folder that it was started with
+        runs = health.is_mlx_lm and is_path(entry)  # the folder that it was started with
         backend.model = None if runs else entry
         return entry
     if not health.is_mlx_lm:
@@ -387,7 +411,7 @@ def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]
         return (listed[0] if listed else None), ""
     if not mlx_lm:
         return listed[0], f"the server has {len(listed)} models: name one with --model"
-    if _is_path(listed[-1]):
+    if is_path(listed[-1]):
         return listed[-1], ""
     return None, (
         f"the server lists {len(listed)} models and not which it runs: "
@@ -397,8 +421,4 @@ def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]
 
 def _folder(name: str, *, loopback: bool) -> Path | None:
     # a path on another machine says nothing about this one
-    return find_model(name) if loopback or not _is_path(name) else None
-
-
-def _is_path(name: str) -> bool:
-    return PurePosixPath(name).is_absolute() or PureWindowsPath(name).is_absolute()
+    return find_model(name) if loopback or not is_path(name) else None

@@ -20,6 +20,7 @@ from mlx_tools.backends.choose import (
 )
 from mlx_tools.backends.completions import CompletionsBackend, Health
 from mlx_tools.backends.interface import BackendTraits, Chunk, CompletionRequest
+from mlx_tools.backends.running_model import Pick
 from mlx_tools.backends.transport import (
     MORE_TIME_HINT,
     START_HINT,
@@ -302,6 +303,7 @@ async def choose_pool(
     *,
     api_key: str | None,
     spread: bool,
+    pick: Pick | None = None,
 ) -> SelectedBackend:
     """The pool of the servers at ``urls`` that serve ``model``: without one, the model of the first
     that answers.
@@ -330,7 +332,7 @@ async def choose_pool(
     answering = [one for one in every if one.address in well]
     if not answering:
         raise all_out(every)
-    name = model or (await inspect_server(answering[0].backend)).model
+    name = model or (await inspect_server(answering[0].backend, pick=pick)).model
     serving = answering
     if name is not None:
         told = await gather(*(serves(one.backend, name, well[one.address]) for one in answering))
@@ -343,7 +345,7 @@ async def choose_pool(
     looked = []
     for one in serving:
         one.backend.model = name
-        looked.append(await inspect_server(one.backend))
+        looked.append(await inspect_server(one.backend, pick=pick))
     others = [one for one in answering if one not in serving]
     members = [one for one in every if one not in others]
     pool = UpstreamPool(members, model=name, others=others, spread=spread)

@@ -139,10 +139,10 @@ async def find_served_format(
     """
     unknown = wanted == "auto" and files is None and model is None
     if unknown and traits_of(backend).asks_server:
-        from mlx_tools.backends.capabilities import hides_its_model, probe_chat_format
+        from mlx_tools.backends.capabilities import is_mlx_lm, probe_chat_format
 
         own: Any = backend
-        if await hides_its_model(own) and (probed := await probe_chat_format(own)) is not None:
+        if await is_mlx_lm(own) and (probed := await probe_chat_format(own)) is not None:
             return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
     return find_chat_format(wanted, files=files, model=model)
 
@@ -191,7 +191,7 @@ async def context_of(backend: Backend, model: str | None = None) -> int | None:
             model = (await _look_at(backend)).model
         folder = folder_of(backend, model)
         return None if folder is None else read_context(folder)
-    except (BackendError, ModelError):
+    except (BackendError, ModelError, UsageError):
         return None  # the run's own request will say what is wrong
 
 

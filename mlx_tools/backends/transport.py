@@ -81,6 +81,12 @@ class Address(Struct, frozen=True):
         return self.base
 
     @property
+    def port(self) -> int:
+        """Its TCP port."""
+        parts = urlsplit(self.base)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+    @property
     def url(self) -> str:
         """The address as `parse_address` reads it."""
         return f"{self.interface}:{self.base}" if self.interface else self.base

@@ -102,7 +102,11 @@ def doctor(
     """Print the findings; exit code 3 where one of them stops a run."""
     if not isfinite(within):  # which `min` lets pass
         raise typer.BadParameter("give a number of seconds", param_hint="--within")
-    run = RunOptions(configuration=options.load(options_given), person=sys.stderr.isatty())
+    run = RunOptions(
+        configuration=options.load(options_given),
+        person=sys.stderr.isatty(),
+        pick=options.pick_at_terminal(),
+    )
     found = anyio.run(_find, run, within if probed else None)
     if as_json:
         print_json(_as_json(found))

@@ -19,7 +19,7 @@ import tempfile
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
@@ -334,6 +334,23 @@ def confirmed(
         note(undone)
         return False
     return True
+
+
+def picked(question: str, answers: Sequence[str]) -> str | None:
+    """Return the answer that the user at the terminal chooses by its number, or its beginning.
+
+    None for an empty line, and for what is none of them. Raises KeyboardInterrupt for Ctrl-C.
+    """
+    width = columns_of(sys.stderr)
+    print(folded(in_words(question), width), file=sys.stderr)
+    for number, answer in enumerate(answers, start=1):
+        print(folded(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
+    print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
+    line = (read_line(sys.stdin) or "").strip()
+    if line.isdecimal() and 0 < int(line) <= len(answers):
+        return answers[int(line) - 1]
+    matches = [answer for answer in answers if line and answer.startswith(line)]
+    return line if line in answers else matches[0] if len(matches) == 1 else None
 
 
 # --- the user's editor ----------------------------------------------------------------------------

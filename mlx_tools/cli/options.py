@@ -158,10 +158,20 @@ def run_options(
         tool_choice=tool_choice,
         require_tools=names(required),
         person=sys.stderr.isatty(),
+        pick=pick_at_terminal(),
     )
     if tools:
         refuse_where_off(run.configuration, tool_choice)
     return run
+
+
+def pick_at_terminal() -> Callable[[str, Sequence[str]], str | None] | None:
+    """Return the function that asks the user at the terminal; None without a terminal."""
+    if not sys.stderr.isatty():
+        return None
+    from mlx_tools.cli.inputs import at_terminal, picked
+
+    return picked if at_terminal() else None
 
 
 def names(text: str | None) -> tuple[str, ...]:

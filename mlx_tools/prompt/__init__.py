@@ -2,7 +2,7 @@
 
 from mlx_tools.prompt.catalog import build_catalog, one_line, signature
 from mlx_tools.prompt.chat_format import NAMED_FORMATS, ChatFormat, format_for_name
-from mlx_tools.prompt.chat_template import format_from_template
+from mlx_tools.prompt.chat_template import format_from_template, render_template
 from mlx_tools.prompt.compaction import (
     Cut,
     Placeholders,

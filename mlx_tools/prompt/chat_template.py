@@ -53,6 +53,23 @@ class _Turns(NamedTuple):
     answer_to_question: str
 
 
+def render_template(
+    template: str, messages: Sequence[Message], *, bos_token: str = "", eos_token: str = ""
+) -> str:
+    """Return the prompt that a jinja2 chat template makes of messages, an answer asked for.
+
+    Raises:
+        ChatFormatError: the template is broken, does too much, or refuses these messages.
+    """
+    from mlx_tools.prompt.template_sandbox import ChatTemplate  # jinja2 takes a while to import
+
+    compiled = ChatTemplate(template, bos_token=bos_token, eos_token=eos_token)
+    try:
+        return compiled.render(messages, ask=True)
+    except TemplateRefused as error:
+        raise ChatFormatError(f"the model's chat template refuses: {error}", hint=HINT) from None
+
+
 def format_from_template(
     template: str,
     *,

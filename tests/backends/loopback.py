@@ -160,11 +160,13 @@ def serving(
     health: Callable[[Connection], None] | None = None,
     models: Callable[[Connection], None] | None = None,
     props: Callable[[Connection], None] | None = None,
+    chat: Callable[[Connection], None] | None = None,
     context: ssl.SSLContext | None = None,
 ) -> Iterator[Server]:
     """A server whose ``/v1/completions`` does ``complete``; the rest is not found, or as given.
     With ``context`` it speaks TLS."""
     routes = {"/v1/completions": complete, "/health": health, "/v1/models": models, "/props": props}
+    routes["/v1/chat/completions"] = chat
 
     def handle(request: Connection) -> None:
         route = routes.get(request.path)

@@ -307,6 +307,13 @@ class TokenCounter:
         return tokens + more + self._tokenizer.added
 
 
+def exact_token_count(folder: Path, text: str) -> int | None:
+    """Return how many tokens the tokenizer in a model's folder makes of a text, those that it adds
+    included; None if it cannot be loaded."""
+    tokenizer = _tokenizer_in(folder)
+    return None if tokenizer is None else tokenizer.measure(text)[0] + tokenizer.added
+
+
 class _Tokenizer:
     """A model's tokenizer. ``added`` is how many tokens it puts around any text."""
 

@@ -1,0 +1,97 @@
+"""The program that listens on a port of this machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+_LISTENS: Final = "0A"
+"""The state TCP_LISTEN in Linux's tables of sockets."""
+
+_LSOF_SECONDS: Final = 5.0
+"""Enough for a busy machine. A network folder that hangs can hold `lsof` for ever."""
+
+_MODEL: Final = re.compile(r"(?:^|\s)--model(?:=|\s+)(.+?)(?=\s+--?[a-z]|\s*$)")
+_MLX_LM: Final = re.compile(r"\bmlx_lm\b")
+
+
+def listening_command(
+    port: int,
+    *,
+    platform: str = sys.platform,
+    processes: Path = Path("/proc"),
+    output: Callable[[Sequence[str]], str] | None = None,
+) -> str | None:
+    """Return the command line of the program that listens on a TCP port.
+
+    Args:
+        port: the port.
+        platform: as `sys.platform` says it: Linux is asked by ``/proc``, others by lsof and ps.
+        processes: where Linux shows its processes.
+        output: runs a program and returns what it prints.
+
+    Returns:
+        The words of the command with blanks between them. None if nobody listens, or the program
+        is another user's.
+    """
+    if platform.startswith("linux"):
+        return _by_proc(port, processes)
+    output = output or _output
+    words = ["lsof", "-nP", "-a", f"-iTCP:{port}", "-sTCP:LISTEN", "-Fp"]
+    match = re.search(r"(?m)^p(\d+)$", output(words))
+    if match is None:
+        return None
+    return output(["ps", "-ww", "-o", "command=", "-p", match[1]]).strip() or None
+
+
+def model_argument(command: str | None) -> str | None:
+    """Return what mlx-lm's server was started with as its ``--model``; None for other programs."""
+    if command is None or not _MLX_LM.search(command):
+        return None
+    match = _MODEL.search(command)
+    return match[1].strip() if match else None
+
+
+def _by_proc(port: int, processes: Path) -> str | None:
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, processes)}
+    if not sockets:
+        return None
+    for process in processes.glob("[0-9]*"):
+        try:
+            files = [str(file.readlink()) for file in (process / "fd").iterdir()]
+            if sockets.intersection(files):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                return " ".join(word.decode("utf-8", "replace") for word in words).strip()
+        except OSError:  # another user's, or it has ended
+            continue
+    return None
+
+
+def _listening_inodes(port: int, processes: Path) -> list[str]:
+    """The sockets that listen on a port, by the numbers of their inodes."""
+    inodes: list[str] = []
+    for table in ("tcp", "tcp6"):
+        try:
+            rows = (processes / "net" / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        inodes += [
+            row[9]
+            for row in map(str.split, rows)
+            if len(row) > 9 and row[3] == _LISTENS and int(row[1].rpartition(":")[2], 16) == port
+        ]
+    return inodes
+
+
+def _output(words: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - an argument list, no shell
+            words, capture_output=True, timeout=_LSOF_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.decode("utf-8", "replace")

@@ -1,0 +1,46 @@
+"""Which model a server runs, where nothing tells it: a person is asked, a script is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.backends.stand_in import CHATML, HEADERS, MlxServer, put_model
+
+NAMES = ["org/chatml", "org/headers"]
+
+
+@pytest.fixture
+def url(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that counts no tokens, and lists two models with different templates."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(home / "hub"))
+    cache = Path(os.environ["HF_HUB_CACHE"])
+    folder = put_model(cache, NAMES[0], CHATML, ("<|im_start|>", "<|im_end|>"))
+    put_model(cache, NAMES[1], HEADERS, ("<|header|>", "<|end|>", "<|eot|>"))
+    with MlxServer(folder, NAMES, None, usage=False).serve() as server:
+        yield server.url
+
+
+def test_a_script_is_told_the_names_and_ends_with_2(run: Any, url: str) -> None:
+    result = run("ask", "--url", url, "Hi")
+    assert result.code == 2
+    assert "org/chatml, org/headers" in result.error and "--model" in result.error
+
+
+def test_at_a_terminal_the_user_chooses_by_number(terminal: Any, url: str) -> None:
+    shown = terminal("doctor", "--url", url)
+    shown.see("1. org/chatml")
+    shown.see("2. org/headers")
+    shown.type("2")
+    shown.press("enter")
+    shown.see("model: org/headers")
+    shown.see("the model's own template")
+
+
+def test_a_chat_format_that_is_named_needs_no_model(run: Any, url: str) -> None:
+    result = run("ask", "--url", url, "--chat-format", "chatml", "Hi")
+    assert "does not say which model" not in result.err
