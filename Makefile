@@ -65,6 +65,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/settings_table.py
 	$(BIN)/python scripts/commands_table.py
 	$(BIN)/python scripts/clients_table.py
+	$(BIN)/python scripts/agents_table.py
 	$(BIN)/python scripts/mcp_table.py
 	$(BIN)/python scripts/scaling_table.py
 	$(BIN)/python scripts/chat_screens.py

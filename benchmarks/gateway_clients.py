@@ -37,7 +37,7 @@ ENVIRONMENT = HERE / ".venv-clients"
 RESULTS = HERE / "gateway_clients.json"
 sys.path[:0] = [str(CLIENTS), str(ROOT)]
 
-from agents import AGENTS, work  # noqa: E402
+from coding_agents import AGENTS, work  # noqa: E402
 from gateway_load import free_port, process  # noqa: E402
 from model import COMMANDS, TASK, StrongServer  # noqa: E402
 

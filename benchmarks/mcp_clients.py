@@ -28,7 +28,7 @@ from mcp import Client, StdioServerParameters
 from mlx_tools.testing import USAGE, Completion, ScriptedServer
 
 # gateway_clients puts the folder of these into the path
-from agents import work  # isort: skip
+from coding_agents import work  # isort: skip
 from model import Seen, line, seen  # isort: skip
 
 INSPECTOR: Final = "@modelcontextprotocol/inspector@0.15.0"

@@ -33,7 +33,7 @@ Command = tuple[list[str], dict[str, str]]
 def pi(place: Place, task: str) -> Command:
     folder = place.home / ".pi" / "agent"
     folder.mkdir(parents=True)
-    model = {"id": place.model, "contextWindow": 32_000, "maxTokens": 4096}
+    model = {"id": place.model, "contextWindow": 128_000, "maxTokens": 16_384}
     provider = {
         "baseUrl": f"{place.url}/v1",
         "api": "openai-completions",
@@ -89,6 +89,50 @@ AGENTS: Mapping[str, Callable[[Place, str], Command]] = {
 }
 
 
+def run_agent(
+    command: Callable[[Place, str], Command],
+    programs: Path,
+    place: Place,
+    task: str,
+    seconds: float,
+) -> subprocess.CompletedProcess[str]:
+    """Have an agent do a task in the repository of a place, with a home of its own there.
+
+    Raises:
+        AssertionError: it failed, or was not done in this time.
+    """
+    (program, *arguments), more = command(place, task)
+    environ = os.environ | {"HOME": str(place.home), "PWD": str(place.repository), **more}
+    for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
+        environ[f"XDG_{kind}_HOME"] = str(place.home / f".{kind.lower()}")
+    try:
+        done = subprocess.run(
+            [str(programs / program), *arguments],
+            cwd=place.repository,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise AssertionError(f"not done in {seconds:g} s") from None
+    assert done.returncode == 0, (done.stderr + done.stdout)[-500:]
+    return done
+
+
+def make_repository(folder: Path, files: Mapping[str, str]) -> None:
+    """A git repository in which these files were committed."""
+    folder.mkdir()
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for step in (["init", "-q"], ["add", "."], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run([*git, *step], cwd=folder, check=True)
+
+
 def work(
     name: str,
     programs: Path,
@@ -101,31 +145,10 @@ def work(
     """What an agent printed, and what is then in b.txt. Raises `AssertionError` where it failed."""
     with tempfile.TemporaryDirectory() as folder:
         home, repository = Path(folder) / "home", Path(folder) / "repository"
-        for one in (home, repository):
-            one.mkdir()
-        (repository / "README.md").write_text("hello\n")
-        (repository / "a.txt").write_text("one\n")
-        git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
-        for step in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
-            subprocess.run([*git, *step], cwd=repository, check=True)
+        home.mkdir()
+        make_repository(repository, {"README.md": "hello\n", "a.txt": "one\n"})
         place = Place(home, repository, url, model, mcp)
-        (program, *arguments), more = AGENTS[name](place, task)
-        environ = os.environ | {"HOME": str(home), "PWD": str(repository), **more}
-        for kind in ("CONFIG", "DATA", "STATE", "CACHE"):
-            environ[f"XDG_{kind}_HOME"] = str(home / f".{kind.lower()}")
-        try:
-            done = subprocess.run(
-                [str(programs / program), *arguments],
-                cwd=repository,
-                env=environ,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=seconds,
-            )
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"not done in {seconds:g} s") from None
-        assert done.returncode == 0, (done.stderr + done.stdout)[-500:]
+        done = run_agent(AGENTS[name], programs, place, task, seconds)
         made = repository / "b.txt"
         assert made.exists() or TASK not in task, f"no b.txt: {done.stdout[-300:]}"
         return done.stdout + done.stderr
