@@ -30,11 +30,12 @@ from mlx_tools.policy.secret_kinds import (
     in_context,
 )
 
-WINDOW: Final = 8192
+WINDOW: Final = 24_576
 """Characters of a unit that are judged at once, and so the most that is held back of one."""
-OVERLAP: Final = 2048
-"""Characters that two windows share: a secret up to this long is seen whole. What is longer is
-redacted from its beginning to where the characters of such secrets end."""
+OVERLAP: Final = 8192
+"""Characters that two windows share: a secret up to this long is seen whole. No kind needs as many
+to be known: a JWT has up to 8,007 before its signature. What is longer is redacted from its
+beginning to where the characters of such secrets end."""
 LOOK_AHEAD: Final = 1200
 """Characters after the first line of a key that are looked at to tell whether a key follows."""
 LONGEST_FIRST_LINE: Final = 160

@@ -146,9 +146,9 @@ def test_the_units_that_are_judged_add_up_to_little_more_than_the_text(unit: str
             judged.append(end - start)
             super()._judged(start, end, more)
 
-    size = 4 * redact.WINDOW
+    size = redact.WINDOW + redact.WINDOW // 2
     text = (unit * (size // len(unit) + 1))[:size]
     Counting().feed(text, closed=True)
-    # Each unit is judged once, with a context of a bounded length; windows overlap by a quarter.
+    # Each unit is judged once, with a context of a bounded length; windows overlap by a third.
     assert sum(judged) <= len(text) * redact.WINDOW / (redact.WINDOW - redact.OVERLAP)
     assert max(judged, default=0) <= redact.WINDOW

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.policy.redact import LOOK_AHEAD, WINDOW, Redactor
+from mlx_tools.policy.redact import LOOK_AHEAD, OVERLAP, WINDOW, Redactor, find_secrets
 from tests.policy.secret_samples import ALNUM, ASSIGNED, TOKENS, drawn, pem, value
 from tests.tables import table
 
@@ -109,7 +109,7 @@ def test_no_prefix_of_a_stream_ever_shows_a_part_of_the_secret() -> None:
 )
 def test_what_is_held_back_is_bounded(unit: str) -> None:
     stream, fed, shown = Redactor().stream(), 0, 0
-    text = (unit * (3 * WINDOW // len(unit) + 1))[: 3 * WINDOW]
+    text = (unit * (2 * WINDOW // len(unit) + 1))[: 2 * WINDOW]
     for at in range(0, len(text), 97):
         fed += len(text[at : at + 97])
         shown += len(stream.feed(text[at : at + 97]))
@@ -131,8 +131,21 @@ def test_a_secret_longer_than_what_is_held_back_is_redacted_to_its_end() -> None
 
 def test_a_secret_anywhere_in_a_long_run_is_found() -> None:
     random = Random(3)
-    filling = drawn(random, ALNUM, 3 * WINDOW)
+    filling = drawn(random, ALNUM, WINDOW + 2 * OVERLAP)
     secret = base64.b64encode(TOKENS["slack_token"](random).encode() + b" ").decode()
-    for at in range(WINDOW - 3000, WINDOW + 300, 101):
+    for at in range(WINDOW - OVERLAP - 300, WINDOW + 300, 1009):
         shown = REDACTOR.text(f"{filling[:at]}{secret}{filling[at:]}")
         assert shown.kinds == ("slack_token",)
+
+
+def test_a_long_token_anywhere_in_a_long_run_is_redacted_from_its_beginning_to_its_end() -> None:
+    head, payload, signature = "eyJ" + "b7" * 1999, "eyJ" + "c3" * 1999, "d5" * 2000
+    token = f"{head}.{payload}.{signature}"
+    edge = WINDOW - OVERLAP
+    for at in (1, edge - len(token), edge - 4001, edge - 1, edge, edge + 1, WINDOW - 1, WINDOW):
+        text = f"{'a' * at}/{token}/{'b' * WINDOW}"
+        (found,) = find_secrets(text)
+        assert (found.kind, found.start) == ("jwt", at + 1), at
+        assert found.end >= at + 1 + len(token)
+    text = f"{'a' * (edge - 1)}/{token}/{'b' * WINDOW}"
+    assert [(one.start, one.end) for one in find_secrets(text)] == [(edge, edge + len(token))]
