@@ -107,6 +107,12 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path, put: Any) -> None:
     assert store.get(key) is None
 
 
+def test_what_was_not_written_to_its_end_is_not_there(tmp_path: Path) -> None:
+    store, unfinished = ArtifactStore(BlobFiles(tmp_path)), f"{'0' * 32}.{'0' * 16}"
+    (tmp_path / unfinished).write_text("half")
+    assert store.get(unfinished) is None
+
+
 def test_what_cannot_be_kept_is_a_clear_error_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a file")
     with pytest.raises(TranscriptError, match="could not be kept"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -324,11 +325,10 @@ def test_each_tool_and_each_value_of_an_argument_has_an_answer_of_its_own() -> N
     asyncio.run(go())
 
 
-def test_what_is_kept_has_bounds() -> None:
-    reads = ReadCallCache("session")
+def making(reads: ReadCallCache) -> Callable[[int, int], bool]:
+    """Return a function that says whether a call is made that comes to so many characters."""
 
     def made(number: int, size: int) -> bool:
-        """Whether a call that comes to so many characters has to be made."""
         calls: list[Any] = []
 
         async def answered(arguments: Any) -> str:
@@ -339,6 +339,19 @@ def test_what_is_kept_has_bounds() -> None:
         asyncio.run(reads.call(look, {"n": number}, ToolContext(), timeout=120.0))
         return bool(calls)
 
+    return made
+
+
+def test_the_answer_that_was_used_longest_ago_goes_first() -> None:
+    made = making(ReadCallCache("session"))
+    assert all(made(number, 100_000) for number in range(50))
+    assert not made(0, 100_000)
+    assert made(50, 100_000)
+    assert not made(0, 100_000) and made(1, 100_000)
+
+
+def test_what_is_kept_has_bounds() -> None:
+    made = making(ReadCallCache("session"))
     assert all(made(number, 100_000) for number in range(60))
     assert not any(made(number, 100_000) for number in range(10, 60))
     assert made(9, 100_000)

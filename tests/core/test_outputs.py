@@ -125,6 +125,18 @@ def test_where_there_is_no_room_for_the_notice_the_output_is_cut_as_ever(tmp_pat
     assert seen.artifact in kept_by(outcome)
 
 
+@pytest.mark.parametrize(
+    "policy", [Policy(allow=["long"]), Policy(allow=["*"], deny=["read_artifact"])]
+)
+def test_a_model_that_may_not_read_artifacts_is_told_of_none(
+    tmp_path: Path, policy: Policy
+) -> None:
+    made = controller(tmp_path, call("long"), answer(), policy=policy)
+    (seen,) = observations(made.run_sync("Hi"))
+    assert "characters left out" in (seen.content or "")
+    assert not any("read_artifact" in prompt for prompt in prompts(made))
+
+
 # --- what is kept ---
 
 

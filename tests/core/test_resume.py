@@ -447,6 +447,29 @@ def test_what_was_shown_in_its_time_cannot_be_made_to_last(
     assert house.did == []
 
 
+def given_in_a_copy(house: House, paused: Paused, *, approved: bool) -> ApprovalRecord:
+    """A person's decision about the call that waits, taken in a copy of the house."""
+    copy = House(house.folder.parent / "copy")
+    copy.folder.mkdir(parents=True)
+    (copy.folder / "secret").write_bytes((house.folder / "secret").read_bytes())
+    (copy.folder / paused.session).mkdir()
+    other = copy.folder / paused.session / "transcript.jsonl"
+    other.write_bytes(Path(paused.transcript or "").read_bytes())
+    resumed(copy.controller(answer()), paused.session, {"c1": approved})
+    return next(r for r in load(other) if isinstance(r, ApprovalRecord))
+
+
+@pytest.mark.parametrize(("days", "did"), [(0, ["hi"]), (8, [])])
+def test_an_approval_whose_call_did_not_start_holds_until_it_expires(
+    house: House, days: int, did: list[str]
+) -> None:
+    paused = house.paused(call("send", text="hi"))
+    add_record(Path(paused.transcript or ""), given_in_a_copy(house, paused, approved=True))
+    later = datetime.now(UTC) + days * DAYS
+    outcome = resumed(house.controller(answer(), now=lambda: later), paused.session)
+    assert (house.did, isinstance(outcome, Paused)) == (did, not did)
+
+
 @pytest.mark.parametrize("flip", ["forged", "flipped"])
 def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) -> None:
     paused = house.paused(call("send", text="hi"))
@@ -454,15 +477,7 @@ def test_an_approval_that_nobody_gave_lets_nothing_run(house: House, flip: str) 
     pause = next(r for r in load(path) if isinstance(r, PauseRecord))
     seal = "0" * 64
     if flip == "flipped":  # a denial, which has a seal of its own, is made an approval
-        copy = House(house.folder.parent / "copy")
-        copy.folder.mkdir(parents=True)
-        (copy.folder / "secret").write_bytes((house.folder / "secret").read_bytes())
-        (copy.folder / paused.session).mkdir()
-        other = copy.folder / paused.session / "transcript.jsonl"
-        other.write_bytes(path.read_bytes())
-        resumed(copy.controller(answer()), paused.session, {"c1": False})
-        said = next(r for r in load(other) if isinstance(r, ApprovalRecord))
-        seal = said.seal
+        seal = given_in_a_copy(house, paused, approved=False).seal
     forged = ApprovalRecord(
         call="c1",
         approved=True,

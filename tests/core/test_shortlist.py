@@ -65,7 +65,7 @@ NETWORK = {"fetch_url": "off", "web_search": "off"}
 
 
 def call(name: str, style: Style = "jsonl", **arguments: Any) -> str:
-    return write_call(name, arguments, style)
+    return write_call(name, arguments, style=style)
 
 
 def answer(text: str = "done", style: Style = "jsonl") -> str:
@@ -115,6 +115,15 @@ def test_a_tool_that_is_not_listed_is_searched_for_and_called(style: Style) -> N
     assert "weigh_satellite(satellite_id: integer) - Weighs the satellite" in found
     for before, after in itertools.pairwise(backend.prompts):
         assert after.startswith(before)
+
+
+def test_a_call_as_the_description_of_a_found_tool_shows_it_is_no_echo() -> None:
+    example = call("tickle_satellite", satellite_id=7)
+    tools = [*three_hundred(), made("tickle", "satellite", f"Tickles it: {example}")]
+    backend = ScriptedBackend(call("tool_search", query="tickle a satellite"), example, answer())
+    outcome = answered(controller(backend, tools).run_sync("Translate the recipe number 3."))
+    assert "Tickles it: {" in backend.prompts[1]
+    assert [one.status for one in outcome.calls] == ["ok", "ok"]
 
 
 def test_the_tools_that_a_run_needs_are_listed_whatever_it_asks() -> None:

@@ -12,9 +12,16 @@ import pytest
 
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import ToolSpec
-from mlx_tools.store import PostgresStore, SessionStore, TranscriptStore, check_address
+from mlx_tools.store import (
+    MemoryStore,
+    PostgresStore,
+    SessionStore,
+    TranscriptStore,
+    check_address,
+)
 from mlx_tools.store.access_list import ConsumedApprovalsFile
 from mlx_tools.store.artifacts import Change
+from mlx_tools.store.session_store import KEPT
 from mlx_tools.store.tables import SqliteTables
 from mlx_tools.toolbox import SCHEDULE
 from mlx_tools.transcript.records import (
@@ -238,3 +245,11 @@ def test_whoever_else_opens_the_tables_takes_no_lock_away_from_a_process_that_wr
             pass
         other = subprocess.run([sys.executable, "-c", begin, tables.path], capture_output=True)
     assert b"database is locked" in other.stderr
+
+
+def test_in_memory_the_oldest_session_makes_room_for_a_new_one() -> None:
+    store = MemoryStore()
+    sessions = [store.create().session for _ in range(KEPT + 1)]
+    with pytest.raises(UsageError, match="there is no session"):
+        store.read(sessions[0])
+    assert all(store.read(session).session == session for session in sessions[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -22,6 +22,7 @@ from mlx_tools import (
     TranscriptStore,
     tool,
 )
+from mlx_tools.backends import CompletionRequest, TokenCounter
 from mlx_tools.controller.context import MAX_PARTS, MAX_SUMMARY_CHARS, parts_of
 from mlx_tools.errors import BackendError
 from mlx_tools.prompt import NAMED_FORMATS
@@ -110,6 +111,24 @@ def test_where_there_is_no_room_the_output_is_cut() -> None:
     made = controller(call("log"), answer(), limits=limits)
     assert isinstance(made.run_sync("Hi"), Answered)
     assert len(prompts(made)) == 2
+
+
+def test_a_part_is_summed_up_if_it_just_fits_the_context(tmp_path: Path) -> None:
+    lines = "".join(f"line {number} of the log, and more of it\n" for number in range(2_000))
+
+    def requests(context: int) -> list[CompletionRequest]:
+        """The requests for summaries."""
+        settings = RunSettings(long_observations="summary", context=context)
+        made = controller(call("log"), *["It."] * 9, answer(), made=log(lines), settings=settings)
+        answered(made.run_sync("Hi"))
+        backend = cast(ScriptedBackend, made.backend)
+        return [asked for asked in backend.requests if "tool_call" not in asked.prompt]
+
+    counter = TokenCounter()
+    sizes = [counter.count(one.prompt) + one.max_tokens for one in requests(100_000)]
+    largest = max(sizes)
+    assert len(requests(largest)) == len(sizes)
+    assert len(requests(largest - 1)) == len(sizes) - sizes.count(largest)
 
 
 def test_pages_of_what_was_kept_are_not_summarised(tmp_path: Path) -> None:

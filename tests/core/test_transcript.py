@@ -157,6 +157,11 @@ def test_a_file_of_format_version_1_is_read_and_a_later_one_refused(tmp_path: Pa
         t.load(path)
 
 
+def test_a_transcript_begins_with_its_header() -> None:
+    with pytest.raises(TranscriptError, match="does not begin with its header"):
+        t.parse(b'{"type":"user","content":"Hello?"}\n')
+
+
 def test_a_full_disk_is_an_error_and_leaves_whole_lines(tmp_path: Path) -> None:
     path = tmp_path / "transcript.jsonl"
     with t.TranscriptFile(path) as transcript:

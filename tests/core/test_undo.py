@@ -112,6 +112,22 @@ def test_what_was_replaced_deleted_and_made_comes_back(place: Place) -> None:
     assert place.kept() == [] and place.undo() == []
 
 
+def test_a_change_that_changes_nothing_keeps_no_copy(place: Place) -> None:
+    assert place.write("a.txt", "one\n").error is None
+    assert place.kept() == []
+
+
+def test_copies_are_told_from_the_newest_on_though_the_clock_is_set_back(place: Place) -> None:
+    undo = place.files.undo
+    assert undo is not None
+    change = Change(root="r", inode=1, names=("a",), before="", after="", mode=0)
+    years_ahead = f"{2**62:016x}{'0' * 16}"
+    first = undo.keep_old(change, b"")
+    (place.kept()[0].parent / years_ahead).write_bytes(place.kept()[0].read_bytes())
+    second = undo.keep_old(change, b"")
+    assert [one.key for one in undo.changes()] == [second, years_ahead, first]
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["write", "delete", "create"]),

@@ -59,6 +59,12 @@ def test_a_part_of_no_kind_is_text() -> None:
     assert text_of([{"text": "a"}, {"type": None, "text": "b"}], "content") == "a\nb"
 
 
+def test_a_part_of_another_kind_is_refused_though_it_has_a_text() -> None:
+    with pytest.raises(ApiError) as refused:
+        text_of([{"text": "a"}, {"type": "image", "text": "b"}], "content")
+    assert (refused.value.status, refused.value.param) == (400, "content[1].type")
+
+
 def test_what_is_sampled_with_goes_on_as_it_came_and_nothing_else_does() -> None:
     body = read(Whole, {"parts": [], "temperature": 0, "top_p": None, "min_p": 0.1, "extra": 1})
     assert body.sampling() == {"temperature": 0, "min_p": 0.1}

@@ -149,6 +149,12 @@ def test_a_required_call_is_asked_for_even_after_a_result(serving: Any) -> None:
     assert one.backend.prompts[0].endswith('{"type":"tool_call","name":"')
 
 
+def test_a_call_with_a_mark_in_place_of_a_secret_is_not_sent(serving: Any) -> None:
+    marked = call("get_weather", city="[redacted:jwt]")
+    calls = message(chat(serving(f"{marked}\n{ROME}\n"), tools=[WEATHER]))["tool_calls"]
+    assert [one["function"]["arguments"] for one in calls] == ['{"city":"Rome"}']
+
+
 def test_only_allowed_tools_are_called(serving: Any) -> None:
     other = {"type": "function", "function": {"name": "get_time", "parameters": {}}}
     chosen = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "get_time"}}]}
@@ -206,6 +212,7 @@ def test_results_find_their_calls_however_these_are_named(
         [called("a")],
         [{"role": "assistant", "content": "Hm."}],
         [result("a", "sun")],
+        [called("a"), {"role": "tool", "content": "sun"}],
     ],
 )
 def test_a_conversation_that_cannot_go_on_is_refused(serving: Any, told: list[Any]) -> None:

@@ -179,14 +179,24 @@ def test_who_waits_is_let_in_by_turns_of_clients() -> None:
     assert order == ["a1", "a2", "b1", "a3", "b2"]
 
 
-async def test_a_full_line_says_when_to_come_again() -> None:
-    admission = Admission(1, 0, lambda: 0.0)
-    async with admission.slot("a"):
-        with pytest.raises(ApiError) as refused:
+@pytest.mark.parametrize("line", [0, 1])
+async def test_a_full_line_says_when_to_come_again(line: int) -> None:
+    admission = Admission(1, line, lambda: 0.0)
+    refusals: list[ApiError] = []
+
+    async def come() -> None:
+        try:
             async with admission.slot("b"):
                 pass
-    assert refused.value.status == 429
-    assert refused.value.retry_after == 5
+        except ApiError as error:
+            refusals.append(error)
+
+    async with anyio.create_task_group() as tasks, admission.slot("a"):
+        for _ in range(line + 1):
+            tasks.start_soon(come)
+        await anyio.wait_all_tasks_blocked()
+        assert (admission.active, admission.waiting) == (1, line)
+    assert [(error.status, error.retry_after) for error in refusals] == [(429, 5 * (line + 1))]
 
 
 async def test_who_goes_away_while_waiting_or_just_when_called_leaves_no_slot_taken() -> None:

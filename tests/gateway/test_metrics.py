@@ -135,6 +135,24 @@ async def test_every_query_of_the_dashboard_asks_for_what_there_is(begin: Any) -
     assert asked == set(declared)
 
 
+def test_a_call_that_an_earlier_answer_served_took_no_time() -> None:
+    meters = Meters()
+    for cached in (False, True):
+        ended = events.ToolEnded(
+            call="c1",
+            name="area",
+            error=None,
+            preview="",
+            duration_ms=0,
+            output_size_chars=0,
+            cached=cached,
+        )
+        meters.happened(ended, "m", {"area": "area"})
+    found = samples(meters.text({}))
+    assert found["mlx_tools_calls_total", (("result", "ok"), ("tool", "area"))] == 2
+    assert found["mlx_tools_call_seconds_count", (("tool", "area"),)] == 1
+
+
 async def test_a_time_counts_in_each_bucket_that_is_no_shorter() -> None:
     meters = Meters()
     for seconds in (0.05, 0.5, 300, 301):

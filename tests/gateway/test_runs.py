@@ -177,6 +177,8 @@ async def test_a_list_shows_no_other_clients_runs_on_any_page(begin: Any) -> Non
             break
         after = f"&after={page['last_id']}"
     assert found == mine[::-1]
+    whole = (await one.client.get(f"/v1/runs?limit={len(mine)}", headers=OTHER)).json()
+    assert ([run["id"] for run in whole["data"]], whole["has_more"]) == (found, False)
     for query in ("limit=0", "limit=x", "after=none"):
         assert (await one.client.get(f"/v1/runs?{query}")).status_code in (400, 404)
 
@@ -295,6 +297,14 @@ async def test_a_decision_that_does_not_hold_is_a_conflict_and_the_run_still_wai
     assert (await rested(one, made["id"]))["status"] == "answered"
 
 
+async def test_who_approves_names_the_digest_of_what_was_shown(begin: Any) -> None:
+    one = deciding(begin, KEEP, answer("done"))
+    made = await ask(one)
+    got = await decide(one, made, "approve", digest="")
+    assert (got.status_code, got.json()["error"]["param"]) == (400, "digest")
+    assert ((await rested(one, made["id"]))["status"], one.tools.written) == ("paused", [])
+
+
 async def test_an_approval_for_the_session_covers_the_next_call_too(begin: Any) -> None:
     one = deciding(begin, KEEP, call("keep", text="b"), answer("done"))
     made = await ask(one)
@@ -397,6 +407,7 @@ IMAGE = [{"role": "user", "content": [{"type": "image_url"}]}]
         ({"question": " "}, "question"),
         ({"question": "\ud800"}, "question"),
         ({"question": "x", "messages": []}, "messages"),
+        ({"question": "x", "messages": [{"role": "user", "content": "x"}]}, "question"),
         ({"question": "x", "tolls": []}, "tolls"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": [1]}]}, "messages[0].content[0]"),

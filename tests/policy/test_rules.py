@@ -191,6 +191,11 @@ def test_a_narrower_policy_asks_again_and_what_lets_a_call_through_is_said() -> 
     assert asks(Policy(allow=["*"], ask=["look"]), LOOK) and not asks(ALL, LOOK)
 
 
+def test_the_rule_of_an_allowed_call_is_the_recorded_policys() -> None:
+    recorded = Policy(allow=["look"])
+    assert made(recorded.narrowed_by(Policy(allow=["*"])), LOOK).rule == "allow look"
+
+
 def test_a_standing_yes_answers_for_effects_and_the_tool_and_for_nothing_else() -> None:
     policy = Policy(allow=["*"], ask=["change"])
     assert all(can_be_preapproved(made(policy, spec).rule) for spec in (CAREFUL, UNDECLARED))

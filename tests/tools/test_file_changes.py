@@ -196,6 +196,19 @@ def test_links_are_neither_followed_nor_replaced(
     assert tree(folder.parent) == before
 
 
+def test_a_file_that_another_may_write_is_not_marked_read_only(
+    files: Registry, folder: Path
+) -> None:
+    """The superuser, who may write anything, is held to what the mode says of anybody."""
+    path = folder / "a.txt"
+    path.chmod(0o464)
+    if os.access(path, os.W_OK):
+        done(files, "write", "a.txt", "new")
+        assert path.read_text() == "new"
+    else:
+        assert refusal(files, "write", "a.txt", "new")[0] == "not_allowed"
+
+
 def test_what_is_no_file_of_its_own_is_left_alone(files: Registry, folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     os.link(folder.parent / "secret.txt", folder / "hard.txt")

@@ -339,6 +339,17 @@ def test_the_built_in_tools_are_found_by_the_entry_point_of_the_package(tmp_path
 # --- listings ---
 
 
+def test_what_tools_keep_open_is_ended_with_the_registry() -> None:
+    registry, ended = Registry(), list[str]()
+
+    async def close() -> None:
+        ended.append("a connection")
+
+    registry.closers += [close, close]
+    asyncio.run(registry.aclose())
+    assert ended == ["a connection"] * 2
+
+
 def test_a_listing_tells_enabled_from_permitted() -> None:
     registry = offering(("w", "t", [forecast, rename]), ("broken", "t", ImportError("frob")))
     rows = {row["name"]: row for row in registry.listing(Policy(allow=["forecast"], ask=["fore*"]))}
