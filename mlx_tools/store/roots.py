@@ -16,6 +16,7 @@ import unicodedata
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase, translate
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -495,7 +496,7 @@ class PrivateNames:
         )
 
     def __contains__(self, name: str) -> bool:
-        name = folded(name)
+        name = _folded_entry(name)
         return name in _NAMES or name in self._inside or _PRIVATE.match(name) is not None
 
 
@@ -511,3 +512,8 @@ def folded(name: str) -> str:
     # NTFS has a file's streams after a colon: .git::$INDEX_ALLOCATION is the folder .git.
     kept = unicodedata.normalize("NFKC", seen.casefold()).partition(":")[0]
     return kept.rstrip(" .")
+
+
+_folded_entry: Final = lru_cache(maxsize=4096)(folded)
+"""`folded` of a name in a folder, which is short. Each walk asks for the same names again; 4,096
+are as many entries as most trees have, in less than a megabyte."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 from mlx_tools.store import Absent, PrivateNames, Refused, Root, Unfit, status_of
@@ -26,6 +28,7 @@ MAX_WALKED: Final = 20_000
 
 MOST_SUGGESTED: Final = 3
 _LEAST_LIKENESS: Final = 0.7
+_HALF_CHARACTER: Final = re.compile("[\ud800-\udfff]")
 
 Place = tuple[Root, Sequence[str]]
 
@@ -43,7 +46,7 @@ def equal_names(
         for part in parts:
             name: str | None = part
             if status_of(folder, part) is None:
-                equal = [one for one in _names_in(folder) if _form(one) == _form(part)]
+                equal = [one for one in _names_in(folder) if _entry_form(one) == _form(part)]
                 name = equal[0] if len(equal) == 1 else None
             if name is None:
                 break
@@ -101,7 +104,7 @@ def _suggestions(root: Root, parts: Sequence[str]) -> Iterator[str]:
         names = (*above, one)
         seen = root.patterns.fit(names) or root.patterns.lead_on(names)
         if one not in private and seen:
-            forms.setdefault(_form(one).casefold(), []).append(one)
+            forms.setdefault(_entry_form(one).casefold(), []).append(one)
     near = difflib.get_close_matches(
         _form(name).casefold(), forms, n=MOST_SUGGESTED, cutoff=_LEAST_LIKENESS
     )
@@ -120,7 +123,9 @@ def _elsewhere(root: Root, name: str) -> Iterator[str]:
     walk = TreeWalk(root, lambda: walk.seen > MAX_WALKED)
     sought = _form(name).casefold()
     try:
-        entries = (entry for entry in walk.below(()) if _form(entry.name).casefold() == sought)
+        entries = (
+            entry for entry in walk.below(()) if _entry_form(entry.name).casefold() == sought
+        )
         for entry in itertools.islice(entries, MOST_SUGGESTED):
             yield escape_path(entry.path.split("/"))
     except (Refused, Unfit, Absent):
@@ -156,12 +161,16 @@ def _names_in(folder: int) -> Iterator[str]:
 
 
 def _has_half_characters(name: str) -> bool:
-    return any("\ud800" <= character <= "\udfff" for character in name)
+    return not name.isascii() and _HALF_CHARACTER.search(name) is not None
 
 
 def _form(name: str) -> str:
     """The form in which names are compared."""
     return name if name.isascii() and " " not in name else " ".join(_normal(name).split())
+
+
+_entry_form: Final = lru_cache(maxsize=4096)(_form)
+"""`_form` of a name in a folder, which is short: each is compared with all that is sought."""
 
 
 def _normal(name: str) -> str:
