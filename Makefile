@@ -19,7 +19,7 @@ QUESTION ?= What is 17 * 23?
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-slowed test-hard test-lowest check format docs lock clean
+.PHONY: help setup demo test test-heavy test-slow test-slowed test-hard test-lowest check format docs lock clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,16 +30,20 @@ demo: $(READY) ## Ask a real model on a real server a question that needs a tool
 	$(BIN)/mlx-tools models pull smollm2-135m
 	$(BIN)/mlx-tools ask --steps --backend server --model smollm2-135m "$(QUESTION)"
 
-test: $(READY) ## The default tests: everything but the slow ones
+test: $(READY) ## The default tests: all but the heavy and the slow ones
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-heavy: $(READY) ## The tests with Chromium, PostgreSQL and models that compute
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "heavy and not slow" $(PYTEST_ARGS)
 
 test-slow: $(READY) ## The slow tests, and the properties with new examples
 	$(BIN)/pytest -n $(WORKERS) -m "slow or hypothesis" --hypothesis-profile explore $(PYTEST_ARGS)
 
-test-slowed: $(READY) ## The default tests, with pauses before commands and prompts
-	TESTS_OF_MLX_TOOLS_SLOWED=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+test-slowed: $(READY) ## The default and heavy tests, with pauses before commands and prompts
+	TESTS_OF_MLX_TOOLS_SLOWED=1 $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m "not slow" $(PYTEST_ARGS)
 
-test-hard: $(READY) ## The default tests, as strangers run them: an hour
+test-hard: $(READY) ## The default and heavy tests, as strangers run them: an hour
 	bash scripts/test_hard.sh $(HARD)
 
 test-lowest: $(READY) ## Light tests with the lowest Python and versions that pyproject.toml names

@@ -195,7 +195,7 @@ class TestRunner:
         """Run tests until one fails; return pytest's exit code and what failed."""
         assert self._worker.stdin is not None and self._worker.stdout is not None
         output = self.tree.folder.with_suffix(".log")
-        options = ("-x", "-p", "no:cacheprovider", "--tb=no", "-rfE")
+        options = ("-x", "-m", "not slow", "-p", "no:cacheprovider", "--tb=no", "-rfE")
         quiet = "ignore::pytest.PytestAssertRewriteWarning"  # plugins are loaded already
         job = {
             "arguments": [*options, "-W", quiet, *tests],

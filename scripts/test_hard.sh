@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The default tests in a row, each time as another stranger might run them, and a summary at the end.
+# The default and heavy tests in a row, each time as another stranger might run them, with a summary.
 #
 #   scripts/test_hard.sh                 all of them, from a new clone of this checkout's last commit
 #   scripts/test_hard.sh plain core      these alone
@@ -33,7 +33,7 @@ run() { # run NAME COMMAND…: a run of the tests, its output in a file of that 
   echo "${summary[-1]}"
 }
 
-tests() { make -C "$clone" test; }
+tests() { make -C "$clone" -k test test-heavy; }
 
 plain() { for number in 1 2; do run "plain-$number" tests; done; }
 
@@ -48,7 +48,7 @@ busy() {
   done
 }
 
-core() { run core taskset -c 0 make -C "$clone" test; }
+core() { run core taskset -c 0 make -C "$clone" -k test test-heavy; }
 
 user() {
   [ "$(id -u)" = 0 ] || { echo "user: only root can be another user"; return; }
@@ -60,10 +60,10 @@ user() {
   cp -R "$clone" "$own"
   rm -rf "$own/.venv"
   chown -R "$name" "$own"
-  run user su "$name" -s /bin/sh -c "make -C '$own' test"
+  run user su "$name" -s /bin/sh -c "make -C '$own' -k test test-heavy"
 }
 
-language() { run language env -u LC_ALL -u LC_CTYPE LANG=C make -C "$clone" test; }
+language() { run language env -u LC_ALL -u LC_CTYPE LANG=C make -C "$clone" -k test test-heavy; }
 
 programs() { # a PATH of links to all there is, but for these; PostgreSQL is found elsewhere
   local folder=$work/bin program hide=()
@@ -80,13 +80,14 @@ programs() { # a PATH of links to all there is, but for these; PostgreSQL is fou
   run programs env "PATH=$folder" "${hide[@]}" make -C "$clone" test
 }
 
-home() { run home env -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME=/nonexistent make -C "$clone" test; }
+home() { run home env -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME=/nonexistent make -C "$clone" -k test test-heavy; }
 
 watched() {
   local home=$work/home
   mkdir -p "$home"/{config,data,state,cache}
   run watched env "HOME=$home" "XDG_CONFIG_HOME=$home/config" "XDG_DATA_HOME=$home/data" \
-    "XDG_STATE_HOME=$home/state" "XDG_CACHE_HOME=$home/cache" make -C "$clone" test
+    "XDG_STATE_HOME=$home/state" "XDG_CACHE_HOME=$home/cache" \
+    make -C "$clone" -k test test-heavy
   if [ -n "$(find "$home" -type f)" ]; then
     find "$home" -type f
     summary+=("RED  watched: files were written into the home") && failed=1

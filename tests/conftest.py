@@ -64,6 +64,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(KnownSkipsOnly())
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as heavy all tests that need a PostgreSQL server."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("heavy")
+
+
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A PostgreSQL server; each test makes a database of its own in it."""

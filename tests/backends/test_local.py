@@ -28,7 +28,7 @@ from tests.backends.asking import ask, collect, request
 from tests.backends.tiny import LLAMA, SLIDING, make_tiny_model
 from tests.waiting import EXPIRES
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.heavy]
 
 PROMPT = "<|im_start|>user\nWhat is 17 * 23?<|im_end|>\n<|im_start|>assistant\n"
 NESTED = {

@@ -46,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
 def zoo() -> Iterator[Zoo]:
     server = Zoo(("127.0.0.1", 0), _Handler)
     server.seen = []
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     yield server
     server.shutdown()

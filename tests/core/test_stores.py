@@ -41,7 +41,7 @@ HOSTILE = "a\0b\ud800\r\n\u2028\N{GRINNING FACE}'; DROP TABLE records; --"
 Make = Callable[..., SessionStore]
 
 
-@pytest.fixture(params=["files", "postgres"])
+@pytest.fixture(params=["files", pytest.param("postgres", marks=pytest.mark.heavy)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Opens the same store again each time, as another process would."""
     if request.param == "files":

@@ -20,7 +20,8 @@ A comment on the line before a fence says what differs:
 
 The pages speak of a server at 127.0.0.1:8080. Here that address stands for the real server of the
 tests, which commands find in their configuration, as a user's would, with what the shipped verdict
-says of its model; a section without a command that asks a model gets none.
+says of its model; a section without a command that asks a model gets none. The README's tour is run
+by default, on a server that plays the model's part; the heavy tests run it with the real model.
 
 A section that installs something has an environment of its own, in which it finds this package and
 what it stands on. Its ``pip`` is pip, told to ask no index and to build with what is here.
@@ -36,12 +37,13 @@ import sys
 import sysconfig
 import tomllib
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from mlx_tools.testing import ScriptedServer, answer, call
 from tests.forked import Forks, forks, write_program
 from tests.tables import table
 
@@ -150,6 +152,12 @@ def sections(page: str) -> list[Section]:
     return found
 
 
+def tour() -> Section:
+    """The section of the README that shows everything once."""
+    (found,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
+    return found
+
+
 def commands(body: str) -> list[Command]:
     """The commands of a ``console`` block; a backslash at a line's end continues a command."""
     found: list[tuple[list[str], list[str]]] = []
@@ -183,6 +191,7 @@ class Runner:
 
     folder: Path
     address: str
+    settings: Mapping[str, str]
     bin: Path
     forks: Forks
 
@@ -198,7 +207,7 @@ class Runner:
             "COLUMNS": "100",
             "LANG": "C.UTF-8",
             "NO_COLOR": "1",
-        } | ({} if self.address == NO_SERVER else MODEL_SETTINGS)
+        } | self.settings
 
     def execute(self, *command: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -242,7 +251,7 @@ def to_run() -> Iterator[object]:
     for page in PAGES:
         for section in sections(page.read_text(encoding="utf-8")):
             if section.runs:
-                marks = [pytest.mark.real] if section.needs_model else []
+                marks = [pytest.mark.real, pytest.mark.heavy] if section.needs_model else []
                 # The README's tour does the like of these.
                 if page != PAGES[0] and (
                     section.needs_model or section.installs or section.is_long
@@ -277,20 +286,24 @@ def own_environment(tmp_path: Path) -> Iterator[tuple[Path, Forks]]:
 
 
 @pytest.fixture
-def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Section], Runner]:
-    def make(section: Section) -> Runner:
+def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Runner]:
+    """Makes the runner of a section, with the real model's server or the one at ``url``."""
+
+    def make(section: Section, url: str = "") -> Runner:
         folder = tmp_path / "work"
         folder.mkdir()
-        address = NO_SERVER
-        if section.needs_model:
-            url = str(request.getfixturevalue("real_server"))
-            address = url.removeprefix("http://").rstrip("/")
+        address, settings = NO_SERVER, {}
+        if url:
+            address = url.removeprefix("http://")
+        elif section.needs_model:
+            address = request.getfixturevalue("real_server").removeprefix("http://").rstrip("/")
+            settings = MODEL_SETTINGS
         scripts, made = tmp_path / "bin", forks()
         if section.installs:
             scripts, made = request.getfixturevalue("own_environment")
         scripts.mkdir(exist_ok=True)
         made.write_command(scripts / "mlx-tools")
-        return Runner(folder, address, scripts, made)
+        return Runner(folder, address, settings, scripts, made)
 
     return make
 
@@ -305,23 +318,32 @@ def run_blocks(section: Section, runner: Runner) -> list[Block]:
 
 @pytest.mark.parametrize("section", list(to_run()))
 def test_the_examples_of_a_section_do_what_the_page_shows(
-    section: Section, runner: Callable[[Section], Runner]
+    section: Section, runner: Callable[..., Runner]
 ) -> None:
     assert run_blocks(section, runner(section))
 
 
+def test_the_tour_does_what_it_shows(runner: Callable[..., Runner]) -> None:
+    """Another test runs it with the real model."""
+    calculation = call("calculator", expression="17 * 23")
+    room = call("area", width=3.5, height=4)
+    script = (calculation, answer("It is 391."), room, answer("14 square metres."))
+    with ScriptedServer(*script) as server:
+        assert run_blocks(tour(), runner(tour(), server.url))
+        assert len(server.prompts) == 4
+        assert "391" in server.prompts[1] and "14.0" in server.prompts[3]
+
+
 @pytest.mark.slow
-def test_the_tour_does_what_it_shows_where_no_model_is(runner: Callable[[Section], Runner]) -> None:
+def test_the_tour_does_what_it_shows_where_no_model_is(runner: Callable[..., Runner]) -> None:
     """Every way to add a tool is among its steps."""
-    (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
-    section = tour.without_model
+    section = tour().without_model
     assert section.installs and not section.needs_model
     run_blocks(section, runner(section))
 
 
 def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
-    (tour,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
-    done = "\n".join(b.body for b in tour.blocks if "not run" not in b.notes)
+    done = "\n".join(b.body for b in tour().blocks if "not run" not in b.notes)
     for way in (
         "@tool(",
         "$ pip install ./",
@@ -329,7 +351,7 @@ def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
         "$ mlx-tools tools add tides",
     ):
         assert way in done
-    files = {block.notes.get("file") for block in tour.blocks}
+    files = {block.notes.get("file") for block in tour().blocks}
     assert {f"tides/{n}" for n in ("config.json", "tool_definition.json", "execute.py")} <= files
 
 

@@ -152,6 +152,7 @@ def test_a_model_that_cannot_be_loaded_fails_with_a_hint(tmp_path: Path) -> None
 
 
 @pytest.mark.real
+@pytest.mark.heavy
 def test_a_model_in_this_process_is_found_well(tmp_path: Path, real_model: Path) -> None:
     backend = LocalBackend(real_model)
     chosen = SelectedBackend(backend=backend, how="loaded", files=read_model_files(real_model, "m"))
@@ -266,6 +267,7 @@ def test_openblas_is_checked_on_linux_alone() -> None:
 
 @pytest.mark.slow
 @pytest.mark.real
+@pytest.mark.heavy
 def test_the_real_server_is_told_as_it_is(real_server: str, tmp_path: Path) -> None:
     chosen = SelectedBackend(backend=CompletionsBackend(real_server), how="named")
     tokens = ["<|im_start|>", "<|im_end|>", "<|eot_id|>"]

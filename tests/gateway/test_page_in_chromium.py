@@ -24,6 +24,8 @@ from tests.gateway.processes import House
 if PROGRAM is None:
     pytest.skip("chromium is not installed", allow_module_level=True)
 
+pytestmark = pytest.mark.heavy
+
 PLAN = "# Plan\n\n- tea\n- bread\n"
 AXE = "4.11.0"
 AXE_SHA256 = "e9e5863c33a874f09bc01acd9234b7e3c871479f5eef8802fa582544465e6d01"

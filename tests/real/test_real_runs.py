@@ -57,6 +57,7 @@ def test_the_model_decides_to_call_the_calculator_and_answers(
     assert [(c.name, c.status, c.output) for c in outcome.calls] == [("calculator", "ok", result)]
 
 
+@pytest.mark.heavy
 def test_the_chat_format_of_a_server_that_does_not_name_its_model_is_found_out(
     real_server: str,
 ) -> None:
