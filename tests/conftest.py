@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -62,6 +63,18 @@ def pytest_configure(config: pytest.Config) -> None:
         from tests.skips import KnownSkipsOnly
 
         config.pluginmanager.register(KnownSkipsOnly())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """Leave the garbage collector off: what is collected stays until the end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+        gc.set_threshold(50_000, 20, 20)  # as in the program itself
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -122,6 +122,10 @@ BRACKETS_CLASS = re.compile(r"\[\^?\]?[^\]]*\]")
 POSSESSIVE_GROUP = re.compile(r"[^(]\)(?:[*+?]|\{[0-9,]+\})\+")
 
 
+POSSESSIVE = re.compile(r"[*+?}][rRbBfFuU\"'\s]*\+")
+"""A possessive repetition, also one that goes on in the next literal of a string."""
+
+
 def possessive_groups(pattern: str) -> list[str]:
     """Return what repeats a group possessively, such as ``(?:ab?)*+``, in a regular expression.
 
@@ -150,6 +154,8 @@ def test_no_pattern_repeats_a_group_possessively() -> None:
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         if name == Path(__file__).relative_to(ROOT).as_posix():
+            continue
+        if not POSSESSIVE.search(text_of(path)):
             continue
         if path.suffix == ".py":
             texts = string_constants(path)
