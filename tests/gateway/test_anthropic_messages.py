@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from anthropic import APIStatusError, AsyncAnthropic
-from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter
@@ -31,13 +29,23 @@ from tests.gateway import conftest
 from tests.gateway.conftest import send, write_message
 from tests.gateway.scripted_turns import Script, called, data_of, json_values, streamed, turns
 
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+    from anthropic.types import Message
+
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"name": "read", "description": "Read a file", "input_schema": SCHEMA}
 LONG = {"name": "mcp__server__" + "x" * 80, "input_schema": SCHEMA}
 SEARCH = {"type": "web_search_20250305", "name": "web_search"}
 HELLO = [{"role": "user", "content": "Hello"}]
 
-EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
+
+@cache
+def stream_type() -> TypeAdapter[Any]:
+    """The client's type of what is streamed."""
+    from anthropic.types import RawMessageStreamEvent
+
+    return TypeAdapter(RawMessageStreamEvent)
 
 
 def reading(body: Mapping[str, Any]) -> tuple[TurnRequest, Reply]:
@@ -245,6 +253,8 @@ def test_a_tool_is_called_by_the_name_that_its_client_gave() -> None:
 
 @given(turns())
 def test_streamed_equals_whole_and_all_of_it_fits_the_clients_types(script: Script) -> None:
+    from anthropic.types import Message
+
     done = script[-1]
     assert isinstance(done, TurnDone)
     whole = reading({})[1].whole(done)
@@ -252,7 +262,7 @@ def test_streamed_equals_whole_and_all_of_it_fits_the_clients_types(script: Scri
     events = data_of(streamed(reading({})[1], script))
     for event in events:
         if event["type"] != "ping":
-            EVENTS.validate_python(event)
+            stream_type().validate_python(event)
     assert blocks_of(events) == whole["content"]
     assert events[-2]["usage"] == whole["usage"]
     assert events[-2]["delta"]["stop_reason"] == whole["stop_reason"]
@@ -281,7 +291,13 @@ def blocks_of(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- the whole of the gateway ---------------------------------------------------------------------
 
 
-with_client = partial(conftest.with_client, AsyncAnthropic, "")
+def with_client(one: Any, use: Any) -> Any:
+    """What comes of the use of the official client, which takes a second to import."""
+    from anthropic import AsyncAnthropic
+
+    return conftest.with_client(AsyncAnthropic, "", one, use)
+
+
 ASK: dict[str, Any] = {"model": "scripted", "max_tokens": 99, "messages": HELLO}
 CALLED = f"So:\n{call('read', path='a')}\n"
 
@@ -318,6 +334,8 @@ def test_the_official_client_reads_calls_and_goes_on_with_their_results(serving:
 
 
 def test_the_official_client_parses_an_answer_and_is_told_what_is_wrong(serving: Any) -> None:
+    from anthropic import APIStatusError
+
     one = serving(call("final_result", place="Oslo"), *["<tool_call>no fit"] * 3)
     parsed = with_client(one, lambda c: c.messages.parse(**ASK, output_format=Weather))
     assert parsed.parsed_output == Weather(place="Oslo")

@@ -10,7 +10,6 @@ from typing import Any
 
 import anyio
 import httpx
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -374,6 +373,8 @@ def test_a_server_that_is_silent_is_told_without_the_options_of_runs(serving: An
 
 
 def test_the_official_client_reads_what_is_sent(serving: Any) -> None:
+    import openai
+
     async def use(client: openai.AsyncOpenAI) -> tuple[Any, list[Any]]:
         given: Any = {"model": "scripted", "messages": HI, "tools": [WEATHER]}
         made = await client.chat.completions.create(**given)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from functools import partial
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import openresponses_types as published
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai import APIError, APIStatusError, AsyncOpenAI
 from pydantic import BaseModel, TypeAdapter
 
 from mlx_tools.gateway.request import (
@@ -37,6 +35,9 @@ from tests.gateway.scripted_turns import (
     streamed,
     turns,
 )
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = {"type": "function", "name": "read", "description": "Read a file", "parameters": SCHEMA}
@@ -393,7 +394,13 @@ def said_in(response: dict[str, Any]) -> dict[str, str]:
 # --- the whole of the gateway ---------------------------------------------------------------------
 
 
-with_client = partial(conftest.with_client, AsyncOpenAI, "/v1")
+def with_client(one: Any, use: Any) -> Any:
+    """What comes of the use of the official client, which takes a second to import."""
+    from openai import AsyncOpenAI
+
+    return conftest.with_client(AsyncOpenAI, "/v1", one, use)
+
+
 CALLED = f"So:\n{call('read', path='a')}\n"
 
 
@@ -425,6 +432,8 @@ def test_the_official_client_reads_calls_and_goes_on_with_what_it_read(serving: 
 
 
 def test_the_official_client_parses_an_answer_and_is_told_what_is_wrong(serving: Any) -> None:
+    from openai import APIError, APIStatusError
+
     one = serving(call("final_result", place="Oslo"), *["<tool_call>no fit"] * 3)
     given: Any = {"model": "scripted", "input": "a"}
     response = with_client(one, lambda c: c.responses.parse(**given, text_format=Weather))
