@@ -63,6 +63,11 @@ _FILES = {
 """Where a command stands that has no file of its name."""
 
 
+_BUILT: dict[str, Any] = {}
+"""The commands that were used. A program that runs many builds each once: half of what a short one
+takes is its options."""
+
+
 class LazyGroup(TyperGroup):
     """A group whose commands are files of this package."""
 
@@ -82,12 +87,14 @@ class LazyGroup(TyperGroup):
                 return None
             hint = did_you_mean(cmd_name, COMMANDS)
             raise UsageError(f"no such command: {cmd_name}", hint=hint)
-        module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(cmd_name, cmd_name)}")
-        command = get_command(getattr(module, f"{cmd_name}_app", module.app))
-        command.name = cmd_name
-        command.help = COMMANDS[cmd_name]
-        give_help(command, ctx)
-        return command
+        if cmd_name not in _BUILT:
+            module = importlib.import_module(f"mlx_tools.cli.{_FILES.get(cmd_name, cmd_name)}")
+            command = get_command(getattr(module, f"{cmd_name}_app", module.app))
+            command.name = cmd_name
+            command.help = COMMANDS[cmd_name]
+            give_help(command, ctx)
+            _BUILT[cmd_name] = command
+        return _BUILT[cmd_name]
 
 
 app = typer.Typer(cls=LazyGroup, context_settings=_CONTEXT, pretty_exceptions_enable=False)
