@@ -21,7 +21,15 @@ from msgspec import Struct
 from mlx_tools.app.settings import SESSION, SettingRow, Settings, table
 from mlx_tools.errors import ConfigError, UsageError
 from mlx_tools.messages import replace
-from mlx_tools.paths import config_dir, expand_user, read_data, read_regular
+from mlx_tools.paths import (
+    config_dir,
+    expand_user,
+    private_dir,
+    read_data,
+    read_regular,
+    read_text,
+    write_whole,
+)
 from mlx_tools.policy import (
     FUNCTIONS,
     PLUGIN,
@@ -777,6 +785,30 @@ def with_value(text: str, key: str, value: Any) -> str:
         f"the file says {key} in a form that only an editor can change",
         hint="mlx-tools config edit",
     )
+
+
+def write_users(text: str) -> None:
+    """Write the text of the user's file, which may be a link to another.
+
+    Raises:
+        ConfigErrors: it cannot stand there.
+        UsageError: the file cannot be written.
+    """
+    check_users(text)
+    file = user_path()
+    try:
+        private_dir(file.parent)
+        file = file.resolve()
+        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
+        write_whole(file, text.encode(), mode)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+
+
+def users_text() -> str:
+    """Return the text of the user's file, empty if there is none."""
+    file = user_path()
+    return read_text(file) if os.path.lexists(file) else ""
 
 
 def as_toml(value: Any) -> str:

@@ -361,8 +361,8 @@ class BackendSettings(Section):
         "never",
         "Where the model runs: on a completions server that is up, on one that is started for "
         "the run, in this process (local), on a server that is asked by its own function calling "
-        "(native), or (auto) at the named address, else by the gateway where it runs, else at "
-        "127.0.0.1:8080 where a server answers, else the embedded model is started",
+        "(native), or (auto) at the named address, else by the gateway where it runs, else on the "
+        "server that answers on this machine, else the embedded model is started",
         option="--backend KIND",
         group="backend",
     )

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import Struct
 
+from mlx_tools.app import config
 from mlx_tools.app.config import Configuration
 from mlx_tools.app.settings import SESSION, addresses, table
 from mlx_tools.backends import (
+    USUAL_ADDRESSES,
     Backend,
     ModelMissing,
     NativeVerdict,
@@ -192,8 +194,11 @@ def refuse_where_off(configuration: Configuration, tool_choice: str = "auto") ->
         )
 
 
-async def choose(options: RunOptions, note: Note) -> SelectedBackend:
-    """The backend that the settings ask for. What a person should know is told to ``note``."""
+async def choose(
+    options: RunOptions, note: Note, usual: Sequence[str] | None = None
+) -> SelectedBackend:
+    """The backend that the settings ask for. What a person should know is told to ``note``.
+    ``usual`` are the addresses at which servers are looked for, None for the programs' defaults."""
     configuration = options.configuration
     own = configuration.settings.backend
     urls = addresses(own.url)
@@ -222,7 +227,9 @@ async def choose(options: RunOptions, note: Note) -> SelectedBackend:
             gateway_key=configuration.settings.gateway.api_key,
             note=note,
             spread=options.spread,
+            usual=usual or USUAL_ADDRESSES,
             pick=pick,
+            pick_server=_server_picker(options, note),
         )
     except ModelMissing as error:
         if options.model_name is not None or own.kind != "auto":
@@ -236,6 +243,24 @@ async def choose(options: RunOptions, note: Note) -> SelectedBackend:
     if chosen.suggestion and options.person:
         note(chosen.suggestion)
     return chosen
+
+
+def _server_picker(options: RunOptions, note: Note) -> Callable[[Sequence[str]], str | None] | None:
+    """Return what asks a person which of several servers is to be used, and keeps the answer in the
+    person's file; None where nobody can be asked."""
+    ask = options.pick
+    if ask is None:
+        return None
+
+    def pick(addresses: Sequence[str]) -> str | None:
+        said = "Several model servers answer on this machine. Which one is to be used from now on?"
+        address = ask(said, addresses)
+        if address is not None:
+            config.write_users(config.with_value(config.users_text(), "backend.url", address))
+            note(f"kept as backend.url in {config.user_path()}")
+        return address
+
+    return pick
 
 
 def _no_pick(question: str, answers: Sequence[str]) -> str | None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         traits_of,
     )
     from mlx_tools.backends.local import LocalBackend
+    from mlx_tools.backends.local_servers import USUAL_ADDRESSES
     from mlx_tools.backends.models.download import PullProgress, Report, fetch_wheel, file_sha256
     from mlx_tools.backends.models.embedded import DEFAULT_MODEL
     from mlx_tools.backends.models.files import ModelFiles, TokenCounter, read_model_files
@@ -127,6 +128,7 @@ __getattr__, __dir__ = names_of(
             "traits_of",
         ),
         "local": ("LocalBackend",),
+        "local_servers": ("USUAL_ADDRESSES",),
         "models.download": ("PullProgress", "Report", "fetch_wheel", "file_sha256"),
         "models.embedded": ("DEFAULT_MODEL",),
         "models.files": ("ModelFiles", "TokenCounter", "read_model_files"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from msgspec import Struct
@@ -13,13 +12,22 @@ from mlx_tools.backends.capabilities import hides_its_model
 from mlx_tools.backends.completions import CompletionsBackend, Health, some
 from mlx_tools.backends.interface import BackendKind, CompletionRequest
 from mlx_tools.backends.local import LocalBackend
+from mlx_tools.backends.local_servers import (
+    PROBE_TIMEOUT,
+    USUAL_ADDRESSES,
+    LocalServer,
+    find_local_servers,
+    find_program,
+    folder_here,
+    match_model,
+    served_model,
+)
 from mlx_tools.backends.models.embedded import DEFAULT_MODEL, EMBEDDED
 from mlx_tools.backends.models.files import ModelFiles, read_model_files
 from mlx_tools.backends.models.hub import REPOSITORY
 from mlx_tools.backends.models.listing import (
     find_model,
     known_model,
-    last_part,
     memory_bytes,
     model_identity,
     model_path,
@@ -28,7 +36,7 @@ from mlx_tools.backends.models.listing import (
 from mlx_tools.backends.running_model import Pick, RunningModel, find_running_model, is_path
 from mlx_tools.backends.scores import MOST_SCORES
 from mlx_tools.backends.server import ServerBackend
-from mlx_tools.backends.transport import json_object, parse_address
+from mlx_tools.backends.transport import Address, parse_address
 from mlx_tools.errors import BackendError, BackendUnreachable, ModelError, UsageError
 from mlx_tools.messages import Style
 from mlx_tools.process import clean
@@ -38,12 +46,6 @@ if TYPE_CHECKING:
     from mlx_tools.backends.vendors import VendorBackend
 
 How = Literal["named", "found", "embedded", "started", "loaded"]
-
-USUAL: Final = "http://127.0.0.1:8080"
-"""Where mlx-lm's server listens unless it is told otherwise."""
-
-PROBE_TIMEOUT: Final = 2.0
-"""Seconds that a server nobody named has to answer."""
 
 ALIKE: Final = 0.25
 """By how much a model's likelihoods may differ from machine to machine, as natural logarithms."""
@@ -125,20 +127,22 @@ async def choose_backend(
     url: str | Sequence[str] | None = None,
     model: str | None = None,
     api_key: str | None = None,
-    usual: str = USUAL,
+    usual: str | Sequence[str] = USUAL_ADDRESSES,
     gateway: str | None = None,
     gateway_key: str | None = None,
     note: Callable[[str], None] | None = None,
     spread: bool = False,
     pick: Pick | None = None,
+    pick_server: Callable[[Sequence[str]], str | None] | None = None,
 ) -> SelectedBackend:
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
     ``auto`` takes the address ``url``, or the servers at several as one backend (``spread``: see
     `mlx_tools.backends.pool`); without one, a gateway of ours that answers at ``gateway`` and takes
-    ``gateway_key`` (None: no gateway is taken, wherever it is), or a server at ``usual``; without
-    that, one of our own with ``model`` or the embedded one. ``native`` takes ``url`` or that
-    server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
+    ``gateway_key`` (None: no gateway is taken, wherever it is), or the server that answers at one
+    of the ``usual`` addresses; without that, one of our own with ``model`` or the embedded one. If
+    several servers answer, ``pick_server`` is asked with their addresses. ``native`` takes ``url``
+    or that server, to be asked by its own chat interface (`mlx_tools.backends.router.find_route`).
     ``server`` and ``local`` take one of these two models, in a server of our own and in this
     process. A model's own markers of calls are forbidden, where their ids are known and the server
     is mlx-lm's: see `SelectedBackend.free_markers`. ``note`` is told what a server of our own has
@@ -160,33 +164,40 @@ async def choose_backend(
         from mlx_tools.backends.pool import choose_pool
 
         return await choose_pool(urls, model, api_key=api_key, spread=spread, pick=pick)
-    if urls and (vendor := parse_address(urls[0])).interface:
-        from mlx_tools.backends.vendors import VENDORS
-
-        if kind == "completions":
-            raise UsageError(
-                f"{vendor.url} is no completions server", hint="use --backend native or auto"
-            )
-        backend_of = VENDORS[vendor.interface]
-        made = backend_of(vendor.url, model, api_key=api_key)
-        return SelectedBackend(backend=made, how="named", model=model)
-    if urls or kind in ("completions", "native"):
-        return await inspect_server(
-            CompletionsBackend((*urls, usual)[0], model, api_key=api_key), pick=pick
-        )
+    if urls and parse_address(urls[0]).interface:
+        return _vendor(kind, parse_address(urls[0]), model, api_key)
+    usual = (usual,) if isinstance(usual, str) else usual
+    if urls:
+        return await inspect_server(CompletionsBackend(urls[0], model, api_key=api_key), pick=pick)
     if kind == "auto" and gateway is not None:
         # without the key, which is no stranger's affair
         health = await CompletionsBackend(gateway).health(PROBE_TIMEOUT)
         backend = CompletionsBackend(gateway, model, api_key=gateway_key)
         if health.is_gateway and health.ok and await _gateway_serves(backend, note):
             return await _served(backend, health, how="found")
-    if kind == "auto" and model not in EMBEDDED:
-        backend = CompletionsBackend(usual, model, api_key=api_key)
-        health = await backend.health(PROBE_TIMEOUT)
-        taken = not (health.is_gateway and gateway is None)
-        if taken and await _usual_serves(backend, health):
-            return await _served(backend, health, how="found", pick=pick)
+    if kind in ("completions", "native") or (kind == "auto" and model not in EMBEDDED):
+        gateways = gateway is not None or kind != "auto"
+        server = await _local_server(usual, model, api_key, pick_server, gateways)
+        if server is not None:
+            how: How = "found" if kind == "auto" else "named"
+            return await _served(server.backend, server.health, how=how, pick=pick)
+    if kind in ("completions", "native"):
+        return await inspect_server(CompletionsBackend(usual[0], model, api_key=api_key))
     return _own(kind, model, usual, note)
+
+
+def _vendor(
+    kind: BackendKind, address: Address, model: str | None, api_key: str | None
+) -> SelectedBackend:
+    """A server that speaks Anthropic's or Ollama's interface, as its address says."""
+    from mlx_tools.backends.vendors import VENDORS
+
+    if kind == "completions":
+        raise UsageError(
+            f"{address.url} is no completions server", hint="use --backend native or auto"
+        )
+    backend = VENDORS[address.interface](address.url, model, api_key=api_key)
+    return SelectedBackend(backend=backend, how="named", model=model)
 
 
 async def inspect_server(
@@ -209,7 +220,7 @@ async def inspect_server(
 
 
 def _own(
-    kind: BackendKind, model: str | None, usual: str, note: Callable[[str], None] | None
+    kind: BackendKind, model: str | None, usual: Sequence[str], note: Callable[[str], None] | None
 ) -> SelectedBackend:
     """A server of our own, or this process, with ``model`` or the embedded one."""
     name, suggestion = model or DEFAULT_MODEL, ""
@@ -226,10 +237,41 @@ def _own(
         line = f"starting a server of our own with {name}"
     if kind == "auto" and model is None:
         how, suggestion = "embedded", suggest_model(memory_bytes()).line
-        line = f"no server was named and none answers at {usual}: using the embedded model {name}"
+        ports = ", ".join(str(parse_address(address).port) for address in usual)
+        line = (
+            f"no server was named and none answers on this machine (ports {ports}): "
+            f"using the embedded model {name}"
+        )
     return SelectedBackend(
         backend=backend, how=how, note=line, suggestion=suggestion, model=name, files=files
     )
+
+
+async def _local_server(
+    addresses: Sequence[str],
+    model: str | None,
+    api_key: str | None,
+    pick_server: Callable[[Sequence[str]], str | None] | None,
+    take_gateways: bool,
+) -> LocalServer | None:
+    """The server that answers at one of the addresses; of several, the one that is picked.
+
+    Raises:
+        UsageError: several answer, and nobody says which is meant.
+    """
+    servers = await find_local_servers(
+        addresses, model, api_key=api_key, take_gateways=take_gateways
+    )
+    if len(servers) < 2:
+        return servers[0] if servers else None
+    by_address = {str(server.backend.address): server for server in servers}
+    address = pick_server(tuple(by_address)) if pick_server is not None else None
+    if address is None:
+        raise UsageError(
+            f"several model servers answer on this machine: {', '.join(by_address)}",
+            hint="name one with --url, or for good: mlx-tools config set backend.url URL",
+        )
+    return by_address[address]
 
 
 async def _gateway_serves(backend: CompletionsBackend, note: Callable[[str], None] | None) -> bool:
@@ -238,34 +280,6 @@ async def _gateway_serves(backend: CompletionsBackend, note: Callable[[str], Non
     if not listed and note is not None:
         note(f"the gateway at {backend.address} tells us of no model: is gateway.api_key its key?")
     return bool(listed if name is None else match_model(name, listed, loopback=True))
-
-
-async def _usual_serves(backend: CompletionsBackend, health: Health) -> bool:
-    """Whether the server at the usual address answers, and serves completions.
-
-    A model that was named and stands on this machine is served by it only if it lists that model:
-    another server is not made to load it.
-    """
-    if health.status not in ("ok", "loading", "unknown"):
-        return False
-    listed, model = await backend.models(PROBE_TIMEOUT), backend.model
-    if not listed and not await _completes(backend):
-        return False  # some web server
-    if model is None or find_model(model) is None:
-        return True
-    return match_model(model, listed, loopback=backend.address.loopback) is not None
-
-
-async def _completes(backend: CompletionsBackend) -> bool:
-    """Whether ``/v1/completions`` is there: a request that every such server refuses is refused.
-
-    It asks for no tokens and holds no prompt, so nothing is ever generated.
-    """
-    try:
-        status, _, said = await backend.get("/v1/completions", PROBE_TIMEOUT, b'{"max_tokens": 0}')
-    except Exception:
-        return False
-    return status in (400, 422) and bool(json_object(said))
 
 
 # --- the model that a server runs -------------------------------------------------------------
@@ -287,7 +301,7 @@ async def _served(
             there are.
     """
     listed, name, doubt = await backend.models(), backend.model, ""
-    running = RunningModel()
+    running, program = RunningModel(), await find_program(backend, health)
     entry: str | None
     if name is not None:
         entry = await _settled(backend, name, health, listed)
@@ -299,13 +313,13 @@ async def _served(
             running = await find_running_model(backend, listed, pick=pick)
             entry, doubt = running.name, running.doubt
         else:
-            entry, doubt = which_runs(listed, mlx_lm=False)
+            entry, doubt = await served_model(backend, program, listed)
         if not listed and entry is None and health.is_mlx_lm:
             entry = await _recognised(backend)
         backend.model = None if health.is_mlx_lm else entry  # others may insist on a name
     folder, files, broken = None, running.files, ""
     if entry is not None:
-        folder = _folder(entry, loopback=backend.address.loopback)
+        folder = folder_here(entry, loopback=backend.address.loopback)
         known = known_model(entry) if folder is None else None
         folder = find_model(known) if known is not None else folder
     try:
@@ -317,8 +331,10 @@ async def _served(
     if files is not None and health.is_mlx_lm:
         backend.forbidden_tokens = marker_ids(files, forbid)
     said = f" (model {name})" if name else ""
-    what = "gateway" if health.is_gateway else "server"
-    using = f"using the {what} at {backend.address}{said}" if how == "found" else ""
+    what = {"mlx-lm": "the server", "other": "the server", "gateway": "the gateway"}
+    using = (
+        f"using {what.get(program, program)} at {backend.address}{said}" if how == "found" else ""
+    )
     note = "; ".join(filter(None, (using, doubt, broken)))
     return SelectedBackend(
         backend=backend,
@@ -357,25 +373,6 @@ async def _settled(
     folder = find_model(name) if loopback else None
     backend.model = name if folder is None or REPOSITORY.fullmatch(name) else str(folder)
     return backend.model
-
-
-def match_model(name: str, listed: Sequence[str], *, loopback: bool) -> str | None:
-    """What a server lists that is meant by the name that a person gives: the same, that of the same
-    model, or the one whose last part it is."""
-    if name in listed:
-        return name
-    wanted = model_identity(name, find_model(name))
-    for entry in listed:
-        folder = _folder(entry, loopback=loopback)
-        if wanted is not None and model_identity(entry, folder) == wanted:
-            return entry
-    tails = {entry: last_part(entry) for entry in listed}
-    alike = [
-        entry
-        for entry, tail in tails.items()
-        if name in (tail, tail.removesuffix(".gguf"), tail.removesuffix(":latest"))
-    ]
-    return alike[0] if len(alike) == 1 else None
 
 
 async def _recognised(backend: CompletionsBackend) -> str | None:
@@ -417,8 +414,3 @@ def which_runs(listed: Sequence[str], *, mlx_lm: bool) -> tuple[str | None, str]
         f"the server lists {len(listed)} models and not which it runs: "
         "name it with --model, for its chat format"
     )
-
-
-def _folder(name: str, *, loopback: bool) -> Path | None:
-    # a path on another machine says nothing about this one
-    return find_model(name) if loopback or not is_path(name) else None

@@ -120,7 +120,8 @@ class CompletionsBackend:
     connections are kept until `aclose` or the end of the event loop, of which one backend serves
     any number, and proxies from the environment are used except for loopback addresses. Redirects
     are never followed. ``grammar_option`` is how the server takes a grammar, None until that is
-    known (`mlx_tools.backends.capabilities.obeys_grammar`).
+    known (`mlx_tools.backends.capabilities.obeys_grammar`). ``completes`` is False if the server is
+    known to have a chat interface alone.
 
     A request that the server fails (a status from 500 on), or of which the connection breaks off,
     before the first byte of an answer is sent again as ``retry`` says, within its own time.
@@ -153,13 +154,27 @@ class CompletionsBackend:
         if model is not None:
             require_text("model", model, "give the model's name as the server has it, or None")
         self.model = model
+        self.completes = True
         self.forbidden_tokens = check_token_ids(forbidden_tokens)
         self._headers = _headers(api_key, headers)
+        self._client = client
         self._exchange = Exchange(self.address, self._headers, client)
         self._retry = retry or Retry()
         self._score_form: ScoreForm | None = None
         self._scores = ScoreReader()
         self.grammar_option: GrammarOption | None = None
+
+    def speak_ollama(self) -> None:
+        """Ask for completions by Ollama's own interface from now on."""
+        from mlx_tools.backends.ollama_raw import OllamaExchange
+
+        if not isinstance(self._exchange, OllamaExchange):
+            self._exchange = OllamaExchange(self.address, self._headers, self._client)
+
+    @property
+    def is_ollama(self) -> bool:
+        """True if the server is known to be Ollama."""
+        return type(self._exchange) is not Exchange
 
     @property
     def addresses(self) -> tuple[Address, ...]:
@@ -258,10 +273,14 @@ class CompletionsBackend:
         """How many tokens its model takes, by the list of models (vLLM and others) or by ``/props``
         (llama.cpp's server, a slot's share). None where it cannot (or will not) say, as mlx-lm's.
         """
+        if self.is_ollama:
+            from mlx_tools.backends.ollama_raw import loaded_models
+
+            return (await loaded_models(self, timeout)).get(self.model or "")
         rows = await self._listed(timeout)
         own = [row for row in rows if row.get("id") == self.model] or rows[: len(rows) == 1]
         said = [row.get(key) for row in own for key in _CONTEXT_KEYS]
-        settings = (await self._object("/props", timeout)).get("default_generation_settings")
+        settings = (await self.get_object("/props", timeout)).get("default_generation_settings")
         said.append(settings.get("n_ctx") if isinstance(settings, dict) else None)
         sizes = [n for n in said if isinstance(n, int) and not isinstance(n, bool) and n > 0]
         return min(sizes, default=None)
@@ -294,13 +313,15 @@ class CompletionsBackend:
 
     async def _listed(self, timeout: float) -> list[dict[str, Any]]:
         """The rows of ``/v1/models``."""
-        rows = (await self._object("/v1/models", timeout)).get("data")
+        rows = (await self.get_object("/v1/models", timeout)).get("data")
         return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
-    async def _object(self, path: str, timeout: float) -> dict[str, Any]:
-        """The JSON object at an address, empty where there is none."""
+    async def get_object(
+        self, path: str, timeout: float, content: bytes | None = None
+    ) -> dict[str, Any]:
+        """Return the JSON object at a path, to which ``content`` is posted; empty without one."""
         try:
-            status, _, body = await self.get(path, timeout)
+            status, _, body = await self.get(path, timeout, content)
         except UsageError:
             raise
         except Exception:

@@ -137,11 +137,18 @@ async def find_served_format(
     Where nothing names the model, mlx-lm's server is asked in a few short requests which format
     its own chat endpoint writes.
     """
+    own: Any = backend
+    if wanted == "auto" and files is None and model and attribute_of(backend, "is_ollama"):
+        from mlx_tools.backends.ollama_raw import FORMAT_TIMEOUT, format_name
+
+        if (name := await format_name(own, model, FORMAT_TIMEOUT)) is not None:
+            found = format_for_name(model)
+            found = found if found.user == NAMED_FORMATS[name].user else NAMED_FORMATS[name]
+            return FoundFormat(found, f"the template that Ollama shows ({name})")
     unknown = wanted == "auto" and files is None and model is None
     if unknown and traits_of(backend).asks_server:
         from mlx_tools.backends.capabilities import is_mlx_lm, probe_chat_format
 
-        own: Any = backend
         if await is_mlx_lm(own) and (probed := await probe_chat_format(own)) is not None:
             return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
     return find_chat_format(wanted, files=files, model=model)

@@ -477,11 +477,11 @@ class Exchange:
             Dropped, ServerFailed, NothingCame: it may work when it is sent once more.
             BackendError: it came to nothing otherwise.
         """
+        path, body = self.target(body)
         content = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         with self.translated():
             client = await self.client()
-            path = "chat/completions" if "messages" in body else "completions"
-            url = f"{self._address}/v1/{path}"
+            url = f"{self._address}{path}"
             sent = client.build_request("POST", url, content=content, headers=self._headers)
             with limits.step(silent=silent):
                 response = await client.send(sent, stream=True, follow_redirects=False)
@@ -491,8 +491,18 @@ class Exchange:
                 await response.aclose()
                 raise
 
+    def target(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Return the path that a body is sent to, and the body as it is sent."""
+        return f"/v1/{'chat/' if 'messages' in body else ''}completions", body
+
+    def decoded(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Return the bytes of an answer in the form of OpenAI's interface."""
+        return stream
+
     async def _begun(self, response: httpx.Response, limits: Deadlines, silent: bool) -> Begun:
         headers, stream, first = response.headers, response.aiter_bytes(), b""
+        if response.status_code == 200:
+            stream = self.decoded(response.request.url.path, stream)
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             # unpacking it could take any amount of memory
             raise BackendBroken(f"{self._address} sent compressed bytes that were not asked for")

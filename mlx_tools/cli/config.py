@@ -4,8 +4,6 @@ changing the user's own."""
 from __future__ import annotations
 
 import contextlib
-import os
-import stat
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +17,6 @@ from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
 from mlx_tools.errors import EXIT_OK, EXIT_USAGE, ConfigError, UsageError
 from mlx_tools.messages import json_line
-from mlx_tools.paths import private_dir, read_text, write_whole
 
 app = typer.Typer(add_completion=False)
 
@@ -89,8 +86,8 @@ def set_value(
             hint=f"mlx-tools config edit, or {row.env}",
         )
     value = config.as_typed(key, " ".join(words))
-    text = _users_text()
-    _write(with_value(text, key, value))
+    text = config.users_text()
+    config.write_users(with_value(text, key, value))
     print_text(f"{key} = {as_toml(value)}" if value is not None else f"{key} is not set")
     with contextlib.suppress(ConfigError):  # a fault elsewhere, that every command tells
         loaded = config.load()
@@ -111,7 +108,7 @@ def edit() -> int:
     """Change your file in your editor; it is checked before it counts."""
     if not at_terminal():
         raise UsageError("an editor needs a terminal", hint="mlx-tools config set KEY VALUE")
-    before = text = _users_text()
+    before = text = config.users_text()
     again = True
     while again:
         try:
@@ -120,7 +117,7 @@ def edit() -> int:
             if text in (before, f"{before}\n"):
                 note("nothing was changed")
             else:
-                _write(text)
+                config.write_users(text)
                 print_text(str(config.user_path()), exact=True)
             return EXIT_OK
         except config.ConfigErrors as error:
@@ -130,25 +127,6 @@ def edit() -> int:
         except EditFailed as error:
             raise UsageError(f"nothing was changed: {error}") from None
     return EXIT_USAGE
-
-
-def _users_text() -> str:
-    file = config.user_path()
-    return read_text(file) if os.path.lexists(file) else ""
-
-
-def _write(text: str) -> None:
-    """Puts the text into the user's file, also where that is a link. Raises `ConfigErrors` where it
-    cannot stand there."""
-    config.check_users(text)
-    file = config.user_path()
-    try:
-        private_dir(file.parent)
-        file = file.resolve()
-        mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o600
-        write_whole(file, text.encode(), mode)
-    except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
 
 
 def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:

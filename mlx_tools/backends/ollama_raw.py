@@ -1,0 +1,126 @@
+"""Completions by Ollama's own interface: its ``/v1/completions`` wraps a prompt in a template.
+
+`OllamaExchange` asks ``/api/generate`` with ``raw``, which leaves the prompt as it is, and gives
+the answer as ``/v1/completions`` would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from mlx_tools.backends.transport import Exchange, json_object
+
+if TYPE_CHECKING:
+    from mlx_tools.backends.completions import CompletionsBackend
+
+_OPTIONS: Final = (
+    *("temperature", "seed", "top_k", "top_p", "min_p", "stop"),
+    *("presence_penalty", "frequency_penalty", "repeat_penalty"),
+)
+"""The fields of a request that Ollama has under the same name."""
+
+FORMAT_TIMEOUT: Final = 5.0
+"""Seconds for Ollama to show a model's template, which it reads from the disk."""
+
+_MAX_LINE: Final = 1 << 20
+"""Bytes of a line. The longest honest one is the last, of some hundred bytes."""
+
+_FORMATS: Final = (
+    ("<|im_start|>", "chatml"),
+    ("<|start_header_id|>", "llama3"),
+    ("<start_of_turn>", "gemma"),
+    ("[INST]", "mistral"),
+    ("<|end|>", "phi"),
+)
+"""Marks of Ollama's templates, which are in Go's language, and the named chat formats they show."""
+
+
+class OllamaExchange(Exchange):
+    """Sends requests for completions to Ollama's own interface; chats go the usual way."""
+
+    def target(self, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """Return the path and the body that ask Ollama for this."""
+        if "messages" in body:
+            return super().target(body)
+        options = {name: body[name] for name in _OPTIONS if name in body}
+        return "/api/generate", {
+            "model": body.get("model", ""),
+            "prompt": body["prompt"],
+            "raw": True,
+            "stream": body.get("stream", False),
+            "options": {**options, "num_predict": body["max_tokens"]},
+        }
+
+    def decoded(self, path: str, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """Return the answer in the form of ``/v1/completions``."""
+        return _as_events(stream) if path == "/api/generate" else stream
+
+
+async def _as_events(stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """An event for each line, and the end of a stream of events."""
+    rest, thinks = b"", False
+    async for piece in stream:
+        *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > _MAX_LINE:
+            break
+        for line in lines:
+            event, thinks = _event(line, thinks)
+            yield event
+    if rest.strip():
+        event, _ = _event(rest, thinks)
+        yield event
+    yield b"data: [DONE]\n\n"
+
+
+def _event(line: bytes, thinks: bool) -> tuple[bytes, bool]:
+    """A line as an event, and whether a thought is open after it."""
+    if not line.strip():
+        return b"", thinks
+    value = json_object(line)
+    if "response" not in value:
+        return b"data: " + line + b"\n\n", thinks  # an error, or no answer of Ollama's
+    text, thought = str(value["response"] or ""), str(value.get("thinking") or "")
+    if thought:
+        thought = thought if thinks else f"<think>{thought}"
+    if thinks and text:
+        text = f"</think>{text}"
+    choice: dict[str, Any] = {"index": 0, "text": thought + text, "finish_reason": None}
+    made: dict[str, Any] = {"choices": [choice]}
+    if value.get("done"):
+        choice["finish_reason"] = value.get("done_reason") or "stop"
+        counts = value.get("prompt_eval_count"), value.get("eval_count")
+        made["usage"] = {"prompt_tokens": counts[0], "completion_tokens": counts[1]}
+    open_thought = (thinks or bool(thought)) and not text
+    return f"data: {json.dumps(made)}\n\n".encode(), open_thought
+
+
+# --- what Ollama says of itself -------------------------------------------------------------------
+
+
+async def is_ollama(backend: CompletionsBackend, timeout: float) -> bool:
+    """Return whether a server is Ollama, by its ``/api/version``."""
+    said = await backend.get_object("/api/version", timeout)
+    return isinstance(said.get("version"), str)
+
+
+async def loaded_models(backend: CompletionsBackend, timeout: float) -> dict[str, int | None]:
+    """Return the models that Ollama has in memory, with the size of their contexts in tokens."""
+    rows = (await backend.get_object("/api/ps", timeout)).get("models")
+    sizes = {}
+    for row in rows if isinstance(rows, list) else []:
+        name = row.get("model") or row.get("name") if isinstance(row, dict) else None
+        if isinstance(name, str):
+            size = row.get("context_length")
+            sizes[name] = size if isinstance(size, int) and size > 0 else None
+    return sizes
+
+
+async def format_name(backend: CompletionsBackend, model: str, timeout: float) -> str | None:
+    """Return the named chat format that the template of one of Ollama's models shows; None if
+    none is recognised."""
+    content = json.dumps({"model": model}).encode()
+    shown = await backend.get_object("/api/show", timeout, content)
+    template = str(shown.get("template") or "")
+    return next((name for mark, name in _FORMATS if mark in template), None)
