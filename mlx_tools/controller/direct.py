@@ -121,9 +121,7 @@ async def call_tool(
         preview = await anyio.to_thread.run_sync(look)
     if decision.decision == "deny":
         shown = await anyio.to_thread.run_sync(clean, preview.text)  # may be 5 MB
-        done = replace(done, decision=decision, preview=shown)
-        denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
-        return end(done, "dry_run" if denial.code == "dry_run" else "denied", denial)
+        return end(*_denied(replace(done, preview=shown), decision))
     tool = registry.get(call.name)
     if templates is not None and can_be_preapproved(decision.rule):
         run: dict[str, Any] = {"roots": roots, "now": datetime.fromisoformat(now())}
@@ -131,6 +129,8 @@ async def call_tool(
             decision = made
             record(recorded(_CALL, decision))
     done = replace(done, decision=decision)
+    if decision.decision == "ask" and preview.error is not None:  # nobody is asked about a failure
+        return end(done, "error", replace(preview.error, message=clean(preview.error.message)))
     if decision.decision == "ask":
         binds: dict[str, Any] = {"policy": policy, "session": session, "secret": secret}
         binds |= {"tool": tool.spec, "reason": decision.reason}
@@ -224,6 +224,13 @@ def _ended(
         )
     )
     return replace(done, result=result, status=status, error=error)
+
+
+def _denied(done: DirectCall, decision: Decision) -> tuple[DirectCall, Status, ErrorInfo]:
+    """A call that was decided against: its report, how it ended, and why."""
+    denial = ErrorInfo(decision.code or "not_allowed", decision.reason)
+    status: Status = "dry_run" if denial.code == "dry_run" else "denied"
+    return replace(done, decision=decision), status, denial
 
 
 def _decided(call: CallRecord, registry: Registry, policy: Policy, limits: Limits) -> Decision:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mlx_tools import builtin_tools
 from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, DirectCall, call_tool
 from mlx_tools.policy import Limits, Policy
 from mlx_tools.testing import ScriptedApprover
@@ -159,6 +161,16 @@ def test_a_person_approves_or_refuses() -> None:
     done, _ = call("careful", {"number": 2}, approver=no)
     assert (done.status, CALLS) == ("denied", [1])
     assert done.error is not None and "not now" in done.error.message
+
+
+def test_nobody_is_asked_about_a_call_that_can_only_fail(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\nprint(x)\n")
+    registry, person = builtin_tools([f"{tmp_path}:rw"]), ScriptedApprover(True)
+    edit = {"path": "a.py", "old": "x", "new": "y"}
+    policy = Policy(allow=["edit_file"])
+    done = asyncio.run(call_tool(registry, policy, "edit_file", edit, approver=person))
+    assert (done.status, person.requests) == ("error", [])
+    assert done.error is not None and "2 times" in done.error.message
 
 
 def test_a_mutating_call_that_had_to_be_coerced_is_asked_about() -> None:
