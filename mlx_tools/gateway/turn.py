@@ -43,7 +43,15 @@ from mlx_tools.gateway.request import (
     TurnRequest,
     as_api_error,
 )
-from mlx_tools.messages import FinalAnswer, FinishReason, Usage, json_line, replace, total_usage
+from mlx_tools.messages import (
+    ErrorInfo,
+    FinalAnswer,
+    FinishReason,
+    Usage,
+    json_line,
+    replace,
+    total_usage,
+)
 from mlx_tools.policy import Limits
 from mlx_tools.protocol import Reading, ReadingRules, judge
 from mlx_tools.transcript import (
@@ -315,11 +323,22 @@ class _TurnInProgress:
             return self._answered(answer), ""
         if calls:
             return self._called(calls, follow, reading), ""
-        error = reading.error
-        if written.finish_reason == "length" and (error is None or error.code != "unknown_tool"):
+        if written.finish_reason == "length" and not self._is_corrected(reading.error):
             return self._done("length"), ""  # a call that was cut off is none
         faults = [info.message for r in follow if (info := getattr(r, "error", None)) is not None]
         return None, "; ".join(faults) or "it looks like a call that cannot be read"
+
+    def _is_corrected(self, error: ErrorInfo | None) -> bool:
+        """Return whether the model is told what is wrong with a turn that was cut off.
+
+        One that repeated itself is corrected once. Whoever set the token limit learns of a cut
+        there.
+        """
+        if error is None:
+            return False
+        if error.code == "repetition":
+            return self._session.repetitions < 2
+        return error.code == "unknown_tool"
 
     def _answered(self, answer: AnswerRecord) -> TurnDone:
         try:

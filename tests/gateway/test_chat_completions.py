@@ -128,6 +128,17 @@ def test_a_call_that_the_token_limit_cut_off_is_no_call(serving: Any) -> None:
     assert "tool_calls" not in choice["message"]
 
 
+@pytest.mark.parametrize(("times", "finish", "requests"), [(1, "tool_calls", 2), (2, "length", 2)])
+def test_a_call_that_repeats_itself_is_corrected_once(
+    serving: Any, times: int, finish: str, requests: int
+) -> None:
+    loop = '{"type":"tool_call","name":"get_weather","arguments":{"city":"' + "Rome, " * 5_000
+    one = serving(*[Script(loop, None, pieces=400)] * times, ROME)
+    choice = chat(one, tools=[WEATHER]).json()["choices"][0]
+    assert choice["finish_reason"] == finish
+    assert len(one.backend.prompts) == requests
+
+
 def test_several_calls_keep_their_order_and_where_one_may_come_the_turn_ends_at_it(
     serving: Any,
 ) -> None:
