@@ -176,7 +176,8 @@ class Completion(Struct, frozen=True):
 class ScriptedServer:
     """A completions server on loopback that serves the scripted completions one after the other:
     real HTTP, no model. Out of script, it answers 500. With ``chat`` it has a chat interface too.
-    ``model`` is what it lists, one name or several.
+    ``model`` is what it lists, one name or several, and ``context`` how many tokens it says that
+    they take.
 
     Each is a `Completion`, a text (which costs `USAGE`), or a function from the prompt to one of
     these. It knows no likelihoods: a request for some gets none, and nothing of the script. The
@@ -193,6 +194,7 @@ class ScriptedServer:
         model: str | Sequence[str] = "scripted",
         hanging: str = "",
         chat: bool = False,
+        context: int | None = None,
     ) -> None:
         self.hanging = hanging
         self.posts = ("/v1/completions", "/v1/chat/completions")[: 1 + chat]
@@ -200,6 +202,7 @@ class ScriptedServer:
         self._script = list(script)
         self._lock = threading.Lock()
         self.models = (model,) if isinstance(model, str) else tuple(model)
+        self.context = context
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         handler = type("Handler", (_Handler,), {"scripted": self})
@@ -265,9 +268,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._json(200, {"status": "ok"})
         elif self.path == "/v1/models":
-            self._json(
-                200, {"object": "list", "data": [{"id": one} for one in self.scripted.models]}
-            )
+            context = self.scripted.context
+            limit = {} if context is None else {"max_model_len": context}
+            rows = [{"id": name} | limit for name in self.scripted.models]
+            self._json(200, {"object": "list", "data": rows})
         else:
             self._json(404, {"error": "no such page"})
 
