@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from mlx_tools.testing import ScriptedServer, answer, call
-from tests.tools.web_server import Asked, Site, site
+from tests.tools.searxng import search_engine
+from tests.tools.web_server import Site
 
 QUESTION = "Search for tutorials on sourdough, summarise the top three, and save the summary."
 TITLES = ("Starter", "Dough", "Oven")
+PAGES = {title: f"How to: {title}." for title in (*TITLES, "Fourth")}
 SUMMARY = "Feed it daily. Fold it thrice. Bake it hot.\n"
 
 
-def serve(asked: Asked) -> None:
-    """Answer a search as SearXNG does, and any other path with a page of that title."""
-    url = urlsplit(asked.path)
-    if url.path == "/search":
-        place = f"http://localhost:{asked.fields['host'].rpartition(':')[2]}"
-        results = [
-            {
-                "url": f"{place}/{title}",
-                "title": title,
-                "content": f"A tutorial: {title}",
-                "engine": "duckduckgo",
-                "score": 1.0,
-                "category": "general",
-            }
-            for title in (*TITLES, "Fourth")
-        ]
-        body = {"query": parse_qs(url.query)["q"][0], "number_of_results": 0, "results": results}
-        asked.answer(json.dumps(body), "application/json")
-    else:
-        title = url.path[1:]
-        asked.answer(f"<title>{title}</title><main><h1>{title}</h1><p>How to: {title}.</main>")
-
-
 @pytest.fixture
-def web(configure: Callable[[str], Path]) -> Iterator[Site]:
-    """The SearXNG and its pages, on loopback, as the user's own file names them."""
-    with site(serve) as server:
-        place = f"localhost:{server.port}"
-        configure(f'[web]\nsearxng = "http://{place}"\nlocal_hosts = ["{place}"]\n')
+def web(home: Path) -> Iterator[Site]:
+    """The search engine and its pages."""
+    with search_engine(PAGES) as server:
+        assert server is not None
         yield server
 
 

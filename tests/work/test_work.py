@@ -1,63 +1,183 @@
-"""Ordinary work at the defaults, by a model that knows what to do."""
+"""Ordinary work at the defaults, by a model that knows what to do, through every door."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mlx_tools.testing import Completion, ScriptedServer
-from tests.work.tasks import TASKS, Step, Task
+from tests.cli.terminal import Terminal
+from tests.command_line import isolated
+from tests.forked import forks
+from tests.tools.sandboxed import WHY_NOT
+from tests.work.doors import (
+    Outcome,
+    check_disk,
+    surroundings,
+    through_ask,
+    through_chat,
+    through_terminal,
+)
+from tests.work.gateway_client import through_gateway
+from tests.work.model import ScriptedModel, prompt_tokens
+from tests.work.task import Door, Task
+from tests.work.tasks import TASKS
 
-CHARS_OF_TOKEN = 3
-"""Characters that stand for a token, by which completions are cut and prompts counted."""
+EVERY_DAY = {
+    "write a program of 350 lines",
+    "write names and text of many scripts",
+    "replace a whole file",
+    "a dry run",
+    "change one line of a file of 600 lines",
+    "change a name in five files",
+    "find the right place after a wrong guess",
+    "three questions about a document of 100 pages",
+    "sum up a table",
+    "twenty steps",
+    "run the tests and mend the program",
+    "search the web, read three pages and save a summary",
+    "keep a note and find it again",
+    "make a job",
+    "ask an MCP server's tool",
+    "a tool in a folder of one's own",
+    "a function of one's own",
+    "thirty questions in a context of 8,192 tokens",
+    "a tool that fails twice",
+    "a model that loops in an answer",
+    "a model that loops in a thought",
+    "a model that loops in a call",
+    "a model that stops in the middle of a call",
+    "more steps than a question may take",
+}
+"""Tasks of every kind, which go through all doors in the default tests. The others go through
+``ask`` there, and through the other doors in the slow tests."""
 
-PIECE = 400
-"""Characters of a piece in which the server sends: a long file in some hundred of them."""
+LARGE = {
+    "write a program of 600 lines": True,
+    "answer in two thousand words": False,
+    "change one line of a file of 600 lines": False,
+    "change a name in five files": False,
+    "three questions about a document of 100 pages": True,
+    "sixteen calls of one turn": True,
+    "a model that loops in a call": False,
+}
+"""Tasks that go through every interface of the gateway; True: in the default tests too."""
+
+WATCHED = {
+    "change a file of three pages": True,
+    "change a name in five files": False,
+    "a change that the person refuses for a reason": True,
+    "change what was just written": False,
+}
+"""Tasks that a person follows at a terminal; True: in the default tests too."""
 
 
-def served(task: Task, server: list[ScriptedServer]) -> list[Callable[[str], Completion]]:
-    """The completions of a task, cut at the tokens that were asked for."""
-
-    def completion(step: Step, prompt: str) -> Completion:
-        missing = [sight for sight in step.sees if not re.search(sight, prompt)]
-        assert not missing, f"the model cannot see {missing}: {prompt[-1_500:]}"
-        most = server[0].bodies[-1]["max_tokens"] * CHARS_OF_TOKEN
-        cut = len(step.text) > most
-        reason = "length" if cut else "stop"
-        return Completion(step.text[:most], reason, size=PIECE)
-
-    return [lambda prompt, step=step: completion(step, prompt) for step in task.steps]
+def name_of(task: Task) -> str:
+    """The name of a task in a test's."""
+    return task.name.replace(" ", "-")
 
 
-def answers(task: Task, run: Any, url: str) -> Any:
-    """Ask as a person would who approves what is asked."""
-    folder = Path("folder")
-    folder.mkdir()
-    for name, text in task.files.items():
-        path = (folder if task.root else Path()) / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-    root = ("--root", f"folder:{task.root}") if task.root else ()
-    options = (*root, *task.options, "--approve", "always", "--json")
-    return run("ask", "--url", url, *options, task.question)
+def rows(door: Door) -> list[object]:
+    """The tasks of a door, as parameters of a test."""
+    found: list[object] = []
+    for task in TASKS:
+        if door in task.doors and not (door == "chat" and task.reason):
+            often = door not in task.slow and (door == "ask" or task.name in EVERY_DAY)
+            marks = () if often else pytest.mark.slow
+            found.append(pytest.param(task, id=name_of(task), marks=marks))
+    return found
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name.replace(" ", "-"))
-def test_a_task_is_done_at_the_defaults(task: Task, run: Any) -> None:
-    holder: list[ScriptedServer] = []
-    with ScriptedServer(*served(task, holder)) as server:
-        holder.append(server)
-        result = answers(task, run, server.url)
-    outcome = result.json
-    assert outcome["status"] == task.status, result
-    assert re.search(task.answer, outcome["answer"]), outcome["answer"][:500]
-    for name, text in task.after.items():
-        path = Path("folder", name)
-        assert (path.read_bytes().decode() if path.exists() else None) == text, name
-    assert len(server.bodies) == len(task.steps)
-    tokens = sum(len(prompt) for prompt in server.prompts) // CHARS_OF_TOKEN
+def marked(names: Mapping[str, bool]) -> list[object]:
+    """The tasks of these names, as parameters of a test, the others of them slow."""
+    return [
+        pytest.param(task, id=name_of(task), marks=() if names[task.name] else pytest.mark.slow)
+        for task in TASKS
+        if task.name in names
+    ]
+
+
+@contextmanager
+def doing(task: Task, model: ScriptedModel) -> Iterator[list[Outcome]]:
+    """Have the model do a task inside, and hold what came of it to what the task says."""
+    if task.sandbox and WHY_NOT:
+        pytest.skip(WHY_NOT)
+    model.begin([task])
+    outcomes: list[Outcome] = []
+    with surroundings(task):
+        yield outcomes
+        assert not model.faults, model.faults[0]
+        (outcome,) = outcomes
+        assert outcome.status == task.status, outcome
+        assert outcome.truncated == task.truncated, outcome
+        for turn, answer in zip(task.turns, outcome.answers, strict=True):
+            assert re.search(turn.answer, answer), f"{turn.question}: {answer[:500]}"
+        check_disk(task)
+    assert model.left == 0, f"{model.left} completions were not asked for: {outcome}"
+    tokens = prompt_tokens(model.prompts)
     assert tokens <= task.tokens, tokens
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A gateway that is a process, before a scripted model."""
+
+    url: str
+    model: ScriptedModel
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """``mlx-tools serve`` at the defaults."""
+    with ScriptedModel() as model:
+        with isolated(tmp_path_factory.mktemp("gateway")):
+            process = forks().start("serve", "--port", "0", "--url", model.url)
+        try:
+            said = b""
+            while (match := re.search(rb"served at (http://\S+)\n", said)) is None:
+                row = process.stderr.readline()
+                assert row, said
+                said += row
+            yield Gateway(match[1].decode(), model)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("task", rows("ask"))
+def test_a_task_is_done_through_ask(task: Task, home: Path) -> None:
+    with ScriptedModel(task.context) as model, doing(task, model) as outcomes:
+        outcomes.append(through_ask(task, model.url))
+
+
+@pytest.mark.parametrize("task", rows("chat"))
+def test_a_task_is_done_through_chat(task: Task, home: Path) -> None:
+    with ScriptedModel(task.context) as model, doing(task, model) as outcomes:
+        outcomes.append(through_chat(task, model.url))
+
+
+@pytest.mark.parametrize("task", marked(WATCHED))
+def test_a_person_at_a_terminal_approves_what_a_task_changes(
+    task: Task, home: Path, terminal: Callable[..., Terminal]
+) -> None:
+    with ScriptedModel(task.context) as model, doing(task, model) as outcomes:
+        outcomes.append(through_terminal(task, model.url, terminal))
+
+
+@pytest.mark.parametrize("task", rows("gateway"))
+def test_a_task_is_done_through_the_gateway(task: Task, home: Path, gateway: Gateway) -> None:
+    with doing(task, gateway.model) as outcomes:
+        outcomes.append(through_gateway(task, gateway.url))
+
+
+@pytest.mark.parametrize("interface", ["responses", "messages"])
+@pytest.mark.parametrize("task", marked(LARGE))
+def test_a_task_is_done_through_the_other_interfaces(
+    task: Task, interface: str, home: Path, gateway: Gateway
+) -> None:
+    with doing(task, gateway.model) as outcomes:
+        outcomes.append(through_gateway(task, gateway.url, interface))
