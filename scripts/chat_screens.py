@@ -65,7 +65,7 @@ def screens() -> Iterator[tuple[str, Terminal]]:
     usage = {"prompt_tokens": 700, "completion_tokens": 60}
     # one is slow enough for the line below to say how fast it is
     scripts = [
-        Completion(text, usage=usage, delay=0.03 if ADVICE[:9] in text else 0) for text in script
+        Completion(text, usage=usage, delay=0.02 if ADVICE[:9] in text else 0) for text in script
     ]
     with ScriptedServer(*scripts, model="qwen3-4b") as server, tempfile.TemporaryDirectory() as at:
         home = Path(at).resolve()
