@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 PYTEST_ARGS ?=
-# All extras but vision and speech (docs/dependencies.md).
+# All extras but vision, speech and all, which names the others (docs/dependencies.md).
 LOCKED := mlx pytest pdf telemetry web gateway anthropic ollama mcp openapi keychain postgres dev
 # The lowest Python that pyproject.toml allows, by version or path, and tests that use every extra.
 LOWEST ?= 3.11
@@ -70,6 +70,7 @@ docs: $(READY) ## Write what is generated, in docs/ and for completion
 	$(BIN)/python scripts/commands_table.py
 	$(BIN)/python scripts/clients_table.py
 	$(BIN)/python scripts/agents_table.py
+	$(BIN)/python scripts/comparison_table.py
 	$(BIN)/python scripts/mcp_table.py
 	$(BIN)/python scripts/scaling_table.py
 	$(BIN)/python scripts/chat_screens.py

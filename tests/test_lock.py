@@ -17,8 +17,10 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
-LEFT_OUT = {"vision", "speech"}
+LARGE = {"vision", "speech"}
 """Extras of a gigabyte, which nothing else needs."""
+LEFT_OUT = LARGE | {"all"}
+"""Extras that the lock is not made of: ``all`` only names others."""
 
 MAC = {"sys_platform": "darwin", "platform_system": "Darwin", "platform_machine": "arm64"}
 OLD_MAC = MAC | {"platform_machine": "x86_64"}
@@ -77,6 +79,13 @@ def test_the_lock_is_made_of_all_other_extras() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (named,) = re.findall(r"^LOCKED := (.*)$", makefile, re.MULTILINE)
     assert set(named.split()) == set(PROJECT["optional-dependencies"]) - LEFT_OUT
+
+
+def test_all_extras_are_one_choice() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (text,) = extras["all"]
+    assert Requirement(text).name == PROJECT["name"]
+    assert Requirement(text).extras == set(extras) - LARGE - {"all", "dev"}
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ PROGRAMS = (
         "make",
         "brew",
     ),
-    *("codex", "curl", "vllm", "git", "npx", "docker", "python", "sh", "sudo", "launchctl"),
+    *("cat", "codex", "curl", "vllm", "git", "npx", "docker", "python", "sh", "sudo", "launchctl"),
 )
 """Programs that are replaced by a stand-in, and that a command in running text begins with."""
 

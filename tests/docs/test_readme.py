@@ -16,12 +16,17 @@ A comment on the line before a fence says what differs:
 - ``<!-- file: NAME -->``: the block is written to that file of the section's folder, not run. The
   file's folder is made.
 - ``<!-- exit: N -->``: the last command ends with this exit code.
+- ``<!-- stays: WHY -->``: the block is one command that runs until the section ends. What the page
+  shows under it is awaited before the next block is run.
+- ``<!-- scripted: WHY -->``: the block is run with a scripted model only, never with a real one.
 - ``<!-- not run: WHY -->``: the block is left out, and this is why.
 
 The pages speak of a server at 127.0.0.1:8080. Here that address stands for the real server of the
 tests, which commands find in their configuration, as a user's would, with what the shipped verdict
-says of its model; a section without a command that asks a model gets none. The README's tour is run
-by default, on a server that plays the model's part; the heavy tests run it with the real model.
+says of its model; a section without a command that asks a model gets none. Sections that stand in
+``scripted_sections.py`` get a server that writes what stands there. So the README's first things
+are run by default; the heavy tests run those that a small model can do with the real one too. The
+gateway at 127.0.0.1:8321 gets a free port.
 
 A section that installs something has an environment of its own, in which it finds this package and
 what it stands on. Its ``pip`` is pip, told to ask no index and to build with what is here.
@@ -32,25 +37,32 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import tomllib
 import venv
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
-from mlx_tools.testing import ScriptedServer, answer, call
-from tests.forked import Forks, forks, write_program
+from mlx_tools.testing import ScriptedServer
+from tests.docs.scripted_sections import SCRIPTS
+from tests.forked import Forked, Forks, forks, write_program
 from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "mlx_tools"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 SHOWN_ADDRESS = "127.0.0.1:8080"
+SHOWN_GATEWAY = "127.0.0.1:8321"
 SECONDS = 300
 SHORT = 2
 """Commands of a section that is run by default; every one starts Python anew."""
@@ -61,6 +73,7 @@ SHOWN = {"js", "mermaid", "text", "yaml"}
 
 NEEDS_MODEL = re.compile(
     rf"mlx-tools (?:ask|chat|doctor|propose|golden record)\b|{re.escape(SHOWN_ADDRESS)}"
+    f"|{re.escape(SHOWN_GATEWAY)}"
 )
 INSTALLS = re.compile(r"^\$ pip install ", re.MULTILINE)
 NO_SERVER = "127.0.0.1:9"
@@ -71,7 +84,7 @@ MODEL_SETTINGS = {
 }
 """A server at an address does not say which model it runs. And the machine of the tests may have
 more to do than a person's."""
-NOTE = re.compile(r"<!-- (file|exit|not run): (.+?) -->")
+NOTE = re.compile(r"<!-- (file|exit|stays|scripted|not run): (.+?) -->")
 
 
 @dataclass(frozen=True)
@@ -92,9 +105,9 @@ class Block:
 
 @dataclass
 class Section:
-    """The blocks under one second-level heading."""
+    """The blocks under one second-level heading of a page, which the name begins with."""
 
-    title: str
+    name: str
     blocks: list[Block] = field(default_factory=list)
 
     @property
@@ -114,9 +127,10 @@ class Section:
         return sum(len(commands(b.body)) for b in self.blocks if b.kind == "console") > SHORT
 
     @property
-    def without_model(self) -> Section:
-        """What of it can be run where no model is, for a tour in which every step stands alone."""
-        return Section(self.title, [block for block in self.blocks if not block.needs_model])
+    def for_a_small_model(self) -> Section:
+        """The section without the blocks that a scripted model is needed for."""
+        blocks = [one for one in self.blocks if not {"scripted", "stays"} & set(one.notes)]
+        return replace(self, blocks=blocks)
 
 
 @dataclass(frozen=True)
@@ -127,9 +141,9 @@ class Command:
     shown: str
 
 
-def sections(page: str) -> list[Section]:
-    """The page's sections; a fence that is never closed is a fault."""
-    found = [Section("")]
+def sections(page: str, name: str = "") -> list[Section]:
+    """The sections of a page that has this name. A fence that is never closed is a fault."""
+    found = [Section(f"{name}: ")]
     lines = iter(enumerate(page.split("\n"), start=1))
     notes: dict[str, str] = {}
     for number, line in lines:
@@ -146,15 +160,19 @@ def sections(page: str) -> list[Section]:
         elif noted := NOTE.findall(line):
             notes |= dict(noted)
         elif line.startswith("## "):
-            found.append(Section(line.removeprefix("## ")))
+            found.append(Section(f"{name}: {line.removeprefix('## ')}"))
         elif line.strip():
             assert not notes, f"line {number}: a note must stand right before its fence"
     return found
 
 
-def tour() -> Section:
-    """The section of the README that shows everything once."""
-    (found,) = (s for s in sections(PAGES[0].read_text(encoding="utf-8")) if "tour" in s.title)
+def sections_of(page: Path) -> list[Section]:
+    return sections(page.read_text(encoding="utf-8"), page.stem)
+
+
+def first_things() -> Section:
+    """The section of the README that shows the first things to do."""
+    (found,) = (one for one in sections_of(PAGES[0]) if one.name.endswith("first things"))
     return found
 
 
@@ -187,13 +205,19 @@ def matches(shown: str, output: str) -> bool:
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs blocks in a folder of their own, with nothing of the developer's settings."""
+    """Runs blocks in a folder of their own, with nothing of the developer's settings.
+
+    ``gateway`` is the address that stands for the gateway's, ``staying`` are the commands that run
+    until the section ends.
+    """
 
     folder: Path
     address: str
+    gateway: str
     settings: Mapping[str, str]
     bin: Path
     forks: Forks
+    staying: list[Forked] = field(default_factory=list)
 
     def environment(self) -> dict[str, str]:
         home = self.folder.parent / "home"
@@ -204,14 +228,23 @@ class Runner:
             "PATH": os.pathsep.join([*map(str, places), os.environ["PATH"]]),
             "PYTHONPATH": str(ROOT),
             "MLX_TOOLS_BACKEND_URL": f"http://{self.address}",
+            "MLX_TOOLS_GATEWAY_PORT": self.gateway.rpartition(":")[2],
             "COLUMNS": "100",
             "LANG": "C.UTF-8",
             "NO_COLOR": "1",
         } | self.settings
 
+    def here(self, text: str) -> str:
+        """The text of a page with the addresses of this run."""
+        return text.replace(SHOWN_ADDRESS, self.address).replace(SHOWN_GATEWAY, self.gateway)
+
+    def shown(self, text: str) -> str:
+        """The output of this run with the addresses of the page."""
+        return text.replace(self.address, SHOWN_ADDRESS).replace(self.gateway, SHOWN_GATEWAY)
+
     def execute(self, *command: str) -> tuple[int, str]:
         done = subprocess.run(
-            [part.replace(SHOWN_ADDRESS, self.address) for part in command],
+            [self.here(part) for part in command],
             cwd=self.folder,
             env=self.environment(),
             stdin=subprocess.DEVNULL,
@@ -220,21 +253,42 @@ class Runner:
             timeout=SECONDS,
             text=True,
         )
-        return done.returncode, done.stdout.replace(self.address, SHOWN_ADDRESS)
+        return done.returncode, self.shown(done.stdout)
 
     def run(self, block: Block) -> None:
         if "file" in block.notes:
             path = self.folder / block.notes["file"]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.body.replace(SHOWN_ADDRESS, self.address), encoding="utf-8")
+            path.write_text(self.here(block.body), encoding="utf-8")
+        elif "stays" in block.notes:
+            self.start(block)
         elif block.kind == "python":
-            code = block.body.replace(SHOWN_ADDRESS, self.address)
             where = {"folder": self.folder, "environ": self.environment()}
-            program = self.forks.start(code=code, **where)
+            program = self.forks.start(code=self.here(block.body), **where)
             written = b"".join(program.communicate(SECONDS)).decode()
             assert program.returncode == 0, f"line {block.line}:\n{written}"
         elif block.kind == "console":
             self.run_console(block)
+
+    def start(self, block: Block) -> None:
+        """Start the command of a block that stays, and wait for what the page shows under it."""
+        (command,) = commands(block.body)
+        program, *arguments = shlex.split(self.here(command.text))
+        assert program == "mlx-tools", f"line {block.line}: only mlx-tools can stay"
+        where = {"folder": self.folder, "environ": self.environment()}
+        self.staying.append(self.forks.start(*arguments, **where))
+        output, stderr = b"", self.staying[-1].stderr.fileno()
+        while not matches(command.shown, self.shown(output.decode())):
+            ready = select.select([stderr], [], [], SECONDS)[0]
+            more = os.read(stderr, 1 << 16) if ready else b""
+            assert more, f"line {block.line}: this is not shown:\n{output.decode()}"
+            output += more
+
+    def stop(self) -> None:
+        """End the commands that stay."""
+        for program in self.staying:
+            program.send_signal(signal.SIGTERM)
+            program.communicate(SECONDS)
 
     def run_console(self, block: Block) -> None:
         todo = commands(block.body)
@@ -249,15 +303,15 @@ class Runner:
 
 def to_run() -> Iterator[object]:
     for page in PAGES:
-        for section in sections(page.read_text(encoding="utf-8")):
-            if section.runs:
-                marks = [pytest.mark.real, pytest.mark.heavy] if section.needs_model else []
-                # The README's tour does the like of these.
-                if page != PAGES[0] and (
-                    section.needs_model or section.installs or section.is_long
-                ):
-                    marks = [*marks, pytest.mark.slow]
-                yield pytest.param(section, id=f"{page.stem}: {section.title}", marks=marks)
+        for section in sections_of(page):
+            if not section.runs:
+                continue
+            is_first = page == PAGES[0]
+            real = section.needs_model and section.name not in SCRIPTS
+            marks = [pytest.mark.real, pytest.mark.heavy] if real else []
+            if not is_first and (real or section.installs or section.is_long):
+                marks = [*marks, pytest.mark.slow]
+            yield pytest.param(section, id=section.name, marks=marks)
 
 
 PIP = """
@@ -293,6 +347,8 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Runn
         folder = tmp_path / "work"
         folder.mkdir()
         address, settings = NO_SERVER, {}
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            gateway = f"127.0.0.1:{free.getsockname()[1]}"
         if url:
             address = url.removeprefix("http://")
         elif section.needs_model:
@@ -303,7 +359,7 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Runn
             scripts, made = request.getfixturevalue("own_environment")
         scripts.mkdir(exist_ok=True)
         made.write_command(scripts / "mlx-tools")
-        return Runner(folder, address, settings, scripts, made)
+        return Runner(folder, address, gateway, settings, scripts, made)
 
     return make
 
@@ -311,8 +367,11 @@ def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Runn
 def run_blocks(section: Section, runner: Runner) -> list[Block]:
     """What was run; or a failure."""
     blocks = [block for block in section.blocks if "not run" not in block.notes]
-    for block in blocks:
-        runner.run(block)
+    try:
+        for block in blocks:
+            runner.run(block)
+    finally:
+        runner.stop()
     return blocks
 
 
@@ -320,30 +379,35 @@ def run_blocks(section: Section, runner: Runner) -> list[Block]:
 def test_the_examples_of_a_section_do_what_the_page_shows(
     section: Section, runner: Callable[..., Runner]
 ) -> None:
+    with ExitStack() as stack:
+        url = ""
+        if script := SCRIPTS.get(section.name):
+            server = stack.enter_context(ScriptedServer(*script))
+            url = server.url
+        assert run_blocks(section, runner(section, url))
+        assert not script or len(server.prompts) == len(script), "the model was asked less"
+
+
+@pytest.mark.real
+@pytest.mark.heavy
+def test_the_first_things_are_done_by_a_small_real_model(runner: Callable[..., Runner]) -> None:
+    section = first_things().for_a_small_model
     assert run_blocks(section, runner(section))
 
 
-def test_the_tour_does_what_it_shows(runner: Callable[..., Runner]) -> None:
-    """Another test runs it with the real model."""
-    calculation = call("calculator", expression="17 * 23")
-    room = call("area", width=3.5, height=4)
-    script = (calculation, answer("It is 391."), room, answer("14 square metres."))
-    with ScriptedServer(*script) as server:
-        assert run_blocks(tour(), runner(tour(), server.url))
-        assert len(server.prompts) == 4
-        assert "391" in server.prompts[1] and "14.0" in server.prompts[3]
+def test_every_script_is_that_of_a_section() -> None:
+    names = {one.name for page in PAGES for one in sections_of(page) if one.needs_model}
+    assert SCRIPTS.keys() - names == set()
 
 
-@pytest.mark.slow
-def test_the_tour_does_what_it_shows_where_no_model_is(runner: Callable[..., Runner]) -> None:
-    """Every way to add a tool is among its steps."""
-    section = tour().without_model
-    assert section.installs and not section.needs_model
-    run_blocks(section, runner(section))
-
-
-def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
-    done = "\n".join(b.body for b in tour().blocks if "not run" not in b.notes)
+def test_the_page_on_tools_adds_one_in_each_of_the_four_ways() -> None:
+    blocks = [
+        block
+        for section in sections_of(ROOT / "docs" / "tools.md")
+        for block in section.blocks
+        if "not run" not in block.notes
+    ]
+    done = "\n".join(block.body for block in blocks)
     for way in (
         "@tool(",
         "$ pip install ./",
@@ -351,13 +415,13 @@ def test_the_tour_adds_a_tool_in_each_of_the_four_ways() -> None:
         "$ mlx-tools tools add tides",
     ):
         assert way in done
-    files = {block.notes.get("file") for block in tour().blocks}
+    files = {block.notes.get("file") for block in blocks}
     assert {f"tides/{n}" for n in ("config.json", "tool_definition.json", "execute.py")} <= files
 
 
 @table("page", PAGES, ids=lambda page: page.stem)
 def test_every_block_of_a_page_is_of_a_known_kind_and_parses(page: Path) -> None:
-    for section in sections(page.read_text(encoding="utf-8")):
+    for section in sections_of(page):
         for block in section.blocks:
             assert block.kind in RUN | SHOWN | set(PARSED), f"line {block.line}: {block.kind!r}"
             if block.kind in PARSED:
