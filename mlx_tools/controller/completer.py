@@ -12,9 +12,11 @@ from collections.abc import (
 )
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct, field
 
 from mlx_tools.backends import (
@@ -42,7 +44,7 @@ from mlx_tools.protocol import (
     may_look_like_call,
     writable,
 )
-from mlx_tools.schema import compilable
+from mlx_tools.schema import compilable, is_large
 from mlx_tools.tools import to_openai
 from mlx_tools.transcript import CompletionRecord, MendRecord, events
 
@@ -67,6 +69,7 @@ WARM: Final = 0.7
 """The least temperature of what is drawn again."""
 
 Emit = Callable[[events.Event], None]
+Result = TypeVar("Result")
 
 
 class CompletionResult(Struct):
@@ -174,6 +177,7 @@ class Completer:
     _session: Session
     _turn: ConstrainedTurn | None = None
     _scores: bool = True  # as far as is known, the backend tells likelihoods
+    _in_thread: bool = False  # the turn under way has a large schema
 
     @property
     def received_any(self) -> bool:
@@ -197,12 +201,15 @@ class Completer:
         if step.thought is not None:
             prompt = await self._think(step, step.thought, written, emit)
         told = emit is not None
-        turn = ConstrainedTurn(step.rules, step.tools, step.strategy, number=step.turn, told=told)
+        self._in_thread = any(is_large(spec.parameters) for spec in step.tools.values())
+        begun = partial(ConstrainedTurn, step.rules, step.tools, step.strategy, step.turn)
+        turn = await self._worked(partial(begun, told=told))
         self._turn = turn
         teller = None if emit is None else EventEmitter(self._session, step, turn, emit)
         while (ask := turn.pending_request) is not None:
             if isinstance(ask, ScoreTokens):
-                deltas = turn.scored(*await self._likeliest(prompt + ask.text, written))
+                likeliest = await self._likeliest(prompt + ask.text, written)
+                deltas = await self._worked(partial(turn.scored, *likeliest))
                 if teller is not None:
                     teller.tell(deltas)
             else:
@@ -233,7 +240,9 @@ class Completer:
         left = step.max_tokens - written.tokens
         for mend in turn.mends:
             left -= len(mend.replacement)  # a token a character, at the most
-        grammar = self._grammar(step) if step.strategy == "grammar" else None
+        grammar = None
+        if step.strategy == "grammar":
+            grammar = await self._worked(partial(self._grammar, step))
         again = grammar.again if grammar is not None else ""  # the model writes it once more
         text = prompt + ask.text.removesuffix(again)
         request = request_for(self._session, text, max(1, left), grammar, ask.attempt)
@@ -250,7 +259,7 @@ class Completer:
                 usage = chunk.usage or usage
                 size += len(chunk.text)
                 if chunk.text:
-                    deltas = turn.feed(chunk.text.removeprefix(again))
+                    deltas = await self._worked(partial(turn.feed, chunk.text.removeprefix(again)))
                     again = ""
                     if teller is not None:
                         teller.wrote(deltas)
@@ -260,9 +269,10 @@ class Completer:
                     written.closed_early = False
                     kept = request.messages is not None and chunk.finish_reason == "tool_calls"
                     if kept and step.strategy == "free":  # no other way to ask for it
-                        ending = turn.end("stop")
+                        ended = partial(turn.end, "stop")
                     else:
-                        ending = turn.end(chunk.finish_reason, cut_out=chunk.edited)
+                        ended = partial(turn.end, chunk.finish_reason, cut_out=chunk.edited)
+                    ending = await self._worked(ended)
                     break
                 if turn.closing:
                     end = await self._see_end(chunks)
@@ -273,15 +283,19 @@ class Completer:
                     ending = turn.close("tool_calls" if end is not None and end.edited else reason)
                     break
                 if size > request.max_tokens * CHARS_PER_TOKEN:
-                    ending = turn.end("length")
+                    ending = await self._worked(partial(turn.end, "length"))
                     break
             else:
-                ending = turn.end("stop")
+                ending = await self._worked(partial(turn.end, "stop"))
             if ending and teller is not None:
                 teller.tell(ending)
         said = usage.completion_tokens if usage is not None else None
         written.tokens += said or max(written.pieces - pieces, size // CHARS_OF_TOKEN)
         written.usages.append(usage or Usage())
+
+    async def _worked(self, work: Callable[[], Result]) -> Result:
+        """Return what ``work`` returns; it is done in a thread if the turn has a large schema."""
+        return await anyio.to_thread.run_sync(work) if self._in_thread else work()
 
     async def _see_end(self, chunks: AsyncIterator[Chunk]) -> Chunk | None:
         """Wait a moment for a server that ends by itself: only then does it say its usage.

@@ -14,6 +14,7 @@ from types import NoneType
 from typing import Annotated, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
 
 import anyio
+import anyio.to_thread
 from msgspec import Meta, ValidationError, convert, structs
 
 from mlx_tools.backends import (
@@ -67,6 +68,7 @@ from mlx_tools.prompt import (
     is_search,
     result_tool,
 )
+from mlx_tools.schema import is_large
 from mlx_tools.store import FORMAT_VERSION, MemoryStore, SessionFiles, load_words, to_json
 from mlx_tools.tools import (
     CacheScope,
@@ -391,7 +393,12 @@ class Controller:
         persona = self.settings.persona
         if earlier.system:
             persona = "\n\n".join(filter(None, (persona, earlier.system)))
-        header = partial(self._header, *self._beginning(setup, persona))
+        beginning = partial(self._beginning, setup, persona)
+        schema = self.settings.output_schema
+        if schema is not None and is_large(schema):  # so that the event loop serves others
+            header = partial(self._header, *await anyio.to_thread.run_sync(beginning))
+        else:
+            header = partial(self._header, *beginning())
         return self._open(self._store.create(), header, earlier)
 
     async def resume(

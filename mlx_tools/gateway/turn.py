@@ -236,7 +236,8 @@ class _TurnInProgress:
             try:
                 written = await completer.complete(step, self._show)
             except _Stopped:
-                return self._cut_off(step)
+                return await self._cut_off(step)
+            await self._count_prompt(step, written.usages[:1])
             done, problem = self._ended(step, written)
             if done is not None:
                 return done
@@ -408,11 +409,17 @@ class _TurnInProgress:
             completion_tokens=written.tokens if completion is None else completion,
         )
 
-    def _cut_off(self, step: Complete) -> TurnDone:
+    async def _count_prompt(self, step: Complete, usages: Sequence[Usage] = ()) -> None:
+        """Count the tokens of the prompt now, in steps, if the server did not say them."""
+        if not usages or usages[0].prompt_tokens is None:
+            await self._runner.measure(step.prompt)
+
+    async def _cut_off(self, step: Complete) -> TurnDone:
         """The end of a turn at a stop text: its stream was closed before it said what it cost."""
-        count = self._runner.counter.count
-        tokens = count("".join(self._text))
-        self._usages.append(Usage(count(step.prompt), None, tokens))
+        await self._count_prompt(step)
+        prompt = self._runner.counter.count(step.prompt)
+        tokens = self._runner.counter.count("".join(self._text))
+        self._usages.append(Usage(prompt, None, tokens))
         return self._done("stop")
 
     # --- without tools ---
@@ -443,8 +450,9 @@ class _TurnInProgress:
                         break
                 self._say(text.feed("", ended=True), ended=True)
         except _Stopped:
-            return self._cut_off(step)
+            return await self._cut_off(step)
         written.usages.append(usage)
+        await self._count_prompt(step, written.usages)
         self._usages.append(self._counted(step, written))
         content = "".join(self._text)
         finish: FinishReason = "length" if written.finish_reason == "length" else "stop"

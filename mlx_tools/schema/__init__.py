@@ -1,6 +1,6 @@
 """JSON Schema: read once, validated, coerced, sampled, written as a grammar. Pure."""
 
-from mlx_tools.schema.compilable import COMPACT, compilable
+from mlx_tools.schema.compilable import COMPACT, compilable, is_large
 from mlx_tools.schema.resolve import (
     LIST,
     MAP,

@@ -28,6 +28,10 @@ from mlx_tools.schema.resolve import (
 COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
 """What a schema's top says to llguidance, so that no white space stands between its tokens."""
 
+LARGE: Final = 10_000
+"""A schema of more characters is large: some take 10 µs a character, again for each order of keys
+that a model writes."""
+
 _TYPES: Final = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _ASKING: Final = frozenset((*ONE, *LIST, *MAP, "dependentRequired", "pattern", "uniqueItems")) - {
     *("$defs", "contentSchema", "definitions", "else", "then")
@@ -71,6 +75,15 @@ def compilable(schema: Mapping[str, Any]) -> Compilable:
         return _compilable(json.dumps(schema, default=dict))
     except (ToolDefinitionError, TypeError, ValueError, RecursionError):
         return Compilable(None)
+
+
+@kept_by_identity
+def is_large(schema: Mapping[str, Any]) -> bool:
+    """Return whether compiling the schema keeps an event loop waiting too long."""
+    try:
+        return len(json.dumps(schema, default=dict)) > LARGE
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 @lru_cache(maxsize=2048)

@@ -16,8 +16,8 @@ from mlx_tools.controller import RunSettings
 from mlx_tools.gateway.served_models import ServedModels
 from mlx_tools.gateway.turn import STEP
 from mlx_tools.messages import replace
-from mlx_tools.testing import ScriptedServer
-from tests.gateway.conftest import speaker_of
+from mlx_tools.testing import ScriptedServer, answer
+from tests.gateway.conftest import WEATHER, chat, speaker_of
 from tests.waiting import HANG
 
 
@@ -96,6 +96,19 @@ async def test_while_a_long_prompt_is_counted_others_are_served() -> None:
         assert await speaker.measure(f"{text} More.") > whole
         assert sizes == [len(" More.")]
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("more", [{}, {"tools": [WEATHER]}, {"stop": "mor"}])
+def test_a_prompt_that_its_server_does_not_count_is_counted_in_steps(
+    serving: Any, more: dict[str, Any]
+) -> None:
+    one = serving(answer("Some more."))
+    one.speaker.counter = Counted()
+    sizes.clear()
+    said = [{"role": "user", "content": "Some words, and then some more. " * 5_000}]
+    got = chat(one, messages=said, **more)
+    assert (got.status_code, got.json()["usage"]["prompt_tokens"] > 20_000) == (200, True)
+    assert len(sizes) > 5 and max(sizes) <= STEP
 
 
 def test_conversations_are_spread_and_every_model_has_its_servers(tmp_path: Path) -> None:
