@@ -252,6 +252,11 @@ class Conversation:
         is still what was asked about. Nothing is written down."""
         return await self._approvals.waiting()
 
+    async def waiting_within(self) -> list[ApprovalRequest]:
+        """The calls that wait in runs within open calls, as they would run now. Nothing is written
+        down. Raises `MlxToolsError` if one of the runs cannot be looked at."""
+        return await self._nested_runs().requests()
+
     async def settle(self) -> Outcome:
         """Bring a question that broke off to rest, and run nothing for that.
 

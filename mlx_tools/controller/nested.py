@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import anyio
@@ -31,6 +32,7 @@ from mlx_tools.transcript import (
     Answered,
     CallRecord,
     Consents,
+    Header,
     NestedRecord,
     ObservationRecord,
     Outcome,
@@ -136,6 +138,44 @@ class NestedRuns:
             one for key, runs in self._calls.items() if key in open_calls for one in runs.waiting
         )
 
+    async def requests(self) -> list[ApprovalRequest]:
+        """Return the calls that wait in runs within open calls, as they would run now.
+
+        Nothing is written down. Raises `MlxToolsError` if one of the runs cannot be looked at.
+        """
+        requests: list[ApprovalRequest] = []
+        for call, state in self._session.current.open_calls.items():
+            for number, session in state.nested.items():
+                name = _run_name(call, number)
+                conversation = await self._reopen(session, name)
+                with closing(conversation):
+                    waiting = [request for request, _ in await conversation.waiting()]
+                    waiting += await conversation.waiting_within()
+                requests += [
+                    replace(request, call=f"{name}/{request.call}", edited=None)
+                    for request in waiting
+                ]
+        return requests
+
+    async def _reopen(self, session: str, name: str) -> Conversation:
+        """Open a run within a call, under the policy that it was begun with, to look at it."""
+        header = next((one for one in self._read(session) if isinstance(one, Header)), None)
+        if header is None:
+            raise UsageError(f"the session {session} is gone")
+        run = NestedRun(
+            question="",
+            policy=Policy.from_json(header.policy),
+            limits=self._session.limits,
+            approver=self._conversation.approver,
+            consents=self._session.history.consented,
+            unknown_ends=self._session.history.unknown_ends,
+            reads=self._conversation.reads,
+            parent=header.parent,
+        )
+        if run.parent != f"{self._session.header.session}/{name}":
+            raise UsageError(f"the session {session} is not one of this call")
+        return await self._make(run).reopen(session)
+
     async def ask(
         self, call: CallRecord, context: ToolContext, question: str, tools: Sequence[str] | None
     ) -> str:
@@ -148,7 +188,7 @@ class NestedRuns:
             runs.context, runs.begun = context, 0
         number = runs.begun
         runs.begun += 1
-        name = f"{call.call}#{number}" if number else call.call
+        name = _run_name(call.call, number)
         async with self._one:  # one budget: what one run takes, the next does not have
             try:
                 outcome = await self._outcome(call, number, name, context, question, tools)
@@ -251,6 +291,11 @@ class NestedRuns:
             return await conversation.go_on(run.question, answers or None)
         finally:
             conversation.close()
+
+
+def _run_name(call: str, number: int) -> str:
+    """The name of a run within a call, with which the ids of its calls begin."""
+    return f"{call}#{number}" if number else call
 
 
 class _OuterApprover(Struct, frozen=True):

@@ -208,6 +208,14 @@ class Runs:
         async with self._acting(row):
             return await self._requests(row, await self._rested(row), edited)
 
+    async def waiting_within(self, row: RunRow) -> list[ApprovalRequest]:
+        """The calls that wait in runs within a run's calls, as they would run now. Raises
+        `ApiError`, and `MlxToolsError` if one of the runs cannot be looked at."""
+        async with self._acting(row):
+            records = await self._rested(row)
+            async with self._opened(row, records) as conversation:
+                return await conversation.waiting_within()
+
     async def _requests(
         self, row: RunRow, records: Sequence[Record], edited: Mapping[str, Mapping[str, Any]] | None
     ) -> list[tuple[ApprovalRequest, bool]]:

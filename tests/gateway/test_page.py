@@ -249,24 +249,61 @@ async def test_a_page_wants_yes_typed_out_for_edited_arguments_too(begin: Any) -
     assert one.tools.written == ["z"]
 
 
-async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_of_which_it_has_no_preview(
-    begin: Any,
-) -> None:
+async def asking_within(begin: Any, preview: Any) -> tuple[Any, dict[str, Any], str]:
+    """A gateway with a run in which a call within a call waits, the run, and its address."""
+
     @tool(effects={"read"})
     async def research(question: str, context: ToolContext) -> str:
         """Finds something out."""
-        return await context.ask(question)
+        return await context.ask(question, ["keep"])
 
     lines = call("research", question="x"), KEEP, answer("kept"), answer("done")
     one = begin(*lines, policy__allow="research,keep")
+    previewing(one, preview)
     inner = one.tools.made()
     one.tools.made = lambda: [*inner, research]
     made = await ask(one)
     assert [row["call_id"] for row in made["pending"]] == ["c1/c1"]
     await opened(one)
-    path = SESSION.format(id=made["id"])
+    return one, made, SESSION.format(id=made["id"])
+
+
+async def test_a_page_shows_what_a_call_within_a_call_would_change(begin: Any) -> None:
+    one, made, path = await asking_within(begin, Preview("-old text\n+new text", "s"))
+    text = (await one.client.get(path)).text
+    assert "-old text" in text and "+new text" in text and "Not all" not in text
+    fields = _hidden(text) | {"decision": "approve"}
+    assert (await post(one, f"{path}/decide", **fields)).status_code == 303
+    one.client.headers.update(KEY)
+    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert one.tools.written == ["a"]
+
+
+async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_that_it_cannot_show(
+    begin: Any,
+) -> None:
+    state = ["s"]
+    one, made, path = await asking_within(begin, lambda arguments: Preview("-a", state[0]))
+    state[0] = "t"  # so it is no longer what was asked about
     text = (await one.client.get(path)).text
     assert "Not all of the change is shown: it is made within another call" in text
+    fields = _hidden(text) | {"decision": "approve"}
+    del fields["typed"]
+    got = await post(one, f"{path}/decide", **fields)
+    assert (got.status_code, "Type yes" in got.text) == (409, True)
+    state[0] = "s"
+    assert (await post(one, f"{path}/decide", **fields, typed="yes")).status_code == 303
+    one.client.headers.update(KEY)
+    assert (await rested(one, made["id"]))["status"] == "answered"
+    assert one.tools.written == ["a"]
+
+
+async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_that_it_shows_in_part(
+    begin: Any,
+) -> None:
+    one, made, path = await asking_within(begin, CUT)
+    text = (await one.client.get(path)).text
+    assert "Not all of the change is shown" in text
     fields = _hidden(text) | {"decision": "approve"}
     del fields["typed"]
     got = await post(one, f"{path}/decide", **fields)

@@ -312,7 +312,7 @@ class Page:
             arguments = None if given is None else json_object(given, "The arguments are")
             if fields.get("typed", "").strip().lower() != "yes":
                 try:
-                    shown = await is_shown_whole(self._sessions, session, call, arguments)
+                    shown = await is_shown_whole(self._sessions, session, call, arguments, digest)
                 except (ApiError, UsageError) as error:
                     return await self._session(request, problem=str(error))
                 if not shown:

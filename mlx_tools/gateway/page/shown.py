@@ -22,7 +22,14 @@ from mlx_tools.gateway.turn import TurnRunner
 from mlx_tools.policy import Policy
 from mlx_tools.store import ListedSession, SessionStatus, SessionStore, session_status, to_json
 from mlx_tools.tools import Registry
-from mlx_tools.transcript import MendRecord, PauseRecord, Record, RepairRecord, at_rest
+from mlx_tools.transcript import (
+    MendRecord,
+    PauseRecord,
+    PendingCall,
+    Record,
+    RepairRecord,
+    at_rest,
+)
 
 RECORDS: Final = 60
 """Records of a session on one page."""
@@ -71,6 +78,9 @@ def _holds(store: SessionStore, session: str, text: str) -> bool:
 
 
 # --- one session ----------------------------------------------------------------------------------
+
+
+_ONLY_ARGUMENTS: Final = "it is made within another call, and only its arguments are here"
 
 
 class WaitingCall(Struct, frozen=True, kw_only=True):
@@ -174,17 +184,27 @@ async def waiting_calls(
     found = [_waiting(one, fresh=fresh) for one, fresh in await sessions.waiting(session)]
     pause = at_rest(records)
     within = pause.within if isinstance(pause, PauseRecord) else ()
-    return found + [
-        WaitingCall(
-            call=one.call_id,
-            name=one.name,
-            arguments=as_json(one.arguments, indent=2),
-            digest=one.digest,
-            omitted="it is made within another call, and only its arguments are here",
-            in_doubt=one.in_doubt,
-        )
-        for one in within
-    ]
+    requests = await sessions.waiting_within(session) if within else ()
+    looks = {request.call: request for request in requests}
+    return found + [_waiting_within(one, looks.get(one.call_id)) for one in within]
+
+
+def _waiting_within(one: PendingCall, request: ApprovalRequest | None) -> WaitingCall:
+    """A call within another call; ``request`` is how it would run now, None if unknown."""
+    is_fresh = request is not None and request.digest == one.digest
+    preview, counts, omitted = "", "", _ONLY_ARGUMENTS
+    if request is not None and is_fresh:
+        preview, counts, omitted = request.preview, request.counts, request.omitted
+    return WaitingCall(
+        call=one.call_id,
+        name=one.name,
+        arguments=as_json(one.arguments, indent=2),
+        digest=one.digest,
+        preview=preview,
+        counts=counts,
+        omitted=omitted,
+        in_doubt=one.in_doubt,
+    )
 
 
 async def edited_call(sessions: Sessions, session: str, call: str, text: str) -> WaitingCall:
@@ -197,14 +217,17 @@ async def edited_call(sessions: Sessions, session: str, call: str, text: str) ->
 
 
 async def is_shown_whole(
-    sessions: Sessions, session: str, call: str, arguments: Mapping[str, Any] | None
+    sessions: Sessions, session: str, call: str, arguments: Mapping[str, Any] | None, digest: str
 ) -> bool:
     """Return whether the page shows all that a waiting call would change.
 
-    ``arguments`` replace the call's own if not None. Raises as `Sessions.waiting` does.
+    ``arguments`` replace the call's own if not None; ``digest`` is that of the call as it was
+    shown. Raises as `Sessions.waiting` does.
     """
-    if "/" in call:
-        return False  # it waits in a run within another call, which alone can look what it changes
+    if "/" in call:  # it waits in a run within another call
+        within = await sessions.waiting_within(session)
+        asked = [one for one in within if (one.call, one.digest) == (call, digest)]
+        return any(not one.omitted for one in asked)
     edited = None if arguments is None else {call: arguments}
     requests = await sessions.waiting(session, edited)
     return not any(request.omitted for request, _ in requests if request.call == call)

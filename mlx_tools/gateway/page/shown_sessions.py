@@ -77,6 +77,18 @@ class Sessions:
             except MlxToolsError as error:
                 raise as_api_error(error) from error
 
+    async def waiting_within(self, session: str) -> list[ApprovalRequest]:
+        """As `Runs.waiting_within`, of any session; none if one of its runs cannot be looked at."""
+        try:
+            if (row := await self.run(session)) is not None:
+                return await self._runs.waiting_within(row)
+            async with self._acting(session):
+                kept = await self._kept(session)
+                async with kept.looked_at() as conversation:
+                    return await conversation.waiting_within()
+        except MlxToolsError:
+            return []
+
     async def go_on(self, session: str, call: str, answer: ApprovalAnswer | None) -> None:
         """Have a session that waits go on with a decision, or without one ask anew about what
         waits; wait until that is written down. Raises `ApiError` where it is refused."""
