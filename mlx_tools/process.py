@@ -129,6 +129,52 @@ class Pipes:
         self._selector.close()
 
 
+# --- a Mac that stays awake ----------------------------------------------------------------------
+
+
+class Awake:
+    """Keeps a Mac from sleeping for want of use while something works; elsewhere it does nothing.
+
+    ``start`` starts a program. ``-w`` has caffeinate end with this process, however that ends.
+    """
+
+    def __init__(
+        self,
+        platform: str = sys.platform,
+        start: Callable[[Sequence[str]], subprocess.Popen[bytes]] | None = None,
+    ) -> None:
+        self.users = 0
+        self._platform, self._start = platform, start or _start_quietly
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Awake:
+        with self._lock:
+            self.users += 1
+            if self.users == 1 and self._platform == "darwin":
+                with contextlib.suppress(OSError):
+                    command = ["/usr/bin/caffeinate", "-i", "-w", str(os.getpid())]
+                    self._child = self._start(command)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.users -= 1
+            child, self._child = (self._child, None) if not self.users else (None, self._child)
+        if child is not None:
+            child.terminate()
+            child.wait()
+
+
+def _start_quietly(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    nothing = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)  # noqa: S603
+
+
+AWAKE: Final = Awake()
+"""That of this process: any number of runs share it."""
+
+
 # --- words of others ------------------------------------------------------------------------------
 
 _UNSHOWN: Final = re.compile("[\U000e0000-\U000e01ef]")

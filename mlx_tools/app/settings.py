@@ -134,6 +134,12 @@ def _database(value: Any) -> None:
     check_address(value)
 
 
+def _server_options(value: Any) -> None:
+    from mlx_tools.backends import check_options
+
+    check_options(value)
+
+
 def signing_key(secret: str) -> bytes:
     """The bytes of a key for webhooks. Raises `UsageError`."""
     kind, _, text = secret.partition("_")
@@ -382,6 +388,14 @@ class BackendSettings(Section):
         group="own",
         allowed="a key without spaces, or ${NAME} for what the variable NAME holds",
         secret=True,
+    )
+
+    server_options: Names = setting(
+        "never",
+        "Further options of a server of our own, such as --kv-bits, --draft-model, "
+        "--adapter-path and --chat-template-args",
+        allowed='a list of words, such as ["--kv-bits", "8"]',
+        test=_server_options,
     )
 
 

@@ -230,6 +230,7 @@ async def choose(
             usual=usual or USUAL_ADDRESSES,
             pick=pick,
             pick_server=_server_picker(options, note),
+            server_options=own.server_options,
         )
     except ModelMissing as error:
         if options.model_name is not None or own.kind != "auto":

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     )
     from mlx_tools.backends.scores import MOST_SCORES
     from mlx_tools.backends.server import ServerBackend, foreground_command
+    from mlx_tools.backends.server_options import check_options
     from mlx_tools.backends.transport import parse_address
     from mlx_tools.backends.vendors import AnthropicBackend, OllamaBackend, VendorBackend
     from mlx_tools.backends.verdicts import (
@@ -162,6 +163,7 @@ __getattr__, __dir__ = names_of(
         ),
         "scores": ("MOST_SCORES",),
         "server": ("ServerBackend", "foreground_command"),
+        "server_options": ("check_options",),
         "transport": ("parse_address",),
         "vendors": ("AnthropicBackend", "OllamaBackend", "VendorBackend"),
         "verdicts": (

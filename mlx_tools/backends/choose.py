@@ -134,6 +134,7 @@ async def choose_backend(
     spread: bool = False,
     pick: Pick | None = None,
     pick_server: Callable[[Sequence[str]], str | None] | None = None,
+    server_options: Sequence[str] = (),
 ) -> SelectedBackend:
     """Choose by what was asked for; an address that was named never falls back to one that was not.
 
@@ -183,7 +184,7 @@ async def choose_backend(
             return await _served(server.backend, server.health, how=how, pick=pick)
     if kind in ("completions", "native"):
         return await inspect_server(CompletionsBackend(usual[0], model, api_key=api_key))
-    return _own(kind, model, usual, note)
+    return _own(kind, model, usual, note, server_options)
 
 
 def _vendor(
@@ -220,7 +221,11 @@ async def inspect_server(
 
 
 def _own(
-    kind: BackendKind, model: str | None, usual: Sequence[str], note: Callable[[str], None] | None
+    kind: BackendKind,
+    model: str | None,
+    usual: Sequence[str],
+    note: Callable[[str], None] | None,
+    options: Sequence[str],
 ) -> SelectedBackend:
     """A server of our own, or this process, with ``model`` or the embedded one."""
     name, suggestion = model or DEFAULT_MODEL, ""
@@ -233,7 +238,7 @@ def _own(
         line = f"loading {name} into this process"
     else:
         ids = marker_ids(files, CALL_MARKERS)
-        backend = ServerBackend(folder, forbidden_tokens=ids, note=note)
+        backend = ServerBackend(folder, forbidden_tokens=ids, note=note, options=options)
         line = f"starting a server of our own with {name}"
     if kind == "auto" and model is None:
         how, suggestion = "embedded", suggest_model(memory_bytes()).line

@@ -15,9 +15,11 @@ from mlx_tools.backends.scores import ScoreForm, ScoreReader, score_fields
 from mlx_tools.backends.transport import (
     DEAD_WORDS,
     START_HINT,
+    WATCH,
     Address,
     Begun,
     Deadlines,
+    DiedAtWork,
     Dropped,
     Exchange,
     NothingCame,
@@ -261,6 +263,11 @@ class CompletionsBackend:
         server = named if isinstance(named, str) and named else answered.get("server", "")
         return Health(found, detail, server, origin)
 
+    async def _check_alive(self) -> None:
+        """Raise `BackendDead` if the server answers and its model's thread has ended."""
+        if (await self.health(WATCH / 2)).status == "dead":
+            raise dead(str(self.address), DiedAtWork)
+
     async def models(self, timeout: float = 5.0) -> tuple[str, ...]:
         """The models it lists, in its order; empty where it cannot (or will not) say.
 
@@ -370,10 +377,16 @@ class CompletionsBackend:
     ) -> Begun:
         """The beginning of an answer; asked for again where that may help."""
         tries = nudges = 0
+        broke_off: Dropped | None = None
         while True:
             try:
-                return await self._exchange.begin(body, limits, silent=silent)
+                return await self._exchange.begin(
+                    body, limits, silent=silent, watch=self._check_alive
+                )
             except BackendError as error:
+                if isinstance(error, BackendUnreachable) and broke_off is not None:
+                    raise broke_off from error  # it has ended, perhaps by this very request
+                broke_off = error if isinstance(error, Dropped) else None
                 health = await self._health_after(error)
                 if health is not None and (died := health.as_error(str(self.address))):
                     raise died from error

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from mlx_tools.backends.interface import (
     check_token_ids,
 )
 from mlx_tools.backends.openblas import find_openblas, slow_without
+from mlx_tools.backends.server_options import check_options, memory_options, with_options
+from mlx_tools.backends.transport import DiedAtWork
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
@@ -45,6 +48,11 @@ LOGS_KEPT: Final = 10
 _ACCESS: Final = re.compile(r'"[A-Z]+ \S+ HTTP/\d\.\d" \d{3} -\s*\Z')
 """What is no news in a log."""
 
+_NO_MEMORY: Final = re.compile(
+    r"(?i)insufficient memory|out ?of ?memory|unable to allocate|cannot allocate|metal::malloc"
+)
+"""How Metal, MLX and the system say that there is no memory left."""
+
 PATIENCE: Final = 5.0
 """Seconds that a server has to end by itself."""
 
@@ -62,7 +70,10 @@ class ServerBackend:
     ``start_timeout`` is in seconds and covers reading the model. ``log_folder`` is by default
     ``logs`` in the state folder. ``note`` is told, in one line each, what a person should know.
     ``program`` is what to run in place of mlx-lm's server; it must take the same options.
-    ``openblas`` finds the library that is preloaded on Linux.
+    ``openblas`` finds the library that is preloaded on Linux. ``options`` are further options of
+    mlx-lm's server (`mlx_tools.backends.server_options.ALLOWED`).
+
+    A request in whose course the server ended is not sent again, since it may be what ended it.
     """
 
     kind: Literal["server"] = "server"
@@ -79,6 +90,7 @@ class ServerBackend:
         program: Sequence[str] = ("mlx_lm", "server"),
         openblas: Callable[[], str | None] = find_openblas,
         environ: Mapping[str, str] = os.environ,
+        options: Sequence[str] = (),
     ) -> None:
         self.model = Path(require_path("model", model, MODEL_FOLDER))
         self.notes: tuple[str, ...] = ()
@@ -89,6 +101,7 @@ class ServerBackend:
         self._program = require_texts("program", program, "give the words of a command as a list")
         self._openblas = openblas
         self._environ = environ
+        self._options = check_options(options)
         self._gate = threading.Lock()
         self._running: ServerProcess | None = None
         self._closed = False
@@ -121,10 +134,15 @@ class ServerBackend:
         await self.connected()
 
     async def complete(self, request: CompletionRequest) -> AsyncGenerator[Chunk, None]:
-        """As `CompletionsBackend.complete`; starts the server where none runs."""
+        """As `CompletionsBackend.complete`; starts the server where none runs.
+
+        Raises:
+            BackendBroken: the server ended while it worked on the request; how, and what to do.
+        """
         delivered = again = False
         while True:
             client = await self.connected()
+            running = self._running
             try:
                 async with aclosing(client.complete(request)) as chunks:
                     async for chunk in chunks:
@@ -132,13 +150,17 @@ class ServerBackend:
                         yield chunk
                 return
             except BackendError as error:
-                if delivered or again or not await self._has_died(client, error):
+                if not await self._has_died(client, error):
+                    raise
+                worked = running if isinstance(error, BackendBroken | DiedAtWork) else None
+                failure = worked.end_at_work(error) if worked is not None else None
+                await self._put_away(client)
+                if failure is not None:
+                    raise failure from error
+                if delivered or again:
                     raise
             again = True
             self._tell("the model's server had died; it is started again")
-            async with self._alone():
-                if self._running is not None and self._running.client is client:
-                    await self._stop()  # unless another request has put it away
 
     async def health(self, timeout: float = 5.0) -> Health:
         """How the server is; ``unreachable`` before the start."""
@@ -155,6 +177,12 @@ class ServerBackend:
         self._closed = True
         async with self._alone():
             await self._stop()
+
+    async def _put_away(self, client: CompletionsBackend) -> None:
+        """Stop the server of a client and keep its log, unless another request has done so."""
+        async with self._alone():
+            if self._running is not None and self._running.client is client:
+                await self._stop(keep_log=True)
 
     async def _has_died(self, client: CompletionsBackend, error: BackendError) -> bool:
         if isinstance(error, BackendDead):
@@ -181,13 +209,15 @@ class ServerBackend:
         running.client.forbidden_tokens = self.forbidden_tokens
         return running.client
 
-    async def _stop(self) -> None:
+    async def _stop(self, *, keep_log: bool = False) -> None:
         running, self._running = self._running, None
         if running is not None:
+            keep_log = keep_log or running.exit_code is not None
             await running.client.aclose()
             running.stop()
-            with suppress(OSError):
-                running.log.unlink()  # it ended as it should: nobody needs its log
+            if not keep_log:  # it ended as it should: nobody needs its log
+                with suppress(OSError):
+                    running.log.unlink()
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None, None]:
@@ -216,7 +246,9 @@ class ServerBackend:
         environment = server_environment(self._environ, openblas)
         folder = private_dir(self._log_folder or state_dir(self._environ) / "logs")
         for left in reversed(range(TRIES)):
-            process = ServerProcess(self.model, new_log(folder), self._program, environment)
+            process = ServerProcess(
+                self.model, new_log(folder), self._program, environment, self._options
+            )
             try:
                 await self._until_ready(process)
                 return process
@@ -272,7 +304,12 @@ class ServerProcess:
     """
 
     def __init__(
-        self, model: Path, log: Path, program: Sequence[str], environment: Mapping[str, str]
+        self,
+        model: Path,
+        log: Path,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        options: Sequence[str] = (),
     ) -> None:
         self.port = free_port()
         # the server that answers with this origin is the one started here, not one that took the
@@ -282,7 +319,7 @@ class ServerProcess:
             f"http://127.0.0.1:{self.port}", headers={"Origin": self.origin}
         )
         self.log = log
-        arguments = server_arguments(model, self.port, self.origin)
+        arguments = server_arguments(model, self.port, self.origin, options)
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own script, no shell
@@ -323,8 +360,35 @@ class ServerProcess:
         said = f": {tail}" if tail else ""
         return BackendUnreachable(
             f"the server ended before it was ready (exit code {self.exit_code}){said}",
-            hint=f"its log: {self.log}",
+            hint=f"{self._remedy(tail)}; its log: {self.log}"
+            if _NO_MEMORY.search(tail)
+            else f"its log: {self.log}",
         )
+
+    def end_at_work(self, error: BackendError) -> BackendError:
+        """The error for a server that ended, or whose model's thread did, during a request."""
+        tail = self.tail()
+        how = "its model's thread died"
+        if self.exit_code is not None:
+            how = f"exit code {self.exit_code}"
+        if self.exit_code is not None and self.exit_code < 0:
+            with suppress(ValueError):
+                how = f"by {signal.Signals(-self.exit_code).name}"
+        kind = BackendBroken if isinstance(error, BackendBroken) else BackendDead
+        said = f": {tail}" if tail else ""
+        return kind(
+            f"the model's server ended while it worked on this request ({how}){said}",
+            hint=f"{self._remedy(tail)}; its log: {self.log}",
+        )
+
+    def _remedy(self, tail: str) -> str:
+        """What helps a server that ended so."""
+        if _NO_MEMORY.search(tail) or self.exit_code == -signal.SIGKILL:
+            return (
+                "the memory was not enough: take a shorter context or a smaller model "
+                "(mlx-tools models list)"
+            )
+        return "the next request starts it again"
 
     def stop(self) -> None:
         """End it, and wait until it is gone. Calling it again does nothing."""
@@ -352,17 +416,20 @@ def unused_origin() -> str:
     return f"http://{secrets.token_hex(16)}.invalid"
 
 
-def server_arguments(model: Path, port: int, origin: str) -> list[str]:
-    """Return the options of mlx-lm's server for a model that it serves on this machine alone."""
+def server_arguments(model: Path, port: int, origin: str, options: Sequence[str]) -> list[str]:
+    """Return the options of mlx-lm's server for a model that it serves on this machine alone, and
+    the user's further ``options``."""
     return [
         *("--model", str(model), "--host", "127.0.0.1", "--port", str(port)),
         *("--allowed-origins", origin, "--log-level", "WARNING"),
+        *with_options(memory_options(model), options),
     ]
 
 
 def foreground_command(
     model: Path,
     port: int,
+    options: Sequence[str] = (),
     environ: Mapping[str, str] = os.environ,
     openblas: Callable[[], str | None] = find_openblas,
 ) -> tuple[list[str], dict[str, str]]:
@@ -382,7 +449,7 @@ def foreground_command(
                 f"port {port} cannot be used: {error.strerror}", hint="choose another with --port"
             ) from None
     command = [sys.executable, "-P", "-m", "mlx_lm", "server"]
-    command += server_arguments(model, port, unused_origin())
+    command += server_arguments(model, port, unused_origin(), options)
     return command, server_environment(environ, openblas())
 
 

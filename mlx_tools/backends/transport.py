@@ -7,10 +7,18 @@ import json
 import os
 import random
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -315,9 +323,46 @@ def _untrusted(error: ssl.SSLError, address: str) -> BackendUnreachable:
     )
 
 
-def dead(address: str) -> BackendDead:
+class DiedAtWork(BackendDead):
+    """The thread that runs the model ended while a request waited for it."""
+
+
+WATCH: Final = 4.0
+"""Seconds of silence after which a server is asked whether its model still runs: a thread that died
+is told within 10 seconds, and a long prompt costs no more than some requests for its health."""
+
+T = TypeVar("T")
+
+Watch = Callable[[], Awaitable[None]]
+"""Raises an error if the server cannot answer any more."""
+
+
+async def watched(
+    answer: Callable[[], Coroutine[Any, Any, T]], watch: Watch | None, every: float = WATCH
+) -> T:
+    """Wait for an answer, and call ``watch`` each ``every`` seconds until it comes."""
+    if watch is None:
+        return await answer()
+    import asyncio
+
+    import anyio
+
+    task = asyncio.create_task(answer())
+    try:
+        while not (await asyncio.wait({task}, timeout=every))[0]:
+            await watch()
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            with anyio.CancelScope(shield=True):  # the connection is let go of after that
+                await asyncio.wait({task})
+        del task  # its error holds this frame
+
+
+def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
     """The error for a server whose model thread has ended."""
-    return BackendDead(
+    return kind(
         f"the server at {address} still answers, but the thread that runs its model has died",
         hint="restart it; another program may have sent a prompt that its cache held whole",
     )
@@ -407,6 +452,7 @@ class Begun:
     first: bytes
     limits: Deadlines
     silent: bool
+    watch: Watch | None = None
 
     @property
     def whole(self) -> bool:
@@ -429,7 +475,10 @@ class Begun:
         Raises `StopAsyncIteration` at the end.
         """
         with self.limits.step(most, silent=self.silent):
-            return await anext(self.stream)
+            return await watched(self._piece, self.watch)
+
+    async def _piece(self) -> bytes:
+        return await anext(self.stream)
 
     async def drain(self) -> None:
         """Wait a moment for the end of an answer of which nothing more is wanted."""
@@ -468,10 +517,18 @@ class Exchange:
         ] = {}
         self._way: dict[str, Any] | None = None
 
-    async def begin(self, body: Mapping[str, Any], limits: Deadlines, *, silent: bool) -> Begun:
+    async def begin(
+        self,
+        body: Mapping[str, Any],
+        limits: Deadlines,
+        *,
+        silent: bool,
+        watch: Watch | None = None,
+    ) -> Begun:
         """Send a request for a completion, and wait for the first byte of what is no error.
 
         ``silent``: no sign of life can be expected before the answer is there as a whole.
+        ``watch`` is called while the server is silent, and raises if it cannot answer any more.
 
         Raises:
             Dropped, ServerFailed, NothingCame: it may work when it is sent once more.
@@ -483,10 +540,14 @@ class Exchange:
             client = await self.client()
             url = f"{self._address}{path}"
             sent = client.build_request("POST", url, content=content, headers=self._headers)
+
+            async def send() -> httpx.Response:
+                return await client.send(sent, stream=True, follow_redirects=False)
+
             with limits.step(silent=silent):
-                response = await client.send(sent, stream=True, follow_redirects=False)
+                response = await watched(send, watch)
             try:
-                return await self._begun(response, limits, silent)
+                return await self._begun(response, limits, silent, watch)
             except BaseException:
                 await response.aclose()
                 raise
@@ -499,18 +560,24 @@ class Exchange:
         """Return the bytes of an answer in the form of OpenAI's interface."""
         return stream
 
-    async def _begun(self, response: httpx.Response, limits: Deadlines, silent: bool) -> Begun:
+    async def _begun(
+        self, response: httpx.Response, limits: Deadlines, silent: bool, watch: Watch | None
+    ) -> Begun:
         headers, stream, first = response.headers, response.aiter_bytes(), b""
         if response.status_code == 200:
             stream = self.decoded(response.request.url.path, stream)
         if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
             # unpacking it could take any amount of memory
             raise BackendBroken(f"{self._address} sent compressed bytes that were not asked for")
+
+        async def piece() -> bytes:
+            return await anext(stream)
+
         wanted = 1 if response.status_code == 200 else ERROR_BYTES
         while len(first.lstrip(_BLANK)) < wanted and len(first) < ERROR_BYTES:
             try:
                 with limits.step(silent=silent):
-                    first += await anext(stream)
+                    first += await watched(piece, watch)
             except StopAsyncIteration:
                 break
         if response.status_code != 200:
@@ -518,7 +585,7 @@ class Exchange:
             raise refused(response.status_code, said, str(self._address), headers, path)
         if not first:
             raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
-        begun = Begun(response, stream, first, limits, silent)
+        begun = Begun(response, stream, first, limits, silent, watch)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html" and not begun.whole:
             raise BackendBroken(

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from mlx_tools.app import config
 from mlx_tools.backends import (
     ListedModel,
     NativeVerdict,
@@ -100,7 +101,8 @@ def serve(
 
     It listens on 127.0.0.1. The other commands find it there, if the port is 8080.
     """
-    command, environment = foreground_command(model_path(name), port)
+    extra = config.load().settings.backend.server_options
+    command, environment = foreground_command(model_path(name), port, extra)
     address = f"http://127.0.0.1:{port}"
     url = "" if port == 8080 else f" --url {address}"
     note(f"serving {name} at {address} until Ctrl-C; in another terminal: mlx-tools chat{url}")

@@ -52,6 +52,7 @@ from mlx_tools.errors import (
 )
 from mlx_tools.messages import ErrorInfo, replace, tool_named
 from mlx_tools.policy import TEMPLATE, Policy, permitted
+from mlx_tools.process import AWAKE
 from mlx_tools.prompt import is_on_demand, is_reader
 from mlx_tools.protocol import Reading
 from mlx_tools.store import SessionFiles
@@ -459,7 +460,8 @@ class Conversation:
             await started(self.backend)
             with anyio.move_on_after(session.limits.total_timeout) as scope:
                 self._scope = scope
-                await self._loop(answers=answers)
+                with AWAKE:
+                    await self._loop(answers=answers)
             if scope.cancelled_caught:
                 self._give_up_calls("timeout")
                 self._stop("total_timeout", f"not done in {session.limits.total_timeout:g} s")

@@ -53,6 +53,7 @@ from mlx_tools.messages import (
     total_usage,
 )
 from mlx_tools.policy import Limits
+from mlx_tools.process import AWAKE
 from mlx_tools.protocol import Reading, ReadingRules, judge
 from mlx_tools.transcript import (
     AnswerRecord,
@@ -98,7 +99,7 @@ class TurnRunner:
         ``new_id`` gives ids for calls. Raises `ApiError`, whatever went wrong.
         """
         try:
-            with anyio.fail_after(self.limits.total_timeout):
+            with AWAKE, anyio.fail_after(self.limits.total_timeout):
                 if request.prompt is not None:
                     return await self._pass_on(request, request.prompt, emit)
                 taking = await self._begin(request, emit, new_id)

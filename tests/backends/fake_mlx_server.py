@@ -19,7 +19,7 @@ parser = argparse.ArgumentParser()
 for option in ("model", "host", "allowed-origins", "log-level"):
     parser.add_argument(f"--{option}")
 parser.add_argument("--port", type=int)
-options = parser.parse_args()
+options, others = parser.parse_known_args()
 state = {"status": "ok"}
 
 
@@ -53,6 +53,15 @@ class Handler(BaseHTTPRequestHandler):
         asked = body["prompt"] != "1"  # which is what a server of ours is tried with
         if asked and fault("exit"):
             os.kill(os.getpid(), signal.SIGKILL)
+        if asked and fault("crash"):
+            os._exit(7)
+        if asked and fault("memory"):
+            print("[METAL] Command buffer execution failed: Insufficient Memory", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(1)
+        if asked and fault("hangs"):
+            state["status"] = "unavailable"
+            time.sleep(600)
         if asked and fault("drops"):
             return
         if asked and fault("fails"):
@@ -66,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
-        for text in (f"pid {os.getpid()}", "."):
+        first = " ".join(others) if asked and fault("arguments") else f"pid {os.getpid()}"
+        for text in (first, "."):
             event = {"choices": [{"text": text, "finish_reason": None}]}
             self.wfile.write(f"data: {json.dumps(event)}\n\n".encode())
             self.wfile.flush()

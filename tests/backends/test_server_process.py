@@ -10,21 +10,30 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from mlx_tools.backends import ServerBackend
 from mlx_tools.backends.server import new_log, server_environment
+from mlx_tools.backends.server_options import (
+    LEAST_CACHE,
+    check_options,
+    memory_options,
+    with_options,
+)
 from mlx_tools.errors import (
     BackendBroken,
     BackendDead,
     BackendError,
     BackendTimeout,
     BackendUnreachable,
+    UsageError,
 )
 from tests.backends.asking import ask, collect
 from tests.forked import forks
+from tests.tables import table
 from tests.waiting import HANG, until, wait_until
 
 FAKE = Path(__file__).with_name("fake_mlx_server.py")
@@ -124,10 +133,9 @@ def test_a_port_that_was_taken_in_between_is_tried_again(model: Path) -> None:
         assert ask(server)[0].startswith("pid")
 
 
-@pytest.mark.parametrize("fault", ["exit", "die"])
-def test_a_server_that_died_is_started_again_and_asked_again(model: Path, fault: str) -> None:
+def test_a_server_whose_thread_had_died_is_started_again_and_asked_again(model: Path) -> None:
     said: list[str] = []
-    with backend(model, fault, note=said.append) as server:
+    with backend(model, "die", note=said.append) as server:
         asyncio.run(server.start())
         first = server.pid
         text, last = ask(server)
@@ -136,6 +144,95 @@ def test_a_server_that_died_is_started_again_and_asked_again(model: Path, fault:
         assert server.pid != first
     assert any("started again" in line for line in said)
     assert tuple(said) == server.notes
+
+
+@pytest.mark.parametrize(
+    ("fault", "how", "remedy"),
+    [
+        ("exit", "by SIGKILL", "a shorter context or a smaller model"),
+        ("crash", "exit code 7", "the next request starts it again"),
+        ("memory", "exit code 1", "a shorter context or a smaller model"),
+    ],
+)
+def test_a_request_that_ended_the_server_is_told_and_not_repeated(
+    model: Path, fault: str, how: str, remedy: str
+) -> None:
+    with backend(model, fault) as server:
+        asyncio.run(server.start())
+        first = server.pid
+        with pytest.raises(BackendBroken, match=how) as caught:
+            ask(server)
+        hint = caught.value.hint or ""
+        log = next((model.parent / "logs").iterdir())
+        assert remedy in hint and str(log) in hint
+        if fault == "memory":
+            assert "Insufficient Memory" in caught.value.message
+        assert ask(server)[0].startswith("pid") and server.pid != first  # the next one has one
+    assert log.exists()  # of the server that did not end as it should
+    assert list((model.parent / "logs").iterdir()) == [log]
+
+
+def test_a_thread_that_dies_behind_a_live_server_is_told_while_the_request_waits(
+    model: Path,
+) -> None:
+    with backend(model, "hangs") as server:
+        asyncio.run(server.start())
+        first = server.pid
+        with pytest.raises(BackendDead, match="its model's thread died"):
+            ask(server, timeout=HANG)
+        assert ask(server)[0].startswith("pid") and server.pid != first
+
+
+def test_options_of_the_user_take_the_place_of_those_from_memory_and_weights(model: Path) -> None:
+    options = ["--kv-bits", "8", "--prompt-cache-bytes=77"]
+    made = memory_options(model, 16 * 10**9)
+    assert made[0::2] == ["--prompt-cache-bytes", "--decode-concurrency", "--prompt-concurrency"]
+    merged = with_options(made, options)
+    assert merged == [*made[2:], *options]
+    with backend(model, "arguments", options=options) as server:
+        said = ask(server)[0]
+    assert "--kv-bits 8" in said and "--prompt-cache-bytes=77" in said
+    assert "--decode-concurrency" in said
+
+
+@table(
+    "memory, weights, cache, at_once",
+    [
+        # GB of memory and weights; GB for kept prompts, requests at once
+        (8, 4.3, LEAST_CACHE / 1e9, 1),
+        (16, 4.3, 2.68, 1),
+        (32, 8, 6.17, 3),
+        (64, 17, 12.33, 6),
+        (192, 17, 55, 8),
+    ],
+)
+def test_memory_bounds_the_servers_caches(
+    memory: float, weights: float, cache: float, at_once: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        with Path(folder, "model.safetensors").open("wb") as file:
+            file.truncate(int(weights * 1e9))
+        _, size, _, decode, _, prompts = memory_options(Path(folder), int(memory * 1e9))
+    assert int(size) / 1e9 == pytest.approx(cache, abs=0.01)
+    assert (int(decode), int(prompts)) == (at_once, max(1, at_once // 2))
+
+
+@table(
+    "words",
+    [
+        ("--host", "0.0.0.0"),
+        ("--port=1",),
+        ("--model", "x"),
+        ("--trust-remote-code",),
+        ("--allowed-origins", "*"),
+        ("--kv-bits",),
+        ("--kv-bits", "--draft-model"),
+        ("8",),
+    ],
+)
+def test_options_that_open_the_server_or_lack_a_value_are_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        check_options(words)
 
 
 @pytest.mark.parametrize("fault", ["fails", "drops"])
@@ -248,7 +345,9 @@ def test_without_mlx_lm_it_is_said_what_to_install(model: Path) -> None:
 def test_a_killed_server_is_started_again_for_all_who_wait(model: Path) -> None:
     async def killed(server: ServerBackend) -> list[str]:
         await server.start()
-        os.kill(server.pid or 0, signal.SIGKILL)
+        pid = server.pid or 0
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not is_alive(pid))
         found = await asyncio.gather(*(collect(server) for _ in range(4)))
         return ["".join(chunk.text for chunk in chunks) for chunks in found]
 

@@ -117,9 +117,10 @@ def test_every_command_that_is_documented_or_hinted_at_exists() -> None:
     assert unknown_part(root, ["models", "serve", "NAME", "--prot", "1"]) == "--prot"
 
 
-def unknown_part(command: Any, words: list[str]) -> str:
+def unknown_part(command: Any, words: list[str], context: Any = None) -> str:
     """Return the first subcommand or option of these words that is not there; empty if all are."""
-    context = get_command(app).context_class(command)
+    if context is None:  # the root's has the names of its options for help, which others inherit
+        context = command.make_context("mlx-tools", [], resilient_parsing=True)
     options = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
     for index, word in enumerate(words):
         if word == "--":
@@ -128,7 +129,9 @@ def unknown_part(command: Any, words: list[str]) -> str:
             return word
         if hasattr(command, "list_commands") and re.fullmatch(r"[a-z-]+", word):
             if word in command.list_commands(context):
-                return unknown_part(command.get_command(context, word), words[index + 1 :])
+                sub = command.get_command(context, word)
+                inner = type(context)(sub, parent=context, info_name=word)
+                return unknown_part(sub, words[index + 1 :], inner)
             if not command.invoke_without_command:
                 return word
     return ""

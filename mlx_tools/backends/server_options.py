@@ -1,0 +1,100 @@
+"""The options that mlx-lm's server is started with: from memory and weights, and from a setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from mlx_tools.backends.models.embedded import folder_bytes
+from mlx_tools.backends.models.listing import memory_bytes
+from mlx_tools.errors import UsageError
+
+GPU_SHARE: Final = 2 / 3
+"""Of the memory of a Mac, what Metal may hold by default: two thirds up to 36 GB, then more."""
+
+HEADROOM: Final = 10**9
+"""Bytes for the activations of a long prompt and the program itself."""
+
+CACHE_SHARE: Final = 0.5
+"""Of what weights and headroom leave, the part for kept prompts; the rest is for those at work."""
+
+LEAST_CACHE: Final = 256 * 2**20
+"""Bytes that hold one conversation of some thousand tokens even of a model that nearly fills the
+memory: with less, every turn would read the whole prompt anew."""
+
+UNKNOWN_CACHE: Final = 2**30
+"""Bytes for kept prompts if the size of the memory is not known."""
+
+_PER_REQUEST: Final = 2 * 10**9
+"""Bytes that a request in a batch may need: 16,000 tokens of an 8-billion-parameter model."""
+
+_MOST_AT_ONCE: Final = 8
+"""More requests at once make each too slow to wait for on one machine."""
+
+ALLOWED: Final = {
+    "--adapter-path": 1,
+    "--chat-template-args": 1,
+    "--decode-concurrency": 1,
+    "--draft-model": 1,
+    "--kv-bits": 1,
+    "--kv-group-size": 1,
+    "--num-draft-tokens": 1,
+    "--prefill-step-size": 1,
+    "--prompt-cache-bytes": 1,
+    "--prompt-cache-size": 1,
+    "--prompt-concurrency": 1,
+    "--quantized-kv-start": 1,
+}
+"""The options that the setting may hold, with the number of their values. Left out are those that
+say who reaches the server, which model it runs, and whether code of a model's folder is run."""
+
+
+def memory_options(model: Path, memory: int | None = None) -> list[str]:
+    """Return the options that bound what the server holds beside the weights.
+
+    Without them its cache of prompts grows until the memory is full.
+
+    Args:
+        model: the model's folder.
+        memory: the bytes of this machine's memory; None to ask it.
+    """
+    memory = memory or memory_bytes()
+    if memory is None:
+        cache, at_once = UNKNOWN_CACHE, 1
+    else:
+        free = memory * GPU_SHARE - folder_bytes(model) - HEADROOM
+        cache = max(LEAST_CACHE, int(free * CACHE_SHARE))
+        at_once = max(1, min(_MOST_AT_ONCE, int(free * (1 - CACHE_SHARE) / _PER_REQUEST)))
+    return [
+        *("--prompt-cache-bytes", str(cache)),
+        *("--decode-concurrency", str(at_once)),
+        *("--prompt-concurrency", str(max(1, at_once // 2))),
+    ]
+
+
+def check_options(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of ``backend.server_options``.
+
+    Raises:
+        UsageError: one is no option that may be set, or lacks its value.
+    """
+    left = list(words)
+    while left:
+        name, equals, _ = left.pop(0).partition("=")
+        if name not in ALLOWED:
+            raise UsageError(
+                f"{name!r} is no option of the server that may be set",
+                hint=f"use {', '.join(ALLOWED)}",
+            )
+        if not equals and (not left or left.pop(0).startswith("--")):
+            raise UsageError(f"{name} lacks its value", hint=f"write {name}, then the value")
+    return tuple(words)
+
+
+def with_options(defaults: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Return default options and those of the user, which take the place of the defaults."""
+    named = {word.partition("=")[0] for word in own}
+    pairs = zip(defaults[::2], defaults[1::2], strict=True)
+    kept = [word for name, value in pairs if name not in named for word in (name, value)]
+    return [*kept, *own]
