@@ -17,6 +17,7 @@ from mlx_tools.app import listen
 from mlx_tools.cli.serve import _flags
 from mlx_tools.testing import Completion, answer, call
 from tests.forked import forks
+from tests.gateway.processes import request
 
 LONG = answer("word " * 2000)
 
@@ -27,8 +28,8 @@ def test_a_client_that_goes_away_frees_its_slot_and_closes_the_servers_stream(ho
     with one.stream() as response:
         lines = response.iter_lines()
         next(lines)
-        assert 'mlx_tools_active{of="turns"} 1\n' in httpx.get(metrics).text
-    while 'mlx_tools_active{of="turns"} 0\n' not in httpx.get(metrics).text:
+        assert 'mlx_tools_active{of="turns"} 1\n' in request("GET", metrics).text
+    while 'mlx_tools_active{of="turns"} 0\n' not in request("GET", metrics).text:
         assert one.gateway.poll() is None
 
 
