@@ -40,7 +40,10 @@ def test_what_is_a_persons_is_taken_aside_once() -> None:
     assert take_aside(environ) == theirs and environ == once
 
 
-@pytest.mark.parametrize(("there", "workers"), [(True, ("-n", "1")), (False, ())])
+@pytest.mark.parametrize(
+    ("there", "workers"),
+    [pytest.param(True, ("-n", "1"), marks=pytest.mark.heavy), (False, ())],
+)
 def test_a_run_writes_nothing_into_a_home(
     tmp_path: Path, there: bool, workers: tuple[str, ...]
 ) -> None:

@@ -121,7 +121,14 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+MORE = ("compiled", "zip_of_a_checkout")
+"""What a zip of compiled files, one below a folder and one without its prompts show as well."""
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [pytest.param(name, marks=[pytest.mark.heavy] * (name in MORE)) for name in LAYOUTS],
+)
 def test_the_package_works_wherever_python_imports_it_from(
     layout: str, dependencies: Path, tmp_path: Path
 ) -> None:
