@@ -52,7 +52,7 @@ from mlx_tools.toolbox.worker import Bounds, run_apart
 read = run_apart("html_text.read_html", "justhtml", {"html": "<p>some text"}, Bounds(60, 60, 2000))
 assert "some text" in json.dumps(read), read
 
-from mlx_tools.app import LOOK, templates
+from mlx_tools.app import STYLESHEET, templates
 from mlx_tools.cli.completion import complete
 from mlx_tools.evaluate import load_tasks
 from mlx_tools.gateway.openapi import openapi_document
@@ -60,7 +60,7 @@ from mlx_tools.gateway.page.routes import _FILES
 from mlx_tools.golden import write_report
 
 assert all(path.is_file() for path in _FILES.values())
-templates(LOOK.parent).get_template("steps.html.j2")
+templates(STYLESHEET.parent).get_template("steps.html.j2")
 assert load_tasks()
 assert openapi_document()["info"]["version"] == mlx_tools.__version__
 typed = {"COMP_WORDS": "mlx-tools doc", "COMP_CWORD": "1"}
