@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import subprocess
 import sys
@@ -60,15 +62,24 @@ def _by_proc(port: int, processes: Path) -> str | None:
     sockets = {f"socket:[{inode}]" for inode in _listening_inodes(port, processes)}
     if not sockets:
         return None
-    for process in processes.glob("[0-9]*"):
-        try:
-            files = [str(file.readlink()) for file in (process / "fd").iterdir()]
-            if sockets.intersection(files):
-                words = (process / "cmdline").read_bytes().split(b"\0")
+    for number in filter(str.isdecimal, os.listdir(processes)):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # another user's, or it has ended
+            if _has_open(f"{processes}/{number}/fd", sockets):
+                words = (processes / number / "cmdline").read_bytes().split(b"\0")
                 return " ".join(word.decode("utf-8", "replace") for word in words).strip()
-        except OSError:  # another user's, or it has ended
-            continue
     return None
+
+
+def _has_open(folder: str, sockets: set[str]) -> bool:
+    """Return whether a process whose open files these are has one of the sockets open.
+
+    There are thousands of open files: `Path` would take several times as long.
+    """
+    for name in os.listdir(folder):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # closed meanwhile
+            if os.readlink(f"{folder}/{name}") in sockets:  # noqa: PTH115
+                return True
+    return False
 
 
 def _listening_inodes(port: int, processes: Path) -> list[str]:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
+import os
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from types import MappingProxyType
@@ -36,6 +39,8 @@ from mlx_tools.tools.folder.folder_tool import folder_tool
 from mlx_tools.tools.tool import ToolLike, check_declared, member_of, of_plugin
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from mlx_tools.tools.bound import BoundSource, BoundSources, MakeTool, SourceKind
 
 GROUP: Final = "mlx_tools.tools"
@@ -382,10 +387,8 @@ class EntryPointTools(Struct, frozen=True):
 def installed() -> list[EntryPointTools]:
     """Return what other packages offer here, in order of package and name; nothing is imported
     yet."""
-    from importlib.metadata import entry_points
-
     offers = {}
-    for point in entry_points(group=GROUP):
+    for point in _entry_points(tuple(map(_state_of, sys.path))):
         package = point.dist.name if point.dist is not None else None
         if package != OWN:
             offers[str(package or point.module), point.name, point.value] = point.load
@@ -393,6 +396,22 @@ def installed() -> list[EntryPointTools]:
         EntryPointTools(plugin, name, offers[plugin, name, at])
         for plugin, name, at in sorted(offers)
     ]
+
+
+def _state_of(place: str) -> tuple[str, int]:
+    """The place on the import path, and when something was last installed or removed there."""
+    with contextlib.suppress(OSError):
+        return place, os.stat(place or ".").st_mtime_ns  # noqa: PTH116
+    return place, 0
+
+
+@functools.lru_cache(maxsize=4)
+def _entry_points(places: tuple[tuple[str, int], ...]) -> tuple[EntryPoint, ...]:
+    """The entry points of packages at these places. Each registry asks, and to read those of a
+    hundred packages takes as long as a short command."""
+    from importlib.metadata import entry_points
+
+    return tuple(entry_points(group=GROUP))
 
 
 def _is_tool(value: Any) -> bool:
