@@ -37,35 +37,70 @@ if TYPE_CHECKING:
         Conversation,
         RunSettings,
     )
-    from mlx_tools.errors import BackendError, MlxToolsError, UsageError
+    from mlx_tools.errors import (
+        BackendError,
+        MlxToolsError,
+        TranscriptError,
+        UsageError,
+    )
     from mlx_tools.messages import ToolSpec
     from mlx_tools.policy import Limits, Policy
     from mlx_tools.prompt import ChatFormat
     from mlx_tools.store import TranscriptStore
     from mlx_tools.toolbox import builtin_tools
-    from mlx_tools.tools import Registry, Tool, tool
-    from mlx_tools.transcript import Answered, Outcome, Paused, Source, Sources, Stopped
+    from mlx_tools.tools import (
+        EffectsBy,
+        Registry,
+        Tool,
+        ToolContext,
+        ToolError,
+        tool,
+    )
+    from mlx_tools.transcript import (
+        Answered,
+        AnswerPiece,
+        CallRead,
+        CallReport,
+        Event,
+        Finished,
+        Outcome,
+        Paused,
+        PendingCall,
+        Source,
+        Sources,
+        Stopped,
+        ThoughtPiece,
+        ToolEnded,
+        ToolStarted,
+    )
 
 __version__: Final = VERSION
 
 __all__ = [
     "AlwaysApprove",
+    "AnswerPiece",
     "Answered",
     "ApprovalAnswer",
     "ApprovalRequest",
     "Approver",
     "BackendError",
+    "CallRead",
+    "CallReport",
     "ChatFormat",
     "Chunk",
     "CompletionRequest",
     "CompletionsBackend",
     "Controller",
     "Conversation",
+    "EffectsBy",
+    "Event",
+    "Finished",
     "Limits",
     "LocalBackend",
     "MlxToolsError",
     "Outcome",
     "Paused",
+    "PendingCall",
     "Policy",
     "Registry",
     "RunSettings",
@@ -73,8 +108,14 @@ __all__ = [
     "Source",
     "Sources",
     "Stopped",
+    "ThoughtPiece",
     "Tool",
+    "ToolContext",
+    "ToolEnded",
+    "ToolError",
     "ToolSpec",
+    "ToolStarted",
+    "TranscriptError",
     "TranscriptStore",
     "UsageError",
     "__version__",
@@ -101,13 +142,41 @@ __getattr__, __dir__ = names_of(
             "Conversation",
             "RunSettings",
         ),
-        "errors": ("BackendError", "MlxToolsError", "UsageError"),
+        "errors": (
+            "BackendError",
+            "MlxToolsError",
+            "TranscriptError",
+            "UsageError",
+        ),
         "messages": ("ToolSpec",),
         "policy": ("Limits", "Policy"),
         "prompt": ("ChatFormat",),
         "store": ("TranscriptStore",),
         "toolbox": ("builtin_tools",),
-        "tools": ("Registry", "Tool", "tool"),
-        "transcript": ("Answered", "Outcome", "Paused", "Source", "Sources", "Stopped"),
+        "tools": (
+            "EffectsBy",
+            "Registry",
+            "Tool",
+            "ToolContext",
+            "ToolError",
+            "tool",
+        ),
+        "transcript": (
+            "AnswerPiece",
+            "Answered",
+            "CallRead",
+            "CallReport",
+            "Event",
+            "Finished",
+            "Outcome",
+            "Paused",
+            "PendingCall",
+            "Source",
+            "Sources",
+            "Stopped",
+            "ThoughtPiece",
+            "ToolEnded",
+            "ToolStarted",
+        ),
     },
 )

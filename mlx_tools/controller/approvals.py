@@ -24,6 +24,7 @@ from mlx_tools.errors import (
     MlxToolsError,
     TranscriptError,
     UsageError,
+    attribute_of,
     require_instance,
     shown,
     wrong_argument,
@@ -235,6 +236,48 @@ class AlwaysApprove:
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         yes, nobody = ApprovalAnswer(True, "always approved"), ApprovalAnswer(None)
         return [nobody if request.suspect else yes for request in requests]
+
+
+DecideFunction = Callable[
+    [ApprovalRequest],
+    "bool | ApprovalAnswer | Awaitable[bool | ApprovalAnswer | None] | None",
+]
+"""Decides about one call: True, False, None if nobody decided, or an `ApprovalAnswer`."""
+
+
+class FunctionApprover:
+    """Asks a function about each call, one after the other; a plain ``def`` in a thread."""
+
+    def __init__(self, function: DecideFunction) -> None:
+        self._function = function
+
+    async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
+        return [await self._decide(request) for request in requests]
+
+    async def _decide(self, request: ApprovalRequest) -> ApprovalAnswer:
+        if inspect.iscoroutinefunction(self._function):
+            answer = await self._function(request)
+        else:
+            answer = await anyio.to_thread.run_sync(self._function, request, abandon_on_cancel=True)
+            answer = await answer if inspect.isawaitable(answer) else answer
+        return answer if isinstance(answer, ApprovalAnswer) else ApprovalAnswer(answer)
+
+
+def as_approver(approver: Approver | DecideFunction | None) -> Approver:
+    """Return the approver, or one that asks the function; None: nobody is there.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if approver is None:
+        return NobodyThere()
+    if not isinstance(approver, type):
+        if callable(attribute_of(approver, "decide")):
+            return cast("Approver", approver)
+        if callable(approver):
+            return FunctionApprover(approver)
+    hint = "give an Approver, or a function that takes an ApprovalRequest and returns True or False"
+    raise wrong_argument("approver", approver, hint)
 
 
 async def ask_approver(

@@ -32,8 +32,9 @@ from mlx_tools.backends import (
 from mlx_tools.controller.approvals import (
     Approvals,
     Approver,
-    NobodyThere,
+    DecideFunction,
     Templates,
+    as_approver,
     check_begun_here,
     seal_of,
 )
@@ -220,7 +221,8 @@ class Controller:
     ``backend`` completes text: a `Backend`, or a plain ``async def complete(prompt: str) -> str``.
     ``tools`` are the tools that exist; ``policy`` says which may be called: none by default.
     ``store`` keeps the transcripts; without one they are in memory alone. ``approver`` is asked
-    about calls that need an approval; without one such a run ends `Paused`. ``templates`` are a
+    about calls that need an approval, an `Approver` or a function that takes an `ApprovalRequest`
+    and returns True or False; without one such a run ends `Paused`. ``templates`` are a
     person's standing yeses, which answer first for calls that they cover. ``configured_policy`` is
     what is configured for all sessions, where ``policy`` was chosen for the new ones alone: a
     session that is resumed is held to it where it has changed since. ``now`` is the wall clock, in
@@ -236,7 +238,7 @@ class Controller:
         limits: Limits | None = None,
         settings: RunSettings | None = None,
         store: Store | None = None,
-        approver: Approver | None = None,
+        approver: Approver | DecideFunction | None = None,
         templates: Templates | None = None,
         configured_policy: Policy | None = None,
         now: Callable[[], datetime] = _WALL_CLOCK,
@@ -265,9 +267,7 @@ class Controller:
         self._store: Store = MemoryStore()
         if store is not None:
             self._store = require_method("store", store, "create", "write TranscriptStore(folder)")
-        self._approver: Approver = NobodyThere()
-        if approver is not None:
-            self._approver = require_method("approver", approver, "decide", "give an Approver")
+        self._approver = as_approver(approver)
 
     @property
     def context(self) -> int | None:
@@ -284,10 +284,11 @@ class Controller:
     ) -> Outcome:
         """Answer one question.
 
-        ``history`` are earlier messages, each ``{"role": role, "content": text}``: of the ``user``,
-        of the ``assistant``, with its ``tool_calls`` as OpenAI's interface has them, of a ``tool``,
-        with the ``tool_call_id`` that it answers, or of the ``system``, where they come first said
-        as such.
+        ``history`` are earlier messages, each ``{"role": role, "content": text}``, or a list of
+        text parts in place of the text: of the ``user``, of the ``assistant``, with its
+        ``tool_calls`` as OpenAI's interface has them, of a ``tool``, with the ``tool_call_id`` that
+        it answers, or of the ``system`` or ``developer``, where they come first said as such.
+        `Outcome.messages` gives such messages.
         Returns `Answered`, `Paused` or `Stopped`. Raises `UsageError` for what cannot be, and
         `BackendError` where the backend failed before it completed anything.
         """

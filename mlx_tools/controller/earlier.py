@@ -37,12 +37,16 @@ from mlx_tools.transcript import (
 )
 
 MESSAGES: Final = (
-    'each is {"role": "user", "assistant" or "system", "content": text}, with "tool_calls" as '
-    'OpenAI has them, or {"role": "tool", "tool_call_id": id, "content": text}'
+    'each is {"role": "user", "assistant", "system" or "developer", "content": text or its parts}, '
+    'with "tool_calls" as OpenAI has them, or {"role": "tool", "tool_call_id": id, "content": text}'
 )
 """What earlier messages are, for whoever gave some that are not."""
 
-_ROLES: Final = ("user", "assistant", "system", "tool")
+_ROLES: Final = {
+    **{role: role for role in ("user", "assistant", "system", "tool")},
+    "developer": "system",
+}
+_TEXT_PARTS: Final = (None, "text", "input_text", "output_text")
 
 
 class PriorConversation(Struct, frozen=True, kw_only=True):
@@ -260,20 +264,29 @@ def prior_from_messages(messages: Sequence[Mapping[str, Any]]) -> PriorConversat
 
 
 def _read(message: Mapping[str, Any]) -> tuple[str, str]:
-    """The role and the text of a message."""
+    """Return the role and the text of a message. A developer's counts as the system's."""
     known = isinstance(message, Mapping)
     role, content = (message.get("role"), message.get("content")) if known else (None, None)
     if content is None and known and role == "assistant" and message.get("tool_calls"):
         content = ""
-    parts = content if isinstance(content, list) else ()
-    if any("image" in str(part.get("type")) for part in parts if isinstance(part, Mapping)):
+    if isinstance(content, list | tuple):
+        content = "\n".join(map(_part_text, content))
+    if not isinstance(role, str) or role not in _ROLES or not isinstance(content, str):
+        raise _unusable()
+    return _ROLES[role], content
+
+
+def _part_text(part: Any) -> str:
+    """Return the text of a part of a message's content."""
+    kind, text = (part.get("type"), part.get("text")) if isinstance(part, Mapping) else ("", None)
+    if "image" in str(kind):
         raise UsageError(
             "an earlier message holds an image, and the model reads text only",
             hint="have it put into words: the tool describe_image does that",
         )
-    if role not in _ROLES or not isinstance(content, str):
+    if kind not in _TEXT_PARTS or not isinstance(text, str):
         raise _unusable()
-    return role, content
+    return text
 
 
 def _calls(message: Mapping[str, Any]) -> Iterator[tuple[str | None, str, Mapping[str, Any]]]:

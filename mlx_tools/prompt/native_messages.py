@@ -6,9 +6,8 @@ the same texts, control tokens broken in all of them. Nothing tells of the proto
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from mlx_tools.messages import ErrorInfo
 from mlx_tools.prompt.neutralise import Neutraliser
@@ -23,11 +22,11 @@ from mlx_tools.transcript import (
     Header,
     ObservationRecord,
     UserRecord,
+    observation_text,
+    tool_call,
 )
 
 ChatMessage = Mapping[str, Any]
-
-_compact: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def native_messages(
@@ -112,14 +111,7 @@ class _Chat:
         if len({*ids}) < len(ids):
             ids = [call.call for call in calls]
         told = [
-            {
-                "id": given,
-                "type": "function",
-                "function": {
-                    "name": call.name,
-                    "arguments": _compact(neutral(call.arguments, self._neutraliser)),
-                },
-            }
+            tool_call(given, call.name, neutral(call.arguments, self._neutraliser))
             for call, given in zip(calls, ids, strict=True)
         ]
         said = self._neutraliser.plain(commentary) or None
@@ -131,10 +123,7 @@ class _Chat:
     def _result(self, record: ObservationRecord | None) -> str:
         if record is None:  # nobody will say how it ended
             return self._words.texts["turns.unanswered"]
-        error = record.shown_error
-        if error is None:
-            return record.content or ""
-        return _compact({"error": {"code": error.code, "message": error.message}})
+        return observation_text(record)
 
     def _advised(self, error: ErrorInfo) -> str:
         advice = self._words.correction(error.code, "native")

@@ -1,8 +1,19 @@
 """What happened in a session, as values: records, outcomes, events, metrics. Pure."""
 
+from mlx_tools.transcript.chat_messages import observation_text, tool_call
 from mlx_tools.transcript.doubt import UnknownEnds, calls_in_doubt, in_doubt_after, unknown_ends_of
 from mlx_tools.transcript.endings import EMPTY_ANSWER, STOP_WORDS, cut_in_words, stopped_in_words
-from mlx_tools.transcript.events import Compacted, Event, Finished, FormatBroken
+from mlx_tools.transcript.events import (
+    AnswerPiece,
+    CallRead,
+    Compacted,
+    Event,
+    Finished,
+    FormatBroken,
+    ThoughtPiece,
+    ToolEnded,
+    ToolStarted,
+)
 from mlx_tools.transcript.outcome import (
     PREVIEW_CHARS,
     Answered,

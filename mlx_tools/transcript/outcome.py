@@ -29,6 +29,7 @@ from mlx_tools.messages import (
 )
 from mlx_tools.policy import IN_DOUBT, RateCounts
 from mlx_tools.schema import hashable
+from mlx_tools.transcript.chat_messages import chat_messages
 from mlx_tools.transcript.doubt import UnknownEnds, in_doubt_after
 from mlx_tools.transcript.records import (
     AnswerRecord,
@@ -447,6 +448,16 @@ class Outcome(Struct, frozen=True, kw_only=True):
     def counters(self) -> Counters:
         """Counts of what became of the calls, tool by tool."""
         return count(self.records)
+
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the messages of this run in OpenAI's form, the question first.
+
+        They are those of the user, the assistant (with its ``tool_calls``) and the tools, without
+        the system's. `Controller.run` takes them as ``history``. A call that waits for a person, or
+        at which the run stopped, has no message of a tool. What a tool returned stands here as the
+        model was shown it.
+        """
+        return chat_messages(self.records)
 
     @property
     def exit_code(self) -> int:

@@ -55,7 +55,7 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
     ("settings", lambda: controller(settings=0)),
     ("store", lambda: controller(store="folder")),
     ("store", lambda: controller(store=TranscriptStore)),
-    ("approver", lambda: controller(approver=lambda request: True)),
+    ("approver", lambda: controller(approver="yes")),
     ("approver", lambda: controller(approver=AlwaysApprove)),
     ("tools", lambda: controller(area)),
     ("tools", lambda: controller("calculator")),
