@@ -19,5 +19,23 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         call("weather", city="Oslo"),
         *_SUM,
     ),
+    "library: ": (call("area", width=3.5, height=4), answer("It is 14 square metres.")),
+    "library: Stream to a web page": _SUM,
+    "library: Ask a person before a call runs": (
+        call("send", to="ada@example.com", text="The build is green."),
+        answer("She knows."),
+    ),
+    "library: Pause, and go on in another process": (call("send", text="Hello."), answer("Sent.")),
+    "library: Messages in and out": (
+        *_SUM,
+        call("calculator", expression="391 / 2"),
+        answer("195.5"),
+    ),
+    "library: Structured answers": (call("final_result", city="Oslo", people=717710),),
+    "library: Your tools beside the built-in ones": (
+        call("inhabitants", city="Oslo"),
+        call("create_file", path="oslo.txt", content="717710"),
+        answer("It is written."),
+    ),
 }
 """The completions in order, by page and section."""
