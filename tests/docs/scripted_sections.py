@@ -19,6 +19,16 @@ SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {
         call("weather", city="Oslo"),
         *_SUM,
     ),
+    "cookbook: Change a file": (
+        call("edit_file", path="plan.md", old="kale", new="lettuce"),
+        answer("Bed 2 has lettuce now."),
+    ),
+    "cookbook: Give it a function of mine": (
+        call("in_stock", article="hammer"),
+        answer("There are 3 hammers."),
+    ),
+    "cookbook: Test it in CI": _SUM,
+    "cookbook: Use it in a script": (answer("A function that returns 1."), *_SUM),
     "library: ": (call("area", width=3.5, height=4), answer("It is 14 square metres.")),
     "library: Stream to a web page": _SUM,
     "library: Ask a person before a call runs": (
