@@ -121,3 +121,49 @@ def test_a_session_that_is_resumed_elsewhere_still_knows(tmp_path: Path) -> None
     second = Controller(ScriptedBackend(answer()), tools, POLICY, store=store, approver=watching)
     asyncio.run(second.resume(paused.session))
     assert watching.previews[0].startswith("The model has seen lines 1 to 3 of 2,000")
+
+
+def test_lines_count_as_they_stand_after_an_edit_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text(NUMBERS)
+    turns = read(from_line=1, lines=10), edit("line 7\n", "x\ny\n"), write()
+    assert shown(tmp_path, *turns)[-1].startswith("The model has seen lines 1 to 11 of 2,001 of")
+
+
+def test_an_edit_of_a_file_that_changed_meanwhile_makes_it_no_better_known(tmp_path: Path) -> None:
+    path = tmp_path / "f.txt"
+    path.write_text("old\n")
+    changed = then(edit("old", "new"), lambda: path.write_text("old\nmore\n"))
+    previews = shown(tmp_path, read(), changed, write())
+    assert previews[-1].startswith("f.txt has changed on disk since the model read it.\n")
+
+
+def test_lines_with_others_between_them_are_not_seen_together(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text(NUMBERS)
+    for last, seen in ((4, "1 to 7"), (3, "5 to 7")):
+        turns = read(from_line=1, lines=last), read(from_line=5, lines=3), write()
+        (preview,) = shown(tmp_path, *turns)
+        assert preview.startswith(f"The model has seen lines {seen} of 2,000 of"), preview[:80]
+        (tmp_path / "f.txt").write_text(NUMBERS)
+
+
+def test_a_line_that_was_cut_counts_as_seen_in_part(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("x" * 10_000)
+    (preview,) = shown(tmp_path, read(), write())
+    assert preview.startswith("The model has seen a part of lines 1 to 1 of 1 of f.txt.\n")
+
+
+def test_a_file_of_the_same_name_below_another_root_is_another_file(tmp_path: Path) -> None:
+    names = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "f.txt").write_text(f"{folder}\n")
+        names.append(str(tmp_path / folder / "f.txt"))
+    watching = Watching()
+    turns = (
+        call("file_access", operation="read", path=names[0]),
+        call("file_access", operation="write", path=names[1], content="new\n"),
+    )
+    tools = builtin_tools([f"{tmp_path}/a:rw", f"{tmp_path}/b:rw"])
+    backend = ScriptedBackend(*turns, answer())
+    Controller(backend, tools, POLICY, approver=watching).run_sync("Change it.")
+    assert watching.previews[0].startswith("---")

@@ -12,6 +12,7 @@ from mlx_tools.messages import ErrorInfo, Usage, replace
 from mlx_tools.transcript.outcome import (
     Answered,
     Counters,
+    RunHistory,
     Stopped,
     ToolCounters,
     count,
@@ -32,7 +33,7 @@ from mlx_tools.transcript.records import (
     UserRecord,
 )
 from tests.core.records import RECORDS
-from tests.core.sessions import completion, header
+from tests.core.sessions import SPECS, completion, header
 from tests.examples import FEW
 
 SHAPE = {
@@ -233,3 +234,19 @@ def test_counters_of_runs_add_up(runs: list[list[Record]]) -> None:
     added = sum(map(count, apart), Counters())
     assert added == together
     assert added + Counters() == added
+
+
+def test_a_change_that_is_made_again_makes_no_call_after_it_a_new_one() -> None:
+    history = RunHistory()
+    calls = ("look", "write", "look", "write", "look")
+    assert [history.add(name, {}, SPECS[name]) for name in calls] == [1, 1, 1, 2, 2]
+
+
+def test_a_fault_is_that_of_the_call_that_was_made_last_and_no_reminder() -> None:
+    history, made = RunHistory(), CallRecord(turn=1, call="c1", name="look", arguments={})
+    fault = ErrorInfo("tool_error", "no")
+    history.end(made, fault)
+    history.end(made, ErrorInfo("repeated_call", "again"))
+    assert history.fault(made) == fault
+    history.end(made, None)
+    assert history.fault(made) is None

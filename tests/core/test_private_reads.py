@@ -8,10 +8,11 @@ from typing import Any
 import anyio
 import pytest
 
-from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools
+from mlx_tools import Controller, Paused, Policy, Registry, builtin_tools, tool
 from mlx_tools.controller import RunSettings
 from mlx_tools.testing import ScriptedBackend, answer, call
 from mlx_tools.toolbox import KnowledgeBase
+from mlx_tools.tools import ToolContext
 
 READS: list[tuple[str, dict[str, Any]]] = [
     ("file_access", {"operation": "read", "path": "plan.txt"}),
@@ -68,6 +69,30 @@ def test_a_read_that_was_answered_before_counts_too(registry: Registry) -> None:
             return [one.status for one in (await talk.run("Go on")).calls]
 
     assert anyio.run(main) == ["ok", "denied"]
+
+
+def test_what_a_run_within_a_call_may_have_read_counts_as_private(registry: Registry) -> None:
+    @tool(effects={"read"})
+    async def research(question: str, context: ToolContext) -> str:
+        """Finds something out."""
+        return await context.ask(question)
+
+    @tool(effects={"network"})
+    def send(text: str) -> str:
+        """Send a text."""
+        return "sent"
+
+    assert not research.spec.private
+    for made in (research, send):
+        registry.add(made)
+    policy = Policy(allow=["*"], ask_effects=(), network_after_read="deny")
+    for reads in ((call_of(READS[0]),), ()):
+        lines = call("research", question="x"), *reads, answer(), call("send", text="x"), answer()
+        outcome = Controller(ScriptedBackend(*lines), registry, policy).run_sync("Go")
+        assert [one.status for one in outcome.calls] == ["ok", "denied"]
+    lines = call("send", text="x"), answer()
+    outcome = Controller(ScriptedBackend(*lines), registry, policy).run_sync("Go")
+    assert [one.status for one in outcome.calls] == ["ok"]
 
 
 OPEN = {"calculator", "clock", "fetch_url", "format_xml", "tool_search", "translate", "web_search"}

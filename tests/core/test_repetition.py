@@ -156,3 +156,8 @@ def test_a_watch_finds_a_loop_however_the_text_comes(steps: list[int]) -> None:
         found = watch.repeats(text, "answer")
         assert not found or len(text) > MAX_REPEATED["answer"]
     assert watch.repeats(text + "ab" * 4_000, "answer")
+
+
+def test_a_text_that_repeats_itself_at_its_end_alone_is_left_alone() -> None:
+    prose = "".join(f"sentence {number}. " for number in range(1_000))
+    assert not is_repeated(prose + "again and " * 2 * MAX_PERIOD, len(prose))

@@ -577,6 +577,25 @@ def test_a_consent_does_not_cover_a_tool_that_has_come_to_do_more(house: House) 
     assert house.did == ["a"]
 
 
+def test_a_consent_does_not_cover_a_tool_of_another_schema(house: House) -> None:
+    paused = house.paused(call("send", text="a"))
+    yes = ApprovalAnswer(True, for_session=True)
+    done = resumed(house.controller(call("put", text="b")), paused.session, {"c1": yes})
+    assert isinstance(done, Paused)
+
+    @tool(needs_approval=True, effects={"write"})
+    def send(text: str, to: str = "") -> str:
+        """Sends a text."""
+        house.did.append((text, to))
+        return "sent"
+
+    tools = [send, *house.tools[1:]]
+    after = house.controller(call("send", text="c"), tools=tools)
+    again = resumed(after, paused.session, {"c2": False})
+    assert isinstance(again, Paused)
+    assert house.did == ["a"]
+
+
 def test_a_call_beside_other_text_can_be_edited_where_its_tool_is_allowed(house: House) -> None:
     paused = house.paused("Sure: " + call("save", text="a") + "\nok")
     edit = ApprovalAnswer(True, arguments={"text": "b"})

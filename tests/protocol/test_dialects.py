@@ -248,6 +248,12 @@ def test_an_example_in_a_fence_or_in_backticks_is_an_answer(dialect: Dialect) ->
     assert read(inline, "stop", WEATHER).bare_text
 
 
+def test_a_fence_with_a_language_does_not_close_the_fence_that_it_stands_in() -> None:
+    hermes = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+    text = f"So:\n```\nFor example:\n```json\n{hermes}\n```\nThat is all."
+    assert not any(isinstance(one, ToolCall) for one in read(text, "stop", WEATHER).messages)
+
+
 def test_a_call_that_is_all_of_a_fence_counts() -> None:
     hermes = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
     for text in (f"```\n{hermes}\n```", f"```xml\n{hermes}\n```\n"):

@@ -221,3 +221,9 @@ def test_a_pattern_is_expanded_only_where_a_path_may_stand(planned: Planned) -> 
     assert planned("find", "s*", "-name", "*.py") == ["src", "-name", "*.py"]
     with pytest.raises(Absent, match="no file matches"):
         planned("cat", "*.txt")
+
+
+def test_an_option_whose_value_may_be_left_out_takes_nothing_that_follows_it() -> None:
+    assert words("git", "log", "-pU", "HEAD")[-2:] == ["-pU", "HEAD"]
+    assert words("git", "log", "-U", "HEAD")[-2:] == ["-U", "HEAD"]
+    assert words("git", "log", "HEAD", "-pU")[-2:] == ["-pU", "HEAD"]

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from mlx_tools.store.roots import Refused, Root, RootName
 from mlx_tools.toolbox.command_rules import MAX_HIDDEN, Hidden, hidden, program, trusted_folders
+from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import (
     SWITCHES,
     Confined,
@@ -33,6 +34,7 @@ from mlx_tools.toolbox.sandbox import (
 from mlx_tools.tools.folder.folder_tool import without_network
 from tests.tables import table
 from tests.tools.file_calls import written
+from tests.tools.sandboxed import called
 
 FOLDERS = trusted_folders()
 
@@ -70,6 +72,29 @@ def test_a_program_that_others_could_change_is_not_trusted(tmp_path: Path) -> No
     assert trusted_folders([str(tmp_path), "relative", ".", ""]) == ()
     for name in ("", ".", "..", "../bin/cat", "/bin/cat", "no-such-program", "-cat", "c\0at"):
         assert program(name, FOLDERS) is None
+
+
+@dataclass(frozen=True)
+class Recording(Unconfined):
+    """A sandbox that keeps what programs were to see."""
+
+    views: list[SandboxView] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+        self.views.append(view)
+        yield Confined(tuple(argv))
+
+
+def test_only_programs_that_a_user_added_may_write_and_start_others(tmp_path: Path) -> None:
+    box, root = Recording(), Root(RootName(str(written(tmp_path, {"a": "b"})), writable=True))
+    callee = run_command([root], ["env"], find=lambda: box)
+    assert called(callee, "cat", "a").error is None
+    assert called(callee, "env", "true").error is None
+    assert [(view.roots, view.starts) for view in box.views] == [
+        ([(str(tmp_path), False)], False),
+        ([(str(tmp_path), True)], True),
+    ]
 
 
 # --- bwrap ---

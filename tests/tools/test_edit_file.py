@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.store import TranscriptStore
 from mlx_tools.toolbox import Undo
+from mlx_tools.toolbox.edit_file import MAX_EDITED_BYTES
 from mlx_tools.toolbox.text_edit import edit_text
 from mlx_tools.tools import Registry, Tool, ToolContext, ToolError
 from mlx_tools.transcript import Header
@@ -81,6 +82,7 @@ def test_one_text_is_replaced_and_the_rest_stays(files: Registry, folder: Path) 
         ("a\nb\nc\n", "b\n", "", "a\nc\n"),
         ("a\nc\n", "a\nc", "a\nb\nc", "a\nb\nc\n"),
         ("a\r\nb\n", "a\nb", "a\nc", "a\r\nc\n"),
+        ("a\r\nb\nc\nd\n", "c", "c\nx", "a\r\nb\nc\nx\nd\n"),
         ("x\n\n\ny", "x\n\n\ny", "x\ny", "x\ny"),
         ("tab\there", "tab\there", "tab\tthere", "tab\tthere"),
         ("one line", "one line", "two\r\nlines", "two\r\nlines"),
@@ -107,18 +109,25 @@ def test_big_endian_text_stays_so(files: Registry, folder: Path) -> None:
     assert (folder / "f").read_bytes() == b"\xfe\xff" + "a c\n".encode("utf-16-be")
 
 
-@pytest.mark.parametrize("text", ["x\nfoo\nfoo\n", "foo foo", "fofofo", "foo  \nbar\nfoo\nbar"])
+@pytest.mark.parametrize(
+    ("text", "old", "result"),
+    [
+        ("x\nfoo\nfoo\n", "foo", "x\nbaz\nbaz\n"),
+        ("foo foo", "foo", "baz baz"),
+        ("fofofo", "fofo", "bazfo"),
+        ("foo  \nbar\nfoo\nbar", "foo\nbar", "baz\nbaz"),
+    ],
+)
 def test_a_text_that_stands_twice_is_not_replaced_but_with_all(
-    files: Registry, folder: Path, text: str
+    files: Registry, folder: Path, text: str, old: str, result: str
 ) -> None:
     written(folder, {"f": text})
-    old = "fofo" if "fofo" in text else "foo\nbar" if "bar" in text else "foo"
     before = tree(folder)
     code, message = refused(files, "f", old, "baz")
     assert code == "tool_error" and "2 times" in message and "line" in message
     assert tree(folder) == before
     edit(files, "f", old, "baz", all=True)
-    assert "foo" not in (folder / "f").read_text().replace("bazfo", "")
+    assert (folder / "f").read_text() == result
 
 
 def test_all_replaces_every_place_and_says_how_many(files: Registry, folder: Path) -> None:
@@ -169,6 +178,14 @@ def test_what_cannot_be_is_said(
     before = tree(folder)
     assert what in refused(files, "f", old, new)[1]
     assert tree(folder) == before
+
+
+def test_a_file_of_just_what_may_be_edited_is_edited(files: Registry, folder: Path) -> None:
+    most = "é" * (MAX_EDITED_BYTES // 2 - 1)  # two bytes each
+    written(folder, {"f": most + "ab"})
+    edit(files, "f", "ab", "cd")
+    assert (folder / "f").read_text() == most + "cd"
+    assert refused(files, "f", "cd", "cde")[0] == "payload_too_large"
 
 
 def test_what_is_no_text_or_too_large_is_not_edited(files: Registry, folder: Path) -> None:

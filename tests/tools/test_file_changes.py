@@ -413,6 +413,7 @@ def test_a_call_that_nobody_waits_for_changes_nothing(files: Registry, folder: P
             ("file_access", {"operation": "write", "path": "a.txt", "content": "x"}),
             ("file_access", {"operation": "delete", "path": "a.txt"}),
             ("create_file", {"path": "p/n.txt", "content": "x"}),
+            ("edit_file", {"path": "a.txt", "old": "old", "new": "x"}),
         ):
             tool = files.get(name)
             with pytest.raises(ToolError, match="nothing was changed"):

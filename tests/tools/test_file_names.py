@@ -159,3 +159,12 @@ def test_a_working_directory_is_known_as_the_shell_spells_it(
         assert refusal(files, "read", f"{folder}/link/../outside")[0] == "not_allowed"
     monkeypatch.setenv("PWD", f"{folder}/elsewhere")
     assert done(builtin_tools(["sub"]), "read", "a.txt") == "a"
+
+
+@pytest.mark.parametrize("asked", [" .env", "\u2003.env", "\u3000id_rsa", "sub/ .env"])
+def test_no_other_spelling_of_a_private_name_opens_it(
+    files: Registry, folder: Path, asked: str
+) -> None:
+    written(folder, dict.fromkeys((".env", "id_rsa", "sub/.env"), SECRET))
+    code, message = refusal(files, "read", asked)
+    assert (code, "private" in message) == ("not_allowed", True)

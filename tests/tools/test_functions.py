@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_tools import tool
-from helpers import twice
+from helpers import halved, twice
 
 
 @dataclass
@@ -67,7 +68,10 @@ def untyped(number):
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    (tmp_path / "helpers.py").write_text("def twice(number):\n    return 2 * number\n")
+    (tmp_path / "helpers.py").write_text(
+        "def twice(number):\n    return 2 * number\n"
+        'def halved(number: int) -> int:\n    """Half of it."""\n    return number // 2\n'
+    )
     path = tmp_path / "mine.py"
     path.write_text(FILE)
     return path
@@ -102,6 +106,8 @@ def test_two_files_of_one_name_do_not_take_each_others_place(tmp_path: Path) -> 
         )
         made += tools_of_file(str(folder / "mine.py"))
     assert [anyio.run(tool.call, {}) for tool in made] == [1, 2]
+    paths = {str(tmp_path / str(number) / "mine.py") for number in (1, 2)}
+    assert paths <= {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,10 @@ def test_a_file_that_gives_no_tool_is_told_in_a_line(
     with pytest.raises(UsageError) as caught:
         tools_of_file(str(path))
     assert said in str(caught.value) and "\n" not in str(caught.value)
+    failed = "imported" in str(caught.value)
+    files = {getattr(module, "__file__", None) for module in [*sys.modules.values()]}
+    assert (str(path) in files) is (text is not None and not failed)
+    assert str(tmp_path) not in sys.path
 
 
 def test_a_folder_or_another_kind_of_file_is_told_in_a_line(tmp_path: Path) -> None:

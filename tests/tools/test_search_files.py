@@ -18,7 +18,9 @@ from mlx_tools.store import Root, RootName
 from mlx_tools.toolbox.ignore_rules import IgnoreRules, is_ignored
 from mlx_tools.toolbox.line_pattern import LinePattern
 from mlx_tools.toolbox.search_files import MAX_RESULTS, search_files
+from mlx_tools.toolbox.tree_walk import MAX_DEPTH
 from mlx_tools.tools import ToolContext
+from mlx_tools.tools.context import CONTEXT
 from tests.tools.file_calls import SECRET, executed, names, written
 
 TEXTS = {
@@ -149,6 +151,43 @@ def test_a_search_that_takes_too_long_gives_what_it_has(folder: Path) -> None:
     tool = search_files([Root(RootName(str(folder)))], lambda: float(next(times)))
     result = executed(tool, pattern="flour")
     assert result.content and "The time was over" in result.content
+
+
+@pytest.mark.parametrize(
+    ("cancelled", "timeout", "late"), [(False, None, False), (False, 4.0, True), (True, None, True)]
+)
+def test_a_search_ends_in_the_time_of_its_call_and_once_nobody_waits(
+    folder: Path, cancelled: bool, timeout: float | None, late: bool
+) -> None:
+    written(folder, {f"{number}.txt": "flour\n" for number in range(20)})
+    times = iter(range(1000))
+    tool = search_files([Root(RootName(str(folder)))], lambda: next(times) / 4)
+    context = ToolContext(timeout=timeout)
+    context.cancelled = cancelled
+    token = CONTEXT.set(context)
+    try:
+        content = tool.blocking({"pattern": "flour"})
+    finally:
+        CONTEXT.reset(token)
+    assert ("The time was over" in content) is late
+
+
+def test_a_folder_that_lies_too_deep_is_told_of(folder: Path) -> None:
+    deep = folder.joinpath(*["d"] * (MAX_DEPTH + 1))
+    deep.mkdir(parents=True)
+    (deep / "a.txt").write_text("needle")
+    assert search(folder, "needle")[-1] == "[1 files or folders could not be read.]"
+
+
+def test_a_name_that_breaks_the_line_is_escaped(folder: Path) -> None:
+    written(folder, {"a\nb.txt:1: flour": "needle"})
+    (line,) = search(folder, "needle")
+    assert line.startswith("a\\nb.txt")
+
+
+def test_of_a_long_line_less_is_searched_for_a_pattern_of_many_repetitions() -> None:
+    one, many = LinePattern("(a?){5}"), LinePattern("(a?){500}")
+    assert one.max_line_chars > 90 * many.max_line_chars
 
 
 def test_numbers_are_right_in_large_files(folder: Path) -> None:
