@@ -99,19 +99,18 @@ class Questions:
     def more_steps(self, made: int) -> int:
         """Return how many steps more a question may take that has made ``made``: as many again, or
         none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
-        lines = partial(self._say, f"\n{made} steps were taken, and there is no answer yet.")
+        said = f"\n{made} steps were taken, and there is no answer yet."
         prompt = partial(self._prompt, "y go on  n answer now ")
         while True:
             try:
-                key = read_key(self._keyboard, self._screen, prompt, lines)
+                key = read_key(self._keyboard, self._screen, prompt, partial(_print_to, said))
             except OSError:  # the terminal is gone: nobody is there to decide
                 return 0
             key = "n" if key is None else key.lower()
             if key in ("y", "n"):
                 self._say("go on" if key == "y" else "answer now")
                 return made if key == "y" else 0
-            self._say("?")
-            lines = partial(self._say, "")
+            said = "?"
 
     def _answers(self, requests: Sequence[ApprovalRequest]) -> Iterator[ApprovalAnswer]:
         consents: list[ApprovalRequest] = []
@@ -257,6 +256,10 @@ class Questions:
 
     def _say(self, text: str) -> None:
         print(text, file=self._screen, flush=True)
+
+
+def _print_to(text: str, file: TextIO) -> None:
+    print(text, file=file)
 
 
 def _covers(consent: ApprovalRequest, request: ApprovalRequest) -> bool:
