@@ -74,7 +74,7 @@ def isolated(folder: Path) -> Iterator[Path]:
         for kind in ("config", "data", "state", "cache"):
             patch.setenv(f"MLX_TOOLS_{kind.upper()}_DIR", str(folder / kind))
         patch.setenv("HOME", str(folder))
-        (folder / "here").mkdir()
+        (folder / "here").mkdir(parents=True)
         patch.chdir(folder / "here")
         yield folder
 

@@ -38,7 +38,6 @@ CONVERSATIONS: Final = (
         files={"doc.txt": DOCUMENT},
         root="ro",
         context=8_192,
-        tokens=60 * 8_192,
         absent={"gateway": "the client decides what it leaves out of a conversation"},
         slow=("ask",),
     ),

@@ -102,7 +102,6 @@ FAULTY_MODELS: Final = (
             says("I came to 24.", "24"),
         ),
         root="",
-        tokens=60_000,
         absent={"gateway": "the client decides how long it goes on"},
     ),
     multiply("a call in another form", Step(HERMES)),

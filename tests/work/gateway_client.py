@@ -212,6 +212,7 @@ async def _talk(task: Task, url: str, interface: str) -> Outcome:
     loaded = config.load(options=_settings(options_of(task)))
     registry, policy = tools_of(loaded), loaded.policy()
     names = {row["name"] for row in registry.listing(policy) if row["permitted"]}
+    names -= {"read_artifact"}  # the client keeps none
     permitted = Registry([registry.get(name) for name in sorted(names)])
     conversation = INTERFACES[interface]([*permitted.specs().values()])
 

@@ -11,7 +11,7 @@ from mlx_tools.testing import Completion, ScriptedServer
 from tests.work.task import Step, Task
 
 CHARS_OF_TOKEN: Final = 3
-"""Characters that stand for a token, by which completions are cut and prompts counted."""
+"""Characters that stand for a token where a completion is cut."""
 
 PIECE: Final = 400
 """Characters of a piece in which the server sends: a long file in some hundred of them."""
@@ -37,7 +37,7 @@ class ScriptedModel(ScriptedServer):
     """A server whose model does a task.
 
     A step whose completion would need what the prompt does not show is a fault: the server answers
-    500, and ``faults`` says what is missing.
+    500, and ``faults`` says what is missing. ``completions`` are what it wrote.
     """
 
     def __init__(self, context: int | None = None) -> None:
@@ -49,6 +49,7 @@ class ScriptedModel(ScriptedServer):
         turns = [turn for task in tasks for turn in task.turns]
         self._steps = [(turn.question, step) for turn in turns for step in turn.steps]
         self._written: list[str] = []
+        self.completions: list[str] = []
         self.faults: list[str] = []
         self.bodies.clear()
         self.headers.clear()
@@ -73,7 +74,8 @@ class ScriptedModel(ScriptedServer):
             text = filled(step, shown)
             self._written.append(text)
             text = text[begun(text, prompt) :]
-        most = body["max_tokens"] * CHARS_OF_TOKEN
+            most = body["max_tokens"] * CHARS_OF_TOKEN
+            self.completions.append(text[:most])
         reason = "length" if len(text) > most else step.finish_reason
         return Completion(text[:most], reason, size=PIECE)
 
@@ -139,8 +141,3 @@ def begun(text: str, prompt: str) -> int:
     """Characters of the completion that stand at the end of the prompt: the model goes on there."""
     sizes = range(min(len(text), MOST_BEGUN), 0, -1)
     return next((size for size in sizes if prompt.endswith(text[:size])), 0)
-
-
-def prompt_tokens(prompts: Sequence[str]) -> int:
-    """Tokens of all prompts together, as a task's bound counts them."""
-    return sum(map(len, prompts)) // CHARS_OF_TOKEN

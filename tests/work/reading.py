@@ -186,6 +186,5 @@ READING: Final = (
         ),
         files={name: f"text {n}\n" for n, name in enumerate(NAMES)},
         root="ro",
-        tokens=60_000,
     ),
 )

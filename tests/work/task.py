@@ -56,7 +56,6 @@ class Task:
         answer: a pattern that the answer fits.
         options: of the command line, besides the folder.
         root: ``rw``, ``ro`` or empty for no folder.
-        tokens: the most tokens of all prompts together, at three characters each.
         status: how the run ends, as ``ask --json`` says it.
         truncated: the last answer is cut off.
         later: further questions of the same conversation.
@@ -79,7 +78,6 @@ class Task:
     answer: str = "."
     options: tuple[str, ...] = ()
     root: str = "rw"
-    tokens: int = 20_000
     status: str = "answered"
     truncated: bool = False
     later: tuple[Turn, ...] = ()

@@ -96,7 +96,6 @@ WRITING: Final = (
             says("Made.", r"0\.txt", r"9\.txt"),
         ),
         after={f"{n}.txt": f"{n}\n" for n in range(10)},
-        tokens=40_000,
     ),
     Task(
         "a folder that may only be read",
