@@ -578,7 +578,7 @@ class Settings(Section):
     )
     profile: Name | None = setting(
         "never",
-        "The profile to use: settings under a name in your file that go over its other values",
+        "The profile to use: settings under a name in your file that override its other values",
         option="--profile NAME",
         group="own",
         allowed="the name of a profile",

@@ -137,6 +137,16 @@ def unknown_part(command: Any, words: list[str], context: Any = None) -> str:
     return ""
 
 
+def test_no_command_installs_this_package_by_its_name() -> None:
+    """It is on no index: what stands there under the name is another program."""
+    wrong = [
+        (page, command)
+        for page, command in documented()
+        if re.search(r"\binstall .*(?<![\w./-])mlx-tools\b", command)
+    ]
+    assert wrong == []
+
+
 def has_comment(command: str) -> bool:
     """Return whether a shell that takes comments would pass over the end of this command."""
     read = []
