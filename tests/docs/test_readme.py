@@ -442,7 +442,8 @@ def anchors(page: str) -> set[str]:
 @table("page", PAGES, ids=lambda page: page.stem)
 def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
     missing = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for link in re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text):
         name, _, heading = link.partition("#")
         if "://" in link:
             continue
