@@ -89,10 +89,10 @@ def run_slash_command(talk: ChatSession, line: str) -> None:
         prompt(rest)
         return
     if command is None:
-        meant = did_you_mean(word.casefold(), COMMANDS, "/help lists what is one;")
+        meant = did_you_mean(word.casefold(), COMMANDS, "/help lists the commands;")
         raise UsageError(
-            f"{cut(in_words(word), 40)} is no command, and was not asked",
-            hint=f"{meant} a blank before the / asks it",
+            f"unknown command {cut(in_words(word), 40)}; nothing was sent",
+            hint=f"{meant} a space before the / sends it as a question",
         )
     if bool(rest) > bool(command.takes) or (command.takes and not rest and command.takes[0] != "["):
         wanted = f"as in {command.usage}" if command.takes else "it takes nothing behind it"

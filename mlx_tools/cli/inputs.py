@@ -314,7 +314,7 @@ def confirmed(
     *,
     undone: str = "nothing was changed",
     alone: str = "",
-    hint: str = "say so with --yes",
+    hint: str = "add --yes",
 ) -> bool:
     """Return whether it is to be done: that was said with ``--yes``, or the user at the terminal
     presses y. After any other key a note says what was left ``undone``.
@@ -325,7 +325,7 @@ def confirmed(
     if yes:
         return True
     if not at_terminal():
-        raise UsageError(f"{alone}nobody is here to be asked", hint=hint)
+        raise UsageError(f"{alone}there is no terminal to confirm on", hint=hint)
     asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
     ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""

@@ -276,7 +276,7 @@ def _usage(message: str, error: Exception) -> str:
         elif "|" in values:
             wanted = f": one of {values.replace('|', ', ')}"
     elif line.startswith("no such option") and any(one.nargs == -1 for one in command.params):
-        wanted = "; words that begin with - stand behind --"
+        wanted = "; put words that start with - after --"
     return f"{line}{wanted} (see: {path} --help)"
 
 

@@ -68,7 +68,7 @@ def test_a_project_brings_none(run: Any, home: Path, root: Path) -> None:
         (("notes_create", "title=x", "title=y"), "is said twice"),
         (("notes_create", "title=x"), "always has content"),
         (("notes_create", "title:={", "content=*"), "title:="),
-        (("notes_create", "title=x", "content=*"), "nobody is here to be asked"),
+        (("notes_create", "title=x", "content=*"), "no terminal to confirm on"),
         (("notes_create", "title=x", "content=*", "--days", "0", "--yes"), "--days"),
     ],
 )

@@ -25,7 +25,7 @@ def test_a_server_is_added_used_changed_and_removed(
 ) -> None:
     unasked = run("mcp", "add", "there", "--", *command)
     assert unasked.code == 2
-    assert "nobody is here to be asked" in unasked.err
+    assert "no terminal to confirm on" in unasked.err
     assert not (home / "log").exists()
     added = run("mcp", "add", "there", "--yes", "--env", "KEY=hunter2", "--", *command)
     assert added.code == 0

@@ -47,7 +47,7 @@ def test_nothing_is_added_unasked(run: Run, home: Path) -> None:
     make_folder(home / "here")
     refused = run("tools", "add", "echo")
     assert refused.code == 2
-    assert refused.err.endswith("nobody is here to be asked (say so with --yes)\n")
+    assert refused.err.endswith("no terminal to confirm on (add --yes)\n")
     assert not (home / "data").exists()
 
 

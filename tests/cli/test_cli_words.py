@@ -34,7 +34,7 @@ def test_words_without_quotes_are_one_question(run: Any, words: tuple[str, ...])
 
 def test_a_word_that_is_no_option_says_how_it_can_be_one_of_the_question(run: Any) -> None:
     result = run("ask", "what", "is", "-5", "squared")
-    assert result.code == 2 and "words that begin with - stand behind --" in result.error
+    assert result.code == 2 and "put words that start with - after --" in result.error
 
 
 def test_short_names_are_those_of_the_long_ones(run: Any) -> None:
