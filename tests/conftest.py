@@ -37,6 +37,9 @@ if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
     if room.f_bavail * room.f_frsize > 4 << 30 and not room.f_flag & getattr(os, "ST_NOEXEC", 0):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
+FIRST = ("tests/work/test_work.py", "tests/test_zip.py", "tests/docs/test_readme.py")
+"""Files that take several seconds. At the end, one of them would keep one worker alone at work."""
+
 PERSON, ENVIRON = cache_environs(take_aside())
 """The environments of the person who runs the tests, to read a cache, and of the tests: a test that
 sets variables of its own does not reach it."""
@@ -79,10 +82,11 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as heavy all tests that need a PostgreSQL server."""
+    """Mark as heavy all tests that need a PostgreSQL server, and put the longest files first."""
     for item in items:
         if "cluster" in getattr(item, "fixturenames", ()):
             item.add_marker("heavy")
+    items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
 
 
 @pytest.fixture(scope="session")
