@@ -87,7 +87,9 @@ def _listening_inodes(port: int, processes: Path) -> list[str]:
     inodes: list[str] = []
     for table in ("tcp", "tcp6"):
         try:
-            rows = (processes / "net" / table).read_text().splitlines()[1:]
+            # Also those that have just closed stand here, thousands on a busy machine.
+            lines = (processes / "net" / table).read_text().splitlines()[1:]
+            rows = [line for line in lines if f":{port:04X} " in line]
         except OSError:
             continue
         inodes += [
