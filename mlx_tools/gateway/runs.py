@@ -176,9 +176,14 @@ class Runs:
             requests: dict[str, ApprovalRequest] = {}
             with suppress(ApiError):  # it goes on, or its model is not served
                 requests = {one.call: one for one, fresh in await self.waiting(row) if fresh}
+            if any("/" in call["call_id"] for call in value["pending"]):
+                with suppress(ApiError, MlxToolsError):  # or one of its runs is gone
+                    requests |= {one.call: one for one in await self.waiting_within(row)}
             for call in value["pending"]:
                 request = requests.get(call["call_id"])
-                if request is not None and request.preview:
+                if request is None or request.digest != call["digest"]:
+                    continue
+                if request.preview:
                     told = {"preview": request.preview, "preview_counts": request.counts}
                     told["preview_omitted"] = request.omitted
                     call |= {name: text for name, text in told.items() if text}

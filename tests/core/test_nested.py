@@ -23,11 +23,12 @@ from mlx_tools import (
     tool,
 )
 from mlx_tools.controller import RunSettings
+from mlx_tools.messages import replace
 from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call, run, skip
 from mlx_tools.tools import ToolContext
-from mlx_tools.transcript.records import Header
-from tests.core.sessions import answered, cut_after, resumed
+from mlx_tools.transcript.records import Header, NestedRecord
+from tests.core.sessions import answered, cut_after, resumed, rewritten
 
 ALL = Policy(allow=["*"], ask_effects=())
 
@@ -216,6 +217,38 @@ def test_what_was_shown_of_a_call_within_cannot_be_changed_in_the_transcript(
     with pytest.raises(UsageError, match="changed in the transcript"):
         resumed(controller(tmp_path, *END), paused.session, {"c1/c1": True})
     assert sent == []
+
+
+def looked_within(folder: Path, session: str) -> list[ApprovalRequest]:
+    """The calls that wait in runs within a session, as another process sees them."""
+
+    async def look() -> list[ApprovalRequest]:
+        async with await controller(folder).reopen(session) as conversation:
+            return await conversation.waiting_within()
+
+    return anyio.run(look)
+
+
+def test_what_waits_in_a_run_within_can_be_looked_at_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    paused = paused_within(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("transcript.jsonl")}
+    (request,) = looked_within(tmp_path, paused.session)
+    assert (request.call, request.digest) == ("c1/c1", paused.pending[0].digest)
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_only_a_session_of_the_call_is_looked_at(tmp_path: Path) -> None:
+    other = controller(tmp_path, call("send", text="other")).run_sync("Go.").session
+    paused = paused_within(tmp_path)
+    path = Path(paused.transcript or "")
+    for session, said in ((other, "is not one of this call"), ("gone", "is gone")):
+        rewritten(
+            path, lambda r, to=session: replace(r, session=to) if isinstance(r, NestedRecord) else r
+        )
+        with pytest.raises(UsageError, match=said):
+            looked_within(tmp_path, paused.session)
 
 
 def test_where_the_outer_call_changes_things_itself_silence_is_a_no(tmp_path: Path) -> None:

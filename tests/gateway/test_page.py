@@ -270,6 +270,8 @@ async def asking_within(begin: Any, preview: Any) -> tuple[Any, dict[str, Any], 
 
 async def test_a_page_shows_what_a_call_within_a_call_would_change(begin: Any) -> None:
     one, made, path = await asking_within(begin, Preview("-old text\n+new text", "s"))
+    pending = (await one.client.get(f"/v1/runs/{made['id']}", headers=KEY)).json()["pending"]
+    assert [call["preview"] for call in pending] == ["-old text\n+new text"]
     text = (await one.client.get(path)).text
     assert "-old text" in text and "+new text" in text and "Not all" not in text
     fields = _hidden(text) | {"decision": "approve"}
@@ -285,6 +287,8 @@ async def test_a_page_wants_yes_typed_out_for_a_call_within_a_call_that_it_canno
     state = ["s"]
     one, made, path = await asking_within(begin, lambda arguments: Preview("-a", state[0]))
     state[0] = "t"  # so it is no longer what was asked about
+    pending = (await one.client.get(f"/v1/runs/{made['id']}", headers=KEY)).json()["pending"]
+    assert not any("preview" in call for call in pending)
     text = (await one.client.get(path)).text
     assert "Not all of the change is shown: it is made within another call" in text
     fields = _hidden(text) | {"decision": "approve"}
