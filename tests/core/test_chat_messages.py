@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -20,8 +21,14 @@ from mlx_tools import (
     UsageError,
     tool,
 )
+from mlx_tools.controller import prior_from_messages
 from mlx_tools.controller.approvals import DecideFunction
+from mlx_tools.store.transcript import load
 from mlx_tools.testing import ScriptedBackend, answer, call
+from mlx_tools.transcript import CallRecord
+from mlx_tools.transcript.chat_messages import chat_messages
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @tool(effects={"read"})
@@ -116,6 +123,18 @@ def test_messages_of_a_run_are_the_history_of_the_next() -> None:
     history = [*first.messages(), *outcome.messages()]
     assert isinstance(third.run_sync("Which?", history=history), Answered)
     assert all(text in prompts(third)[0] for text in ("seen a", "seen b", "An a.", "A b."))
+
+
+def test_messages_of_every_golden_transcript_are_a_history() -> None:
+    transcripts = sorted((ROOT / "golden_transcripts").rglob("*.jsonl"))
+    assert len(transcripts) > 100
+    for path in transcripts:
+        messages = chat_messages(load(path))
+        calls = {one["id"] for message in messages for one in message.get("tool_calls", ())}
+        results = [message["tool_call_id"] for message in messages if message["role"] == "tool"]
+        assert len(results) == len(set(results)) and calls.issuperset(results), path
+        said = prior_from_messages(messages).said
+        assert sum(isinstance(one, CallRecord) for one in said) == len(calls), path
 
 
 def test_a_message_may_be_in_parts_and_a_developers_is_the_systems() -> None:
