@@ -21,8 +21,9 @@ import contextlib
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from unittest import mock
 
 import anyio
@@ -55,7 +56,7 @@ class Row:
     """What is changed of how a model is asked."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
-    examples: bool = True
+    examples: Literal["two", "many", "none"] = "two"
 
 
 ROWS: Mapping[str, Row] = {
@@ -63,7 +64,8 @@ ROWS: Mapping[str, Row] = {
     "free": Row({"strategy": "free"}),
     "guided": Row({"strategy": "guided"}),
     **{f"style {style}": Row({"style": style}) for style in WRITTEN_STYLES if style != "jsonl"},
-    "no examples": Row(examples=False),
+    "many examples": Row(examples="many"),
+    "no examples": Row(examples="none"),
 }
 
 
@@ -83,10 +85,12 @@ class Mute:
 
 @contextlib.contextmanager
 def switched(row: Row) -> Iterator[None]:
-    """With the row's examples, or none."""
+    """Show the row's examples."""
+    many = partial(opening.build_examples, weak_model=True)
+    others = {"none": lambda *_, **__: (), "many": lambda *given, **__: many(*given)}
     with contextlib.ExitStack() as stack:
-        if not row.examples:
-            stack.enter_context(mock.patch.object(opening, "build_examples", lambda *_: ()))
+        if build := others.get(row.examples):
+            stack.enter_context(mock.patch.object(opening, "build_examples", build))
             stack.enter_context(mock.patch.dict(opening._kept, clear=True))
         yield
 

@@ -107,7 +107,7 @@ def prompts(folder: Path) -> list[str]:
             chat_format=chat_format,
             style="jsonl",
             system=system.text,
-            examples=build_examples(words, tools, "jsonl"),
+            examples=build_examples(words, tools, "jsonl", weak_model=True),
             neutraliser=neutraliser,
             words=words,
         )

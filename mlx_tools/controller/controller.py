@@ -583,6 +583,7 @@ class Controller:
                 persona=persona,
                 catalog_budget=settings.catalog_budget,
                 output_schema=settings.output_schema,
+                weak_model=setup.decided.weak,
             )
             openings = Openings(frame, self._find_search)  # which may add that tool
             header = Header(
@@ -596,6 +597,7 @@ class Controller:
                 style=setup.decided.style,
                 strategy=setup.decided.strategy,
                 verdict=setup.decided.why,
+                weak_model=setup.decided.weak,
                 sampling={"temperature": settings.temperature, "seed": settings.seed},
                 context=setup.context,
                 tools=openings.tools,

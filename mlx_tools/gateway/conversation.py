@@ -96,7 +96,8 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
     """How a model is spoken to: all that a prompt is made of besides the conversation.
 
     ``settings`` are those of a run of the gateway's own, with the model, its context and its format
-    as they were found; ``style`` and ``strategy`` are those that they come to.
+    as they were found; ``style`` and ``strategy`` are those that they come to. ``weak_model``: the
+    model's verdict says that it rarely calls tools correctly.
     """
 
     settings: RunSettings
@@ -104,6 +105,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
     style: Style
     strategy: Strategy
     words: PromptWords
+    weak_model: bool = False
 
     def header(self, request: TurnRequest, limits: Limits) -> Header:
         """The header of the session that this request is a turn of.
@@ -131,6 +133,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
                 persona=system or None,
                 catalog_budget=NO_BUDGET,
                 output_schema=request.schema,
+                weak_model=self.weak_model,
             )
             openings = Openings(frame, lambda: None)
             opening = openings.opening("")
@@ -157,6 +160,7 @@ class PromptProfile(Struct, frozen=True, kw_only=True):
             policy=_POLICY.to_json(),
             limits=limits.to_json(),
             output_schema=request.schema,
+            weak_model=self.weak_model,
         )
 
 

@@ -114,6 +114,7 @@ class ServedModels:
             style=setup.decided.style,
             strategy=setup.decided.strategy,
             words=load_words(),
+            weak_model=setup.decided.weak,
         )
         limits = replace(  # a long prompt is read for minutes, and clients are told that we live
             options.configuration.limits(),

@@ -130,6 +130,7 @@ def opening_today(
         persona=header.persona,
         catalog_budget=CATALOG_BUDGET if header.catalog_budget is None else header.catalog_budget,
         output_schema=header.output_schema,
+        weak_model=header.weak_model,
     )
     search = next((spec for spec in tools if is_search(spec)), None)
     first = next(r for r in golden.records if isinstance(r, UserRecord))

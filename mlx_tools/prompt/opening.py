@@ -59,7 +59,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     through them, None where it may not be called. ``persona`` stands in place of the one in
     ``prompts/``; without a ``response_mode`` nothing is added to it. ``catalog_budget`` is in
     tokens. ``native`` is used by the style of that name. ``output_schema`` is what answers must
-    fit, None where they are text.
+    fit, None where they are text. ``weak_model``: the model needs many examples.
     """
 
     words: PromptWords
@@ -72,6 +72,7 @@ class Frame(Struct, frozen=True, kw_only=True):
     persona: str | None = None
     catalog_budget: int = CATALOG_BUDGET
     output_schema: Mapping[str, Any] | None = None
+    weak_model: bool = False
 
     @property
     def result(self) -> ToolSpec | None:
@@ -123,7 +124,7 @@ class Openings:
         key = (
             *(json.dumps(described), frame.words, frame.neutraliser.control_tokens, frame.style),
             *(frame.native, frame.response_mode, frame.project_context, frame.persona),
-            *(frame.catalog_budget, json.dumps(frame.output_schema)),
+            *(frame.catalog_budget, json.dumps(frame.output_schema), frame.weak_model),
         )
         if (kept := _kept.get(key)) is None:
             whole = build_system(frame)
@@ -160,7 +161,9 @@ class Openings:
 def _examples(frame: Frame, tools: Sequence[ToolSpec]) -> tuple[Message, ...]:
     if frame.style == "native":  # the model was trained on its form
         return ()
-    return build_examples(frame.words, tools, frame.style, frame.result)
+    return build_examples(
+        frame.words, tools, frame.style, frame.result, weak_model=frame.weak_model
+    )
 
 
 # --- the system prompt --------------------------------------------------------------------------
@@ -271,8 +274,8 @@ def _composed(
 
 # --- examples, made from the tools' own schemas -------------------------------------------------
 #
-# Shown as turns of a conversation rather than told, they take a small model from no valid line in
-# ten to nine.
+# Shown as turns of a conversation rather than told. A strong model needs to see the form once. Many
+# of them take a weak model from no valid line in ten to nine, and are half of a first prompt.
 
 MAX_TOOLS: Final = 4
 """So many tools are shown."""
@@ -284,11 +287,79 @@ MAX_CALLS: Final = 6
 """So many more stop at the call."""
 
 
+class _ExampleTurns:
+    """Examples, written as turns in a style.
+
+    ``results`` are the calls that stand in place of every answer, where an answer is a call: one
+    with made-up values, or none if no values fit the schema.
+    """
+
+    def __init__(self, words: PromptWords, style: Style, result: ToolSpec | None) -> None:
+        self.turns: list[Message] = []
+        self._style = style
+        self._results = None if result is None else _generic(words, result)[:1]
+
+    def _add(self, role: str, content: str) -> None:
+        self.turns.append({"role": role, "content": content})
+
+    def add_call(self, call: Example) -> None:
+        """Add a question and the call that it needs."""
+        self._add("user", call.question)
+        self._add("assistant", write_call(call.name, call.arguments, style=self._style))
+
+    def add_answers(self, examples: Sequence[Example]) -> None:
+        """Add questions that are answered at once."""
+        if self._results is None:
+            for example in examples:
+                self._add("user", example.question)
+                self._add("assistant", write_answer(example.answer, self._style))
+        elif examples:
+            for call in self._results:
+                self.add_call(call)
+
+    def add_whole(self, call: Example) -> None:
+        """Add a question, its call, the observation and the answer."""
+        self.add_call(call)
+        answers = [write_answer(call.answer, self._style)]
+        if self._results is not None:
+            answers = [write_call(r.name, r.arguments, style=self._style) for r in self._results]
+        observation = ToolObservation(call.name, call.observation)
+        for answer in answers:
+            self._add("observation", write_observation(observation, self._style))
+            self._add("assistant", answer)
+
+
 def build_examples(
-    words: PromptWords, tools: Sequence[ToolSpec], style: Style, result: ToolSpec | None = None
+    words: PromptWords,
+    tools: Sequence[ToolSpec],
+    style: Style,
+    result: ToolSpec | None = None,
+    *,
+    weak_model: bool = False,
 ) -> tuple[Message, ...]:
-    """The turns that begin a conversation. Where the answer is a call of ``result``, one with
-    made-up values stands in place of every answer, if there can be one.
+    """Return the example turns that a conversation begins with: an answer at once, and a call.
+
+    Args:
+        words: the questions and answers of ``prompts/``.
+        tools: the tools on offer; no other appears in an example. The first of them that has an
+            example of its own in ``prompts/`` is called, else one is with made-up arguments.
+        style: how messages are written.
+        result: the tool whose call is the answer. A call of it with made-up values then stands in
+            place of every answer, if values can be made up.
+        weak_model: show many examples.
+    """
+    turns = _ExampleTurns(words, style, result)
+    if weak_model:
+        _add_many(turns, words, tools)
+    else:
+        turns.add_answers(words.examples.direct[:1])
+        for calls in islice(_by_worth(words, tools), 1):
+            turns.add_call(calls[0])  # last: a question without a result follows it anyway
+    return tuple(turns.turns)
+
+
+def _add_many(turns: _ExampleTurns, words: PromptWords, tools: Sequence[ToolSpec]) -> None:
+    """Add the examples of a weak model.
 
     First an example or two to the end: question, call, observation, answer. Then direct answers,
     and calls of each tool in turn, which stop at the call: a small model does what it saw most and
@@ -297,59 +368,27 @@ def build_examples(
     those whose schemas have the most parts; one for whose arguments no fitting values can be made
     up is left out.
 
-    Where no tool has examples of its own, natural ones of tools that are not in the catalog come
-    last: a small model copies the made-up values of what it saw last into its own call.
+    If no tool has examples of its own, a direct answer stands last: a small model copies the
+    made-up values of what it saw last into its own call.
     """
-    turns: list[Message] = []
-    results = [] if result is None else _generic(words, result)[:1]
-
-    def said(role: str, content: str) -> None:
-        turns.append({"role": role, "content": content})
-
-    def asked(call: Example) -> None:
-        said("user", call.question)
-        said("assistant", write_call(call.name, call.arguments, style=style))
-
-    def direct(examples: Sequence[Example]) -> None:
-        for one in examples if result is None else ():
-            said("user", one.question)
-            said("assistant", write_answer(one.answer, style))
-        for call in results if examples else ():
-            asked(call)
-
-    def whole(call: Example) -> None:
-        asked(call)
-        answers = [write_call(one.name, one.arguments, style=style) for one in results]
-        for answer in answers if result else [write_answer(call.answer, style)]:
-            said(
-                "observation",
-                write_observation(ToolObservation(call.name, call.observation), style),
-            )
-            said("assistant", answer)
-
-    own = words.examples
+    direct = words.examples.direct
     shown = list(islice(_by_worth(words, tools), MAX_TOOLS))
-    if shown and not any(tool.name in own.tools for tool in tools):
-        whole(shown[0][0])
+    if shown and not any(tool.name in words.examples.tools for tool in tools):
+        turns.add_whole(shown[0][0])
         for calls in shown[1:MAX_WHOLE]:
-            asked(calls[0])
-        direct(own.direct[:1])
-        known = {tool.name for tool in tools}
-        for example in own.foreign:
-            if example.name not in known:
-                asked(example)
-        return tuple(turns)
+            turns.add_call(calls[0])
+        turns.add_answers(direct[:1])
+        return
     for calls in shown[:MAX_WHOLE]:
-        whole(calls.pop(0))
+        turns.add_whole(calls.pop(0))
     rest = [call for calls in zip_longest(*reversed(shown)) for call in calls if call is not None]
     for number, call in enumerate(rest[:MAX_CALLS]):
         if number % len(shown) == 0:
             place = number // len(shown)
-            direct(own.direct[place : place + 1])
-        asked(call)
+            turns.add_answers(direct[place : place + 1])
+        turns.add_call(call)
     if not rest:
-        direct(own.direct[: 1 if shown else None])
-    return tuple(turns)
+        turns.add_answers(direct[: 1 if shown else None])
 
 
 def _by_worth(words: PromptWords, tools: Sequence[ToolSpec]) -> Iterator[list[Example]]:

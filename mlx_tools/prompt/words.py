@@ -104,12 +104,11 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExampleWords(Struct, frozen=True):
-    """The examples of ``prompts/examples.toml``: questions that need no tool, calls by tool, calls
-    of tools that nobody has, and what arguments are filled with."""
+    """The examples of ``prompts/examples.toml``: questions that need no tool, calls by tool, and
+    the values of made-up arguments."""
 
     direct: tuple[Example, ...]
     tools: dict[str, tuple[Example, ...]]
-    foreign: tuple[Example, ...]
     samples: dict[str, str]
 
 
@@ -270,7 +269,7 @@ def _examples(text: str) -> ExampleWords:
         found = msgspec.toml.decode(text, type=ExampleWords)
     except msgspec.ValidationError as error:
         raise ConfigError(f"prompts/{EXAMPLES}: {error}") from None
-    for one in (*found.direct, *found.foreign, *chain.from_iterable(found.tools.values())):
+    for one in (*found.direct, *chain.from_iterable(found.tools.values())):
         for said in (one.question, one.observation or "", one.answer):
             _checked(f"{EXAMPLES}, {one.question}", said)
     return found

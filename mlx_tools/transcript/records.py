@@ -121,6 +121,8 @@ class Header(_Record, frozen=True, kw_only=True, tag="header"):
     """Programs that ``run_command`` may run besides its own."""
     functions: tuple[str, ...] = ()
     """Python files whose functions are tools."""
+    weak_model: bool = False
+    """The model's verdict says that it rarely calls tools correctly: it is shown more examples."""
     seal: str = ""
 
 

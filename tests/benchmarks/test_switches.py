@@ -108,7 +108,13 @@ def test_the_fresh_questions_are_sixty_in_four_languages_and_can_be_answered() -
 # --- ablation -----------------------------------------------------------------------------------
 
 
-ROWS = ["free", "guided", *(f"style {style}" for style in WRITTEN_STYLES[1:]), "no examples"]
+ROWS = [
+    "free",
+    "guided",
+    *(f"style {style}" for style in WRITTEN_STYLES[1:]),
+    "many examples",
+    "no examples",
+]
 
 
 def test_all_rows_are_tested_here() -> None:

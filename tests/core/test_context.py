@@ -315,7 +315,7 @@ def test_in_one_long_run_it_sums_up_again_and_again(tmp_path: Path) -> None:
     assert backend_of(made).prompts[-1].count("in short: The log was read.") == 1
 
 
-@pytest.mark.parametrize("summary", ["", "1, 2; " * 600], ids=["none", "larger than the turns"])
+@pytest.mark.parametrize("summary", ["", "雪" * 600], ids=["none", "larger than the turns"])
 def test_a_model_that_cannot_sum_up_is_not_asked_again_and_the_run_goes_on(
     tmp_path: Path, summary: str
 ) -> None:

@@ -174,7 +174,7 @@ def test_the_oldest_observations_leave_first_and_many_at_once() -> None:
     prompt = prompt_of(asked("Why?"), *itertools.chain(*looks))
     size = len(prompt.render()) - 1
     found = cut(prompt, size)
-    assert found.gone == 0
+    assert found.removed == 0
     assert found.calls == tuple(f"c{n}" for n in range(1, len(found.calls) + 1))
     assert len(found.calls) > 1
     left = compacted(prompt, stand().record(found)).render()
@@ -185,7 +185,7 @@ def test_turns_leave_when_no_observation_is_left_to_go() -> None:
     talk = [[asked(f"Question {n}? " + "why " * 60), *answered(n, "so " * 60)] for n in range(1, 9)]
     prompt = prompt_of(*itertools.chain(*talk), asked("Last?"))
     found = cut(prompt, len(prompt.render()) - 1)
-    assert found.calls == () and found.gone % 3 == 0 and found.gone
+    assert found.calls == () and found.removed % 3 == 0 and found.removed
     text = compacted(prompt, stand().record(found)).render()
     assert "Question 1?" not in text and "Last?" in text
 

@@ -39,10 +39,6 @@ IMPOSSIBLE = {
 }
 
 
-FOREIGN = {one.name for one in WORDS.examples.foreign} - {"weather"}
-"""The tools that are shown and nobody has; one bears the name of a tool of these tests."""
-
-
 def messages(turns: Any, style: Any = "jsonl") -> list[Any]:
     """What the assistant's turns say, read by the protocol's own reader."""
     said = [
@@ -55,8 +51,26 @@ def messages(turns: Any, style: Any = "jsonl") -> list[Any]:
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_examples_show_a_whole_call_and_a_direct_answer(style: str) -> None:
-    turns = build_examples(WORDS, [ToolSpec("weather", "", PLACE)], style)
+@pytest.mark.parametrize("names", [["calculator"], ["clock", "format_xml"], list(BUILTIN)])
+def test_a_model_that_is_not_weak_sees_one_answer_and_one_call(
+    style: str, names: list[str]
+) -> None:
+    turns = build_examples(WORDS, [BUILTIN[name] for name in names], style)
+    assert [turn["role"] for turn in turns] == ["user", "assistant"] * 2
+    answer, call = messages(turns, style)
+    assert isinstance(answer, FinalAnswer)
+    assert call.name == names[0]
+    assert fits(dict(call.arguments), BUILTIN[call.name].parameters)
+
+
+def test_without_a_tool_that_can_be_called_a_model_that_is_not_weak_sees_one_answer() -> None:
+    for tools in ([], [ToolSpec("coded", "", IMPOSSIBLE)]):
+        assert [type(m) for m in messages(build_examples(WORDS, tools, "jsonl"))] == [FinalAnswer]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_weak_model_sees_a_whole_call_and_a_direct_answer(style: str) -> None:
+    turns = build_examples(WORDS, [ToolSpec("weather", "", PLACE)], style, weak_model=True)
     assert [turn["role"] for turn in turns[:6]] == [
         *("user", "assistant", "observation", "assistant"),
         *("user", "assistant"),
@@ -76,9 +90,8 @@ def test_examples_show_a_whole_call_and_a_direct_answer(style: str) -> None:
 @pytest.mark.parametrize("names", [["calculator"], ["calculator", "clock"], list(BUILTIN)])
 def test_every_call_that_is_shown_fits_its_tools_schema(style: str, names: list[str]) -> None:
     tools = [BUILTIN[name] for name in names]
-    calls = [
-        m for m in messages(build_examples(WORDS, tools, style), style) if m.type != "final_answer"
-    ]
+    turns = build_examples(WORDS, tools, style, weak_model=True)
+    calls = [m for m in messages(turns, style) if m.type != "final_answer"]
     assert {call.name for call in calls} <= set(names)
     assert len(calls) <= MAX_WHOLE + MAX_CALLS
     for call in calls:
@@ -86,16 +99,21 @@ def test_every_call_that_is_shown_fits_its_tools_schema(style: str, names: list[
 
 
 def test_the_last_thing_shown_is_a_call_where_a_tool_has_a_second_example() -> None:
-    for tools in ([*BUILTIN.values()], [ToolSpec("weather", "", PLACE)]):
-        assert isinstance(messages(build_examples(WORDS, tools, "jsonl"))[-1], ToolCall)
+    tools = [*BUILTIN.values()]
+    assert isinstance(
+        messages(build_examples(WORDS, tools, "jsonl", weak_model=True))[-1], ToolCall
+    )
 
 
 def test_without_tools_for_which_arguments_can_be_made_up_only_direct_answers_are_shown() -> None:
-    said = messages(build_examples(WORDS, [], "jsonl"))
+    said = messages(build_examples(WORDS, [], "jsonl", weak_model=True))
     assert [type(message) for message in said] == [FinalAnswer] * len(WORDS.examples.direct)
     tools = [ToolSpec("coded", "", IMPOSSIBLE), ToolSpec("weather", "", PLACE)]
-    both, only = (messages(build_examples(WORDS, some, "jsonl")) for some in (tools, tools[:1]))
-    assert {m.name for m in both if m.type == "tool_call"} == {"weather"} | FOREIGN
+    both, only = (
+        messages(build_examples(WORDS, some, "jsonl", weak_model=True))
+        for some in (tools, tools[:1])
+    )
+    assert {m.name for m in both if m.type == "tool_call"} == {"weather"}
     assert {type(message) for message in only} == {FinalAnswer}
 
 
@@ -110,7 +128,7 @@ def test_a_natural_example_that_does_not_fit_gives_way_to_one_from_the_schema() 
             "additionalProperties": False,
         },
     )
-    first = messages(build_examples(WORDS, [other], "jsonl"))[0]
+    _, first = messages(build_examples(WORDS, [other], "jsonl"))
     assert first.arguments == {"formula": "1+1"}
 
 
@@ -124,6 +142,6 @@ def test_the_natural_examples_fit_the_built_in_tools() -> None:
 def test_every_tool_for_files_is_shown_by_natural_examples() -> None:
     every = builtin_tools().all_specs()
     for name in ("file_access", "create_file", "edit_file", "search_files"):
-        turns = build_examples(WORDS, [every[name]], "jsonl")
+        turns = build_examples(WORDS, [every[name]], "jsonl", weak_model=True)
         asked = [turn["content"] for turn in turns if turn["role"] == "user"]
         assert not any(name in question for question in asked), name
