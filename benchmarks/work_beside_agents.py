@@ -7,8 +7,8 @@ The model goes on only if it is shown what it needs, and what it leaves behind i
 
 Counted are tokens of the embedded model's tokenizer. *Uncached* are those of a prompt that no
 prompt before, with its completion, began with: mlx_lm.server reads only these. It writes
-work_beside_agents.json and the table of docs/evaluation.md; ``--only NAME`` asks one agent and
-prints what it found, ``--task TEXT`` does the tasks whose name has this text.
+work_beside_agents.json and the table of docs/evaluation.md; ``--only NAME`` asks one agent again
+and keeps the others' figures, ``--task TEXT`` does the tasks of such a name and writes nothing.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class TaskServer(ScriptedServer):
                 "prompt": len(tokens),
                 "uncached": self.cache.uncached(tokens),
                 "completion": len(completion),
+                "examples": len(self.tokenizer.encode(examples_in(prompt)).ids),
                 "tools": with_tools,
             }
         )
@@ -119,6 +120,12 @@ class TaskServer(ScriptedServer):
         if not text.startswith(begun):
             self.faults.append(f"its turn was begun with {begun!r}")
         return text.removeprefix(begun)
+
+
+def examples_in(prompt: str) -> str:
+    """The turns before the question, in the first prompt of a conversation."""
+    user = "<|im_start|>user\n"
+    return prompt[prompt.find(user) : prompt.rfind(user)]
 
 
 def line(**message: Any) -> str:
@@ -168,8 +175,10 @@ def measure(agent: str, task: Task, tokenizer: Tokenizer) -> Row:
 
 def summed(rows: Sequence[Row]) -> Row:
     """The figures of a task, from those of its requests."""
+    first = next(row for row in rows if row["tools"])
     return {
-        "first": next(row["prompt"] for row in rows if row["tools"]),
+        "first": first["prompt"],
+        "examples": first["examples"],
         "prompts": sum(row["prompt"] for row in rows),
         "uncached": sum(row["uncached"] for row in rows),
         "completions": sum(row["completion"] for row in rows),
@@ -192,14 +201,15 @@ def main() -> None:
     os.environ["GIT_CONFIG_NOSYSTEM"] = "1"
     tokenizer = Tokenizer.from_file(str(model_path(DEFAULT_MODEL) / "tokenizer.json"))
     agents = [given.only] if given.only else list(DIALECTS)
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))["tasks"] if given.only else []
     tasks = []
-    for task in TASKS:
+    for number, task in enumerate(TASKS):
         if given.task in task.name:
             say(task.name)
             costs = {agent: measure(agent, task, tokenizer) for agent in agents}
-            tasks.append({"task": task.name, **costs})
+            tasks.append({"task": task.name} | (kept[number] if kept else {}) | costs)
             say("\n".join(f"  {agent:10}{cost}" for agent, cost in costs.items()))
-    if given.only or given.task:
+    if given.task:
         return
     result = {
         "command": "python benchmarks/work_beside_agents.py",

@@ -45,6 +45,8 @@ def table() -> str:
             "",
             *("| " + " | ".join(line) + " |" for line in lines),
             "",
+            paragraph(examples(found["tasks"][0], agents)),
+            "",
             *(paragraph(f"- {shares(found['tasks'], one)}") for one in agents[1:]),
         ]
     )
@@ -56,6 +58,14 @@ def cells(costs: Sequence[Cost]) -> list[str]:
 
 def total(costs: Sequence[Cost]) -> Cost:
     return {column: sum(cost[column] for cost in costs) for column in COLUMNS}
+
+
+def examples(task: dict[str, Any], agents: Sequence[str]) -> str:
+    """The part of a first prompt that is examples."""
+    parts = " / ".join(f"{task[one]['examples']:,}" for one in agents)
+    return (
+        f"Of the first prompt in the first row, {parts} tokens are examples of calls and answers."
+    )
 
 
 def shares(tasks: Sequence[dict[str, Any]], agent: str) -> str:
