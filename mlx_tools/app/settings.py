@@ -290,6 +290,12 @@ class ToolSettings(Section):
         run="commands",
         allowed="a list of programs by name, without a folder",
     )
+    program_folders: tuple[Root, ...] = setting(
+        "never",
+        "Folders of programs that you trust, looked through after the system's and, on a Mac, "
+        "before Homebrew's; a program below a :rw root is refused",
+        allowed="a list of folders, each with its whole path",
+    )
     functions: tuple[Root, ...] = setting(
         "never",
         "Python files whose typed, documented functions the model may call; a function that does "

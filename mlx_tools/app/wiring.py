@@ -115,6 +115,7 @@ def tools_of(configuration: Configuration, jobs: Jobs | None = None) -> Registry
     registry = Registry(switched_off=off).with_builtin(
         roots=own.roots,
         commands=own.commands,
+        program_folders=own.program_folders,
         notes=data_dir() / "notes",
         jobs=jobs or jobs_of(configuration),
         local_hosts=settings.web.local_hosts,

@@ -21,6 +21,7 @@ class ToolOptions(TypedDict, total=False):
     """What the built-in tools are made with.
 
     ``commands`` are programs that ``run_command`` may run besides its own, with any arguments.
+    ``program_folders`` are folders in which it looks for programs besides the system's.
     ``knowledge_base`` is the file of the one to be searched, None for the user's own; its tools are
     disabled while nothing is in it. ``notes`` is the folder of the notes, which need not be there;
     without one, the tools for notes are disabled. ``jobs`` is where ``schedule_task`` puts jobs;
@@ -30,6 +31,7 @@ class ToolOptions(TypedDict, total=False):
     """
 
     commands: Iterable[str]
+    program_folders: Iterable[str]
     knowledge_base: str | os.PathLike[str] | None
     notes: str | os.PathLike[str] | None
     jobs: Jobs | None
@@ -108,7 +110,10 @@ def tools(
         format_xml(),
         tool_search(),
         read_artifact(),
-        _off(run_command(opened, commands), functools.partial(disabled_reason, opened)),
+        _off(
+            run_command(opened, commands, folders=options.get("program_folders", ())),
+            functools.partial(disabled_reason, opened),
+        ),
         *(_off(tool, knowledge.disabled_reason) for tool in knowledge.tools()),
         _off(schedule_task(jobs), no_jobs),
         _off(notes_create(notes), no_notes),

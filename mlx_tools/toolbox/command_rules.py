@@ -13,9 +13,8 @@ import hashlib
 import itertools
 import os
 import re
-import stat
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +25,7 @@ from msgspec import Struct
 
 from mlx_tools.paths import open_regular, read_data
 from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
+from mlx_tools.toolbox.program_files import Make, ProgramFile, find_program
 
 PATH: Final = "path"
 """The kind of an option's value that is a path below a root."""
@@ -72,9 +72,11 @@ def _document() -> dict[str, Any]:
 
 
 @functools.cache
-def rules() -> Mapping[str, Rule]:
-    """All programs that have rules, by name."""
-    return {name: _rule(name, given) for name, given in _document()["programs"].items()}
+def rules(make: Make = "gnu") -> Mapping[str, Rule]:
+    """All programs that have rules, by name, with the options that those of this make take."""
+    document = _document()
+    given = {**document["programs"], **(document["bsd"] if make == "bsd" else {})}
+    return {name: _rule(name, given[name]) for name in given}
 
 
 @functools.cache
@@ -278,40 +280,6 @@ def _quoted(text: str) -> str:
 # that are checked and paths that are located, and what it must not see.
 
 
-PROGRAM_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/local/bin", "/opt/homebrew/bin")
-SYSTEM: Final = 0
-"""The number of the user to whom the system's own files belong."""
-
-
-def trusted_folders(folders: Sequence[str] = PROGRAM_FOLDERS) -> tuple[str, ...]:
-    """Those that are there, and that the system alone can write to."""
-    return tuple(f for f in folders if Path(f).is_absolute() and _trusted(Path(f)))
-
-
-def program(name: str, folders: Sequence[str]) -> str | None:
-    """The absolute path of a program, None where none of the folders has one to be trusted."""
-    if not name or "/" in name or name.startswith((".", "-")) or not name.isprintable():
-        return None
-    for folder in folders:
-        path = Path(folder, name)
-        if os.access(path, os.X_OK) and path.is_file() and _trusted(path):
-            return str(path)
-    return None
-
-
-def _trusted(path: Path) -> bool:
-    """True if nobody but the system can change what stands at the path, where it leads to, or a
-    folder above either."""
-    try:
-        real = path.resolve(strict=True)
-        checked = {real, *real.parents, *path.parents}
-        found = [place.stat() for place in checked]
-    except (OSError, RuntimeError):
-        return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    return all(one.st_uid == SYSTEM and not one.st_mode & others for one in found)
-
-
 MAX_EXPANDED_BYTES: Final = 100_000
 """Of all arguments, after patterns were expanded."""
 
@@ -321,12 +289,14 @@ _MISREAD: Final = tuple("-+@(!,")
 
 class Plan(Struct, frozen=True):
     """A command to run: ``argv`` with the program's absolute path first, the variables that its
-    environment has besides those that every program gets, and what it must not see."""
+    environment has besides those that every program gets, what it must not see, and the folders
+    that it needs to see besides the system's."""
 
     rule: Rule
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     private: Hidden
+    folders: tuple[str, ...] = ()
 
     def state(self) -> str:
         """A name for the words and the program's file as they are now. Raises OSError."""
@@ -343,16 +313,28 @@ def plan(
     roots: Sequence[Root],
     name: str,
     words: Sequence[str],
+    find: Callable[..., ProgramFile] = find_program,
+    own: Sequence[str] = (),
 ) -> Plan:
-    """The command of a call. Raises Refused where it may not run, Absent for what is not there."""
+    """The command of a call. Raises Refused where it may not run, Absent for what is not there.
+
+    ``find`` finds a program's file, ``own`` are folders of programs that the user trusts.
+    """
     rule = programs.get(name)
     if rule is None:
         known = ", ".join(programs)
         raise Refused(f"the program {name[:60]!r} is not allowed; there are {known}")
+    file, absent = None, None
+    try:
+        writable = [root.path for root in roots if root.writable]
+        file = find(name, folders, own, writable)
+    except Absent as error:  # what is wrong with the arguments is told first
+        absent = error
+    if file is not None and file.make == "bsd" and rule.form != "any":
+        rule = rules("bsd").get(name, rule)
     checked = check(rule, words)
-    found = program(name, folders)
-    if found is None:
-        raise Absent(f"{name} is not installed in {' or '.join(folders)}")
+    if file is None:
+        raise absent or Absent(name)
     environment = dict(rule.environment)
     if rule.repository:
         environment |= _repository(roots[0])
@@ -370,7 +352,7 @@ def plan(
         raise Refused(
             f"the arguments are longer than {MAX_EXPANDED_BYTES} bytes with the files they match"
         )
-    return Plan(rule, (found, *arguments), environment, private)
+    return Plan(rule, (file.path, *arguments), environment, private, file.folders)
 
 
 def _repository(root: Root) -> dict[str, str]:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects, replace
+from mlx_tools.paths import expand_user
 from mlx_tools.store import Refused, Root, identity_of
-from mlx_tools.toolbox.command_rules import (
-    Plan,
-    Rule,
-    plan,
-    repository_state,
-    rules,
-    trusted_folders,
-)
+from mlx_tools.toolbox.command_rules import Plan, Rule, plan, repository_state, rules
 from mlx_tools.toolbox.file_reading import tool_errors
+from mlx_tools.toolbox.program_files import trusted_folders
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
@@ -48,13 +44,17 @@ _ENDED: Final[Mapping[str, str]] = {
 
 
 def run_command(
-    roots: Sequence[Root], programs: Iterable[str] = (), find: Callable[[], Sandbox] = sandbox
+    roots: Sequence[Root],
+    programs: Iterable[str] = (),
+    find: Callable[[], Sandbox] = sandbox,
+    folders: Iterable[str] = (),
 ) -> Tool:
     """The tool for these roots; the first is where programs run.
 
     ``programs`` are further ones that may run with any arguments, by the names they have in the
-    system's folders. ``find`` gives the sandbox, and raises NoSandbox. Raises UsageError for a
-    program that no file can be called.
+    system's folders. ``find`` gives the sandbox, and raises NoSandbox. ``folders`` are folders of
+    programs that the user trusts. Raises UsageError for a program that no file can be called, and a
+    folder that is not named from the root on.
     """
     names = tuple(programs)
     for name in names:
@@ -63,7 +63,14 @@ def run_command(
                 f"tools.commands: {name!r} is no name of a program",
                 hint="write the name alone, without a folder",
             )
-    commands = _Commands(roots, names, find)
+    own = tuple(map(str, map(expand_user, folders)))
+    for folder in own:
+        if not Path(folder).is_absolute() or len(Path(folder).parts) < 2:
+            raise UsageError(
+                f"tools.program_folders: {folder!r} is no folder of programs",
+                hint="write its whole path",
+            )
+    commands = _Commands(roots, names, find, own)
     words = words_of("run_command")
     parameters: dict[str, Any] = {**words.parameters}
     properties = {**parameters["properties"]}
@@ -101,12 +108,17 @@ def _unfit(roots: Sequence[Root]) -> str | None:
 
 class _Commands:
     def __init__(
-        self, roots: Sequence[Root], programs: tuple[str, ...], find: Callable[[], Sandbox]
+        self,
+        roots: Sequence[Root],
+        programs: tuple[str, ...],
+        find: Callable[[], Sandbox],
+        own: tuple[str, ...],
     ) -> None:
         added = (name for name in programs if name not in rules())
         self.programs = {**rules(), **{name: Rule(name, form="any") for name in added}}
         self._roots = roots
         self._find = find
+        self._own = own
         self._notices = words_of("run_command").notices
 
     def preview(self, arguments: Mapping[str, Any]) -> Preview:
@@ -128,7 +140,7 @@ class _Commands:
                 raise ToolError(str(error), code="disabled") from None
             seconds = _SECONDS if context.timeout is None else context.timeout * _MARGIN
             with box.confined(made.argv, self._view(made, box)) as confined:
-                environment = _environment(made.environment)
+                environment = _environment(made.environment, made.folders)
                 ran = run(confined, environment, seconds, lambda: bool(context.cancelled))
         if not ran.started:
             detail = " ".join(ran.errors.decode(errors="replace").split())
@@ -142,7 +154,7 @@ class _Commands:
         if why := _unfit(self._roots):
             raise Refused(why)
         program, words = arguments["program"], arguments.get("arguments", ())
-        return plan(self.programs, _folders(), self._roots, program, words)
+        return plan(self.programs, _folders(), self._roots, program, words, own=self._own)
 
     def _view(self, made: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path
@@ -160,7 +172,9 @@ class _Commands:
             raise Refused("a root was moved or replaced since it was opened")
         free = made.rule.form == "any"  # what has rules only reads, and starts nothing
         roots = [(str(root.path), root.writable and free) for root in self._roots]
-        return SandboxView(str(first), roots, made.private, replaced, starts=free)
+        return SandboxView(
+            str(first), roots, made.private, replaced, starts=free, programs=made.folders
+        )
 
     def _report(self, ran: Ran) -> str:
         """The end of the program, on the first line, where nothing that it prints can stand; then
@@ -197,14 +211,12 @@ def _in_place(root: Root) -> bool:
         return False
 
 
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
+def _environment(more: Mapping[str, str], folders: Sequence[str]) -> dict[str, str]:
     """All variables that a program gets: none of this process's, and none that makes programs load
     or run something."""
     return {
-        "PATH": ":".join(_folders()),
-        "LC_ALL": "C.UTF-8",
+        "PATH": ":".join((*_folders(), *folders)),
         "HOME": "/nonexistent",
         "TERM": "dumb",
-        "TMPDIR": "/tmp",  # noqa: S108 - empty, and its own
         **more,
     }

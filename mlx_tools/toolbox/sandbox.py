@@ -20,13 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
 from mlx_tools.process import Pipes, end
-from mlx_tools.toolbox.command_rules import Hidden, program, trusted_folders
+from mlx_tools.toolbox.command_rules import Hidden
+from mlx_tools.toolbox.program_files import program, trusted_folders
+from mlx_tools.toolbox.seatbelt import seatbelt_profile
 
 PROBE_SECONDS: Final = 10.0
 CPU_SECONDS: Final = 600
@@ -44,13 +46,15 @@ class NoSandbox(Exception):
 class SandboxView(Struct, frozen=True):
     """The part of the system that a program sees: the roots, each with whether it may write there,
     and of what is below them not what is ``hidden``. ``replaced`` has other contents for some
-    hidden files. It runs in ``folder``; ``starts`` is whether it may start other programs."""
+    hidden files. It runs in ``folder``; ``starts`` is whether it may start other programs.
+    ``programs`` are folders with programs that it may read and run besides the system's."""
 
     folder: str
     roots: Sequence[tuple[str, bool]]
     hidden: Hidden = field(default_factory=Hidden)
     replaced: Mapping[str, bytes] = field(default_factory=dict)
     starts: bool = True
+    programs: Sequence[str] = ()
 
     @property
     def outermost_first(self) -> list[tuple[str, bool]]:
@@ -59,10 +63,19 @@ class SandboxView(Struct, frozen=True):
 
 
 class Confined(Struct, frozen=True):
-    """A command that starts a program in the sandbox: its words, the descriptors it inherits, and
-    the one from which its state is read (JSON lines), where the sandbox tells it."""
+    """A command that starts a program in the sandbox.
+
+    Attributes:
+        argv: its words.
+        folder: where it is started.
+        environment: the variables that the sandbox sets.
+        inherited: the descriptors that it inherits.
+        status: the descriptor from which its state is read (JSON lines), if the sandbox tells it.
+    """
 
     argv: tuple[str, ...]
+    folder: str = "/"
+    environment: Mapping[str, str] = field(default_factory=dict)
     inherited: tuple[int, ...] = ()
     status: int | None = None
 
@@ -96,6 +109,8 @@ class Bubblewrap(Struct, frozen=True):
                 limits.append(f"--nproc={PROCESSES}")
             yield Confined(
                 (self.path, "--args", str(fd), "--", *limits, "--", *argv),
+                "/",  # the view's folder is that of the program: --chdir
+                {"TMPDIR": "/tmp", "LC_ALL": "C.UTF-8"},  # noqa: S108 - empty, and its own
                 (status_end, fd, *datas.values()),
                 status,
             )
@@ -111,7 +126,12 @@ class Seatbelt(Struct, frozen=True):
 
     @contextlib.contextmanager
     def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
-        yield Confined((self.path, "-p", seatbelt_profile(argv[0], view), *argv))
+        with tempfile.TemporaryDirectory(prefix="mlx-tools-", ignore_cleanup_errors=True) as own:
+            temporary = os.path.realpath(own)
+            profile = seatbelt_profile(argv[0], view, temporary)
+            # macOS has no C.UTF-8; LC_CTYPE=UTF-8 is its own name for characters in UTF-8
+            environment = {"TMPDIR": temporary, "LC_CTYPE": "UTF-8"}
+            yield Confined((self.path, "-p", profile, *argv), view.folder, environment)
 
 
 Sandbox = Bubblewrap | Seatbelt
@@ -236,6 +256,8 @@ def bwrap_options(
         made += ["--proc", "/proc"]
     size = ["--size", str(TEMPORARY_BYTES)] if "modern" in switches else []
     made += [*size, "--tmpfs", "/tmp"] if size else ["--dir", "/tmp"]  # noqa: S108
+    for path in view.programs:
+        made += ["--ro-bind", path, path]
     for path, writable in view.outermost_first:
         made += ["--bind" if writable else "--ro-bind", path, path]
     for path in view.hidden.repositories:
@@ -258,50 +280,6 @@ def status_of(said: bytes) -> dict[str, Any]:
         with contextlib.suppress(ValueError, TypeError):
             found |= json.loads(line)
     return found
-
-
-# --- sandbox-exec -------------------------------------------------------------------------------
-
-_READ: Final = (
-    *("/usr/bin", "/bin", "/usr/lib", "/usr/libexec", "/usr/share", "/usr/local", "/opt/homebrew"),
-    *("/System/Library", "/System/Cryptexes", "/private/var/db/dyld", "/private/var/db/timezone"),
-    "/Library/Apple",
-)
-_RUN: Final = ("/usr/bin", "/bin", "/usr/libexec", "/usr/local", "/opt/homebrew")
-_DEVICES: Final = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-
-
-def seatbelt_profile(program: str, view: SandboxView) -> str:
-    """The profile in Apple's notation. A later rule goes over an earlier one, so what is hidden
-    stands last."""
-    lines = ["(version 1)", "(deny default)", "(allow sysctl-read)"]
-    if view.starts:
-        lines.append("(allow process-fork)")
-        lines.append(f"(allow process-exec {_below(_RUN)})")
-    else:
-        lines.append(f"(allow process-exec (literal {_quoted(program)}))")
-    roots = [path for path, _ in view.roots]
-    above = sorted({str(p) for path in (*roots, *_READ) for p in PurePosixPath(path).parents})
-    lines.append(f"(allow file-read-metadata {' '.join(f'(literal {_quoted(p)})' for p in above)})")
-    lines.append(f"(allow file-read* {_below(_READ)})")
-    devices = " ".join(f"(literal {_quoted(path)})" for path in _DEVICES)
-    lines.append(f"(allow file-read* {devices})")
-    lines.append('(allow file-write-data (literal "/dev/null"))')
-    for path, writable in view.outermost_first:
-        lines.append(f"(allow file-read* {_below([path])})")
-        lines.append(f"({'allow' if writable else 'deny'} file-write* {_below([path])})")
-    lines += [f"(deny file-write* {_below([path])})" for path in view.hidden.repositories]
-    private = (*view.hidden.folders, *view.hidden.files)
-    lines += [f"(deny file-read* file-write* {_below([path])})" for path in private]
-    return "\n".join([*lines, "(deny network*)", ""])
-
-
-def _below(paths: tuple[str, ...] | list[str]) -> str:
-    return " ".join(f"(subpath {_quoted(path)})" for path in paths)
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # --- running ------------------------------------------------------------------------------------
@@ -352,8 +330,8 @@ def run(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=dict(environment),
-        cwd="/",
+        env={**environment, **confined.environment},
+        cwd=confined.folder,
         pass_fds=confined.inherited,
         start_new_session=True,
     ) as child:

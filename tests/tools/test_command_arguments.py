@@ -20,8 +20,8 @@ from mlx_tools.toolbox.command_rules import (
     kinds,
     plan,
     rules,
-    trusted_folders,
 )
+from mlx_tools.toolbox.program_files import trusted_folders
 from scripts.commands_table import STRETCH
 from tests.tables import table
 from tests.tools.file_calls import written

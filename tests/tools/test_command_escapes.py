@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.store.roots import Absent, Refused, Root, RootName
-from mlx_tools.toolbox.command_rules import plan, rules, trusted_folders
+from mlx_tools.toolbox.command_rules import plan, rules
+from mlx_tools.toolbox.program_files import trusted_folders
 from tests.tools.file_calls import written
 from tests.tools.sandboxed import called, needs_sandbox, tool
 

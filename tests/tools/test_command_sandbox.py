@@ -5,36 +5,39 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlx_tools.store.roots import Refused, Root, RootName
-from mlx_tools.toolbox.command_rules import MAX_HIDDEN, Hidden, hidden, program, trusted_folders
+from mlx_tools.toolbox.command_rules import MAX_HIDDEN, Hidden, hidden
+from mlx_tools.toolbox.program_files import program, trusted_folders
 from mlx_tools.toolbox.run_command import run_command
 from mlx_tools.toolbox.sandbox import (
     SWITCHES,
     Confined,
     NoSandbox,
+    Sandbox,
     SandboxView,
+    Seatbelt,
     bwrap_options,
     find,
     probe,
+    run,
     seatbelt_profile,
     status_of,
 )
 from mlx_tools.tools.folder.folder_tool import without_network
 from tests.tables import table
 from tests.tools.file_calls import written
-from tests.tools.sandboxed import called
+from tests.tools.sandboxed import WHY_NOT, called
+from tests.tools.sbpl import Malformed, Profile
+from tests.waiting import HANG
 
 FOLDERS = trusted_folders()
 
@@ -135,47 +138,6 @@ def test_what_bwrap_tells_is_read_however_it_comes() -> None:
 # --- sandbox-exec ---
 
 
-class Seatbelt:
-    """Decides as the system does by a profile: a list of rules in Scheme's notation, the last that
-    fits an operation and a path counts."""
-
-    TOKENS = re.compile(r'\s*(?:(?P<mark>[()])|"(?P<text>(?:[^"\\]|\\.)*)"|(?P<word>[^\s()"]+))')
-
-    def __init__(self, profile: str) -> None:
-        self.rules: list[Any] = []
-        open_lists, at, text = [self.rules], 0, profile.rstrip()
-        while at < len(text):
-            token = self.TOKENS.match(text, at)
-            assert token is not None, text[at : at + 40]
-            at = token.end()
-            if token["mark"] == "(":
-                open_lists.append([])
-            elif token["mark"] == ")":
-                done = open_lists.pop()
-                open_lists[-1].append(done)
-            elif token["text"] is not None:
-                open_lists[-1].append(("text", re.sub(r"\\(.)", r"\1", token["text"], flags=re.S)))
-            else:
-                open_lists[-1].append(token["word"])
-        assert len(open_lists) == 1
-
-    def allows(self, operation: str, path: str = "") -> bool:
-        decision = "allow"
-        for rule in self.rules:
-            if rule[0] in ("allow", "deny") and self._fits(rule[1:], operation, path):
-                decision = rule[0]
-        return bool(decision == "allow")
-
-    @staticmethod
-    def _fits(rule: list[Any], operation: str, path: str) -> bool:
-        names = [one for one in rule if isinstance(one, str)]
-        places = [one for one in rule if isinstance(one, list)]
-        if not any(fnmatchcase(operation, "*" if name == "default" else name) for name in names):
-            return False
-        inside = {"literal": str.__eq__, "subpath": lambda a, b: f"{a}/".startswith(f"{b}/")}
-        return not places or any(inside[kind](path, text[1]) for kind, text in places)
-
-
 VIEW = SandboxView(
     "/data",
     [("/data", False), ("/data/w", True)],
@@ -202,22 +164,196 @@ VIEW = SandboxView(
     ],
 )
 def test_the_profile_decides_as_the_view_says(operation: str, path: str, allowed: bool) -> None:
-    assert Seatbelt(seatbelt_profile("/bin/cat", VIEW)).allows(operation, path) is allowed
+    assert Profile(seatbelt_profile("/bin/cat", VIEW)).allows(operation, path) is allowed
 
 
 @given(st.text(st.characters(exclude_characters="\0"), min_size=1))
 def test_no_path_says_anything_in_a_profile_but_itself(name: str) -> None:
-    profile = Seatbelt(seatbelt_profile("/bin/cat", SandboxView("/a", [(f"/a/{name}", True)])))
+    profile = Profile(seatbelt_profile("/bin/cat", SandboxView("/a", [(f"/a/{name}", True)])))
     assert profile.allows("file-write-data", f"/a/{name}")
     for path in ("/a", "/b", "/etc/passwd"):
         assert not profile.allows("file-write-data", path)
     assert not profile.allows("network-outbound")
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_program_starts_under_the_profile(starts: bool) -> None:
+    view = SandboxView("/data", [("/data", True)], starts=starts)
+    profile = Profile(seatbelt_profile("/bin/cat", view))
+    assert profile.starts("/bin/cat")
+    assert profile.starts("/bin/sh") is starts
+
+
+NEEDED = [
+    # what the profiles of both Chromium and Codex allow, for programs as small as these
+    *(("file-read-data", "/"), ("file-map-executable", "/usr/lib/libSystem.B.dylib")),
+    ("file-map-executable", "/System/Library/Frameworks/Foundation.framework/Foundation"),
+    ("file-read-data", "/System/Volumes/Preboot/Cryptexes/OS/System/Library/dyld/x"),
+    ("file-map-executable", "/System/Volumes/Preboot/Cryptexes/OS/usr/lib/libobjc.A.dylib"),
+    *(("file-read-data", "/dev/null"), ("file-read-data", "/dev/urandom")),
+    ("file-read-data", "/private/var/db/timezone/zoneinfo/Europe/Bern"),
+    ("mach-lookup", "com.apple.system.opendirectoryd.libinfo"),
+    *(("signal", "same-sandbox"), ("sysctl-read", "hw.ncpu")),
+    # what Codex's allows besides
+    *(("file-read-data", "/dev/fd/3"), ("file-write-data", "/dev/fd/1")),
+    *(("ipc-posix-sem", "/mp-1"), ("process-info-pidinfo", "same-sandbox")),
+    ("file-read-metadata", "/private/etc/localtime"),
+]
+LEFT_OUT = [
+    # what one of them allows, and these programs have no use for: terminals, the user's own
+    # preferences and home, all of /etc and /Applications, a common /tmp, power, logs, the network
+    *(("file-read-data", "/dev/ttys001"), ("file-ioctl", "/dev/ptmx"), ("pseudo-tty", "")),
+    *(
+        ("user-preference-read", ""),
+        ("file-read-data", "/Users/preferences.plist"),
+    ),
+    *(("file-read-data", "/private/etc/passwd"), ("file-read-data", "/Applications/a.app/a")),
+    *(("file-write-create", "/private/tmp/a"), ("file-write-create", "/private/var/tmp/a")),
+    *(("mach-lookup", "com.apple.logd"), ("mach-lookup", "com.apple.PowerManagement.control")),
+    *(("network-outbound", "/private/var/run/syslog"), ("iokit-open", "RootDomainUserClient")),
+    *(("sysctl-write", "kern.grade_cputype"), ("signal", "others"), ("mach-register", "a")),
+]
+
+
+@table("operation, value", NEEDED)
+def test_the_profile_allows_what_programs_need(operation: str, value: str) -> None:
+    view = SandboxView("/data", [("/data", True)])
+    assert Profile(seatbelt_profile("/bin/cat", view, "/private/var/t")).allows(operation, value)
+
+
+@table("operation, value", LEFT_OUT)
+def test_the_profile_allows_no_more_than_that(operation: str, value: str) -> None:
+    view = SandboxView("/data", [("/data", True)])
+    profile = Profile(seatbelt_profile("/bin/cat", view, "/private/var/t"))
+    assert not profile.allows(operation, value)
+
+
+def test_what_is_hidden_stays_hidden_whatever_is_renamed() -> None:
+    private = Hidden(
+        ["/w/api/.env", "/w/api/.git/config", "/w/a.b/x.pem"], ["/w/api/.ssh"], ["/w/api/.git"]
+    )
+    view = SandboxView("/w", [("/w", True)], private)
+    profile = Profile(seatbelt_profile("/bin/sh", view))
+    for path in ("/w/api", "/w/a.b", "/w/api/.git"):  # a renamed folder is unlinked
+        assert not profile.allows("file-write-unlink", path)
+    assert profile.allows("file-write-unlink", "/w/other") and profile.allows(
+        "file-write-create", "/w/api/new"
+    )
+    for path in ("/w/x/.env", "/w/x/y/.ssh/id", "/w/x/.git/config", "/w/a.b/x.pem"):
+        assert not profile.allows("file-read-data", path), path
+    assert not profile.allows("file-write-data", "/w/x/.git/hooks/post-commit")
+    for path in ("/w/x/env", "/w/x/config", "/w/a.b/xypem", "/w/acb/ypem"):
+        assert profile.allows("file-read-data", path), path
+
+
+@table(
+    "text",
+    [
+        "(deny default)",
+        "(version 1)(deny default",
+        "(version 1)(deny default))",
+        "(version 1)(permit default)",
+        '(version 1)(allow file-reads (literal "/"))',
+        '(version 1)(allow file-read* (folder "/"))',
+        '(version 1)(allow file-read* (literal "relative"))',
+        '(version 1)(allow file-read* (subpath "/a/"))',
+        '(version 1)(allow signal (literal "/"))',
+        "(version 1)(allow signal (target everybody))",
+        "(version 1)(allow file-read* (literal))",
+    ],
+)
+def test_a_profile_that_macos_would_refuse_is_refused_here(text: str) -> None:
+    with pytest.raises(Malformed):
+        Profile(text)
+
+
+# --- one contract for both ---
+
+
+STAND_IN = """#!/bin/sh
+# sandbox-exec without the sandbox: it takes the profile and starts the program
+[ "$1" = -p ] || exit 64
+shift 2
+exec "$@"
+"""
+
+
+@pytest.fixture(params=["this system's", "macOS's"])
+def box(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
+    """The sandbox of this system; and that of macOS, with a stand-in for its program."""
+    if request.param == "this system's":
+        if WHY_NOT is not None:
+            pytest.skip(WHY_NOT)
+        return find(sys.platform, FOLDERS)
+    path = tmp_path / "sandbox-exec"
+    path.write_text(STAND_IN, encoding="utf-8")
+    path.chmod(0o755)
+    return Seatbelt(str(path))
+
+
+class TestContract:
+    """What a program finds in either sandbox."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        folder = tmp_path / "root"
+        folder.mkdir()
+        (folder / "a.txt").write_text("hello")
+        return folder.resolve()
+
+    def output(self, box: Sandbox, root: Path, *words: str, starts: bool = True) -> str:
+        program_path = program(words[0], FOLDERS)
+        assert program_path is not None
+        view = SandboxView(str(root), [(str(root), False)], starts=starts)
+        with box.confined([program_path, *words[1:]], view) as confined:
+            done = run(confined, {"PATH": ":".join(FOLDERS)}, HANG)
+        assert (done.ending, done.code) == ("finished", 0), done
+        return done.output.decode()
+
+    def test_it_runs_in_the_folder_of_the_view(self, box: Sandbox, root: Path) -> None:
+        assert self.output(box, root, "cat", "a.txt", starts=False) == "hello"
+        assert self.output(box, root, "pwd").strip() == str(root)
+
+    def test_its_temporary_folder_is_its_own_and_is_empty(self, box: Sandbox, root: Path) -> None:
+        code = 'ls -A "$TMPDIR"; echo x >"$TMPDIR/made" && cat "$TMPDIR/made" && echo "$TMPDIR"'
+        first, second = (self.output(box, root, "sh", "-c", code).split() for _ in range(2))
+        assert first[0] == second[0] == "x" and len(first) == len(second) == 2
+        assert not (Path(first[1]) / "made").exists()
+
+    def test_it_runs_programs_of_a_folder_that_the_user_trusts(
+        self, box: Sandbox, root: Path, tmp_path: Path
+    ) -> None:
+        folder = tmp_path / "programs"
+        folder.mkdir()
+        (folder / "greet").write_text("#!/bin/sh\necho hello\n", encoding="utf-8")
+        (folder / "greet").chmod(0o755)
+        view = SandboxView(str(root), [(str(root), False)], programs=[str(folder)])
+        with box.confined([str(folder / "greet")], view) as confined:
+            assert run(confined, {}, HANG).output == b"hello\n"
+        profile = Profile(seatbelt_profile(str(folder / "greet"), view))
+        assert profile.starts(str(folder / "greet"))
+        assert not profile.allows("file-write-create", f"{folder}/new")
+
+    def test_it_reads_utf_8(self, box: Sandbox, root: Path) -> None:
+        said = self.output(box, root, "env")
+        assert "LC_ALL=C.UTF-8" in said or "LC_CTYPE=UTF-8" in said
+
+
+def test_on_a_mac_no_locale_is_named_that_macos_lacks(tmp_path: Path) -> None:
+    with Seatbelt("/usr/bin/sandbox-exec").confined(["/bin/ls"], VIEW) as confined:
+        assert confined.folder == "/data"
+        assert confined.environment["LC_CTYPE"] == "UTF-8"
+        assert "LC_ALL" not in confined.environment
+        temporary = confined.environment["TMPDIR"]
+        assert Profile(confined.argv[2]).allows("file-write-create", f"{temporary}/a")
+        assert Path(temporary).is_dir()
+    assert not Path(temporary).exists()
+
+
 def test_a_tool_without_network_has_all_but_that_on_a_mac() -> None:
     *_, profile = without_network("darwin")
-    assert Seatbelt(profile).allows("file-read-data", "/any")
-    assert not Seatbelt(profile).allows("network-outbound")
+    assert Profile(profile).allows("file-read-data", "/any")
+    assert not Profile(profile).allows("network-outbound")
     assert without_network("linux") == ()
 
 
