@@ -1,6 +1,6 @@
 """The process of a folder's tool: ``execute``, and the one that watches it.
 
-Started as ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced]``; PLACE is
+Started as ``python -I child.py PLACE/FOLDER/EXECUTE.PY RESULTS [offline] [traced] [ps]``; PLACE is
 removed at the end where the caller can no longer do it. The call's arguments come as one
 line of JSON on standard input, which then stays open as a lifeline: when it ends, the caller is
 gone or has given up. What is told goes to the descriptor RESULTS, one line of JSON each, so that
@@ -15,7 +15,9 @@ nothing the tool prints can stand among it:
 There are two processes. A fork of this one runs the tool; this one waits, and ends everything that
 the tool started, however the tool, the call or the caller ended. On Linux it adopts what the tool
 started and let go of (``PR_SET_CHILD_SUBREAPER``), so that a process which left its group is found
-as well. Imports nothing of mlx_tools.
+as well. macOS has neither that nor ``/proc``: there ``ps`` is asked again and again, and whoever
+was seen below this process is remembered, with its group and its descendants, also when its parent
+ends. ``ps`` says to do so elsewhere. Imports nothing of mlx_tools.
 """
 
 from __future__ import annotations
@@ -36,6 +38,10 @@ MAX_PROCESSES = 200
 _LOOK = 0.25
 """Seconds between two counts of them."""
 
+_FIRST_LOOK = 0.03
+"""Seconds to the first look where who starts processes and ends at once must be seen before that:
+about twice what ``ps`` takes."""
+
 _ENDING = 5.0
 """Seconds within which whatever the tool started is gone."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,13 +60,16 @@ def main() -> None:
     if "offline" in sys.argv[3:] and (why := _leave_network()):
         _write(results, _line({"refused": why}))
         return
-    _adopt()
+    by_ps = "ps" in sys.argv[3:] or not sys.platform.startswith("linux")
+    processes = _Processes() if by_ps else None
+    _adopt(subreaper=processes is None)
     worker = os.fork()
     if worker == 0:
         _work(path, request, results, traced="traced" in sys.argv[3:])
         return
-    status = _watched(worker, results)
-    _end_all()
+    descendants = _descendants if processes is None else processes.descendants
+    status = _watched(worker, results, descendants, _LOOK if processes is None else _FIRST_LOOK)
+    _end_all(descendants)
     if status is None:
         import shutil
 
@@ -231,13 +240,13 @@ def _leave_network() -> str | None:
     return None
 
 
-def _adopt() -> None:
-    """Has what the tool starts come to this process where its own parent ends."""
+def _adopt(*, subreaper: bool) -> None:
+    """Has what the tool starts come to this process where its own parent ends, if that can be."""
     with contextlib.suppress(Exception):
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if not sys.platform.startswith("linux"):
+    if not subreaper:
         return
     with contextlib.suppress(Exception):
         import ctypes
@@ -245,14 +254,16 @@ def _adopt() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _watched(worker: int, results: int) -> int | None:
+def _watched(
+    worker: int, results: int, descendants: Callable[[], set[int]], first_look: float
+) -> int | None:
     """Waits for the worker; its status, or None where the lifeline ended first, or where there are
     too many processes."""
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)
     signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-    look = time.monotonic() + _LOOK
+    look = time.monotonic() + first_look
     while True:
         status = _reaped(worker)
         if status is not None:
@@ -265,7 +276,7 @@ def _watched(worker: int, results: int) -> int | None:
         if time.monotonic() < look:
             continue
         look = time.monotonic() + _LOOK  # also where one process after the other ends meanwhile
-        if len(_descendants()) > MAX_PROCESSES:
+        if len(descendants()) > MAX_PROCESSES:
             _write(results, _line({"fault": f"it started more than {MAX_PROCESSES} processes"}))
             return None
 
@@ -283,7 +294,7 @@ def _reaped(worker: int) -> int | None:
     return found
 
 
-def _end_all() -> None:
+def _end_all(descendants: Callable[[], set[int]]) -> None:
     """Ends every process that descends from this one, as far as the system tells which they are.
 
     They are stopped first: what is stopped starts no others.
@@ -291,7 +302,7 @@ def _end_all() -> None:
     until = time.monotonic() + _ENDING
     while time.monotonic() < until:
         stopped: set[int] = set()
-        while new := _descendants() - stopped:
+        while new := descendants() - stopped:
             for pid in new:
                 _send(pid, signal.SIGSTOP)
             stopped |= new
@@ -334,6 +345,64 @@ def _descendants() -> set[int]:
         waiting += [pid for pid in below if pid not in found]
         found.update(below)
     return found
+
+
+class _Processes:
+    """Finds the processes below this one by ``ps``, also those whose parent has ended: it knows
+    again whom it has seen, by number and time of start."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, str] = {}
+
+    def descendants(self) -> set[int]:
+        """The processes that were started by this one or by one that was seen below it, and those
+        in their groups, as far as they have not ended."""
+        own, group = os.getpid(), os.getpgrp()
+        table = {row[0]: row for row in _listed() if row[0] != own}
+        self._seen = {
+            pid: start
+            for pid, start in self._seen.items()
+            if pid in table and table[pid][4] == start
+        }
+        found = set(self._seen)
+        groups = {table[pid][2] for pid in found} - {group}
+        if group == own:  # this process leads it
+            groups.add(group)
+        more = True
+        while more:
+            more = False
+            for pid, parent, member_of, _, _ in table.values():
+                if pid not in found and (parent == own or parent in found or member_of in groups):
+                    found.add(pid)
+                    if member_of != group:
+                        groups.add(member_of)
+                    more = True
+        self._seen |= {pid: table[pid][4] for pid in found}
+        return {pid for pid in found if table[pid][3][:1] not in "ZX"}
+
+
+def _listed() -> list[tuple[int, int, int, str, str]]:
+    """The processes by number, with parent, group, state and start, but for ``ps`` itself."""
+    import subprocess
+
+    command = ["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,lstart="]
+    try:
+        with subprocess.Popen(  # noqa: S603 - an argument list, no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={"LC_ALL": "C"},
+        ) as ps:
+            output = ps.communicate()[0].decode("ascii", "replace")
+    except OSError:
+        return []
+    rows = []
+    for line in output.splitlines():
+        words = line.split(None, 4)
+        if len(words) == 5 and words[0] != str(ps.pid):
+            rows.append((int(words[0]), int(words[1]), int(words[2]), words[3], words[4]))
+    return rows
 
 
 if __name__ == "__main__":
