@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -70,7 +71,9 @@ def add(
     if len(place) == 1 and place[0].startswith(("http://", "https://")):
         entry: dict[str, Any] = {"url": place[0], "headers": _pairs(header, "--header")}
     else:
-        entry = {"command": place[0], "args": place[1:], "env": _pairs(env, "--env")}
+        # by its whole path: what launchd or systemd starts may have another PATH
+        command = shutil.which(place[0]) or place[0]
+        entry = {"command": command, "args": place[1:], "env": _pairs(env, "--env")}
     return EXIT_OK if _agree(name, place_of(entry, name), reads or (), yes) else EXIT_STOPPED
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from mlx_tools.cli.completion import job_ids
 from mlx_tools.cli.options import argument, option
 from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, print_row, print_text
 from mlx_tools.cli.root import Interrupted, internal_error
-from mlx_tools.cli.serve import program, tell_left
+from mlx_tools.cli.serve import note_left_out, program, tell_left
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.controller import NobodyThere
 from mlx_tools.errors import (
@@ -199,8 +198,7 @@ def install(yes: options.Yes = False) -> int:
     for place, text in autostart.texts(command).items():
         complain(str(place), kind="writes")
         print_text(text)
-    if unseen := sorted(name for name in os.environ if name.startswith("MLX_TOOLS_")):
-        note(f"what starts them has none of these variables of your shell: {', '.join(unseen)}")
+    note_left_out(autostart)
     told = {"undone": "nothing was written", "alone": "nothing is written: "}
     if not inputs.confirmed("Write this?", yes, hint="--yes writes it", **told):
         return EXIT_STOPPED

@@ -85,6 +85,9 @@ def install(context: typer.Context) -> int:
     _checked(context.obj)
     command = [*program(), "serve", *_flags(context.obj)]
     autostart = _autostart()
+    for name, value in autostart.variables.items():
+        note(f"it gets {name}={value}")
+    note_left_out(autostart)
     left = autostart.install(command)
     note(f"{next(iter(autostart.texts(command)))} starts it")
     return tell_left(left)
@@ -100,6 +103,12 @@ def _autostart() -> Autostart:
     from mlx_tools.app import Autostart
 
     return Autostart(name="serve")
+
+
+def note_left_out(autostart: Autostart) -> None:
+    """Say which variables of the shell what starts by itself does not get."""
+    if names := autostart.left_out:
+        note(f"it does not get {', '.join(names)}, which hold secrets: name them in your file")
 
 
 def tell_left(left: list[str]) -> int:

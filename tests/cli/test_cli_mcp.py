@@ -110,6 +110,20 @@ def test_what_is_taken_out_of_a_file_of_vs_code_takes_linear_time_and_keeps_its_
     assert json.loads(plain_json('{"a//": ["/*", ",]",], /* "x": 1, */ }')) == {"a//": ["/*", ",]"]}
 
 
+def test_a_server_is_kept_by_its_programs_whole_path(
+    run: Run, home: Path, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "bin").mkdir()
+    (home / "bin" / "my-python").symlink_to(command[0])
+    monkeypatch.setenv("PATH", str(home / "bin"), prepend=":")
+    words = ["my-python", *command[1:]]
+    assert run("mcp", "add", "there", "--yes", "--", *words).code == 0
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as what launchd starts has it
+    shown = run("mcp", "show", "there")
+    assert f"{home}/bin/my-python" in shown.err
+    assert run("mcp", "test", "there", "--yes").code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

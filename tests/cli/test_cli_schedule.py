@@ -338,7 +338,7 @@ def test_what_starts_jobs_is_shown_asked_about_and_taken_away(
     monkeypatch.setenv("PATH", str(home / "bin"))
     asked = run("schedule", "install")
     assert asked.code == 2 and "--yes writes it" in asked.err
-    assert "schedule" in asked.out and "MLX_TOOLS_STATE_DIR" in asked.err
+    assert "schedule" in asked.out and "MLX_TOOLS_STATE_DIR=" in asked.out
     assert not list(home.rglob("org.mlx-tools.schedule.*"))
     assert run("schedule", "install", "--yes").code == 0
     written = [one.read_text() for one in home.rglob("org.mlx-tools.schedule.*")]

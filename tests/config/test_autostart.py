@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mlx_tools.app.autostart import Autostart, systemd_unit
+from mlx_tools.app.checks import check_autostart
 from mlx_tools.errors import UsageError
 
 COMMAND = ("/opt/a b/mlx-tools", "serve", "--model", '100% "mine" $HOME \\')
@@ -52,7 +53,92 @@ def test_on_a_mac_it_is_an_agent_of_launchd(tmp_path: Path, every: int) -> None:
     assert [one["Minute"] for one in agent.get("StartCalendarInterval", ())] == (
         [0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55] if every else []
     )
-    assert [line.split()[1] for line in machine.ran] == ["bootout", "bootstrap"]
+    assert [line.split()[1] for line in machine.ran] == ["bootout", "bootstrap", "print"]
+
+
+VARIABLES = {
+    "PATH": "/opt/homebrew/bin:/usr/bin",
+    "XDG_STATE_HOME": '/x/a "b" 100%\\$y',
+    "HF_HOME": "/models",
+    "MLX_TOOLS_MODEL_NAME": "a/b",
+    "HTTPS_PROXY": "http://proxy:3128",
+    "SSL_CERT_FILE": "/certificates.pem",
+}
+SECRETS = {
+    "HF_TOKEN": "hf",
+    "MLX_TOOLS_GATEWAY_API_KEY": "k",
+    "ALL_PROXY": "http://me:pass@proxy:1",
+}
+OTHERS = {"XDG_RUNTIME_DIR": "/run", "EDITOR": "vi", "HF_EMPTY": "", "HF_LINES": "a\nb"}
+
+
+@pytest.mark.parametrize("platform", ["darwin", "linux"])
+def test_it_gets_what_a_shell_has_of_folders_and_settings_and_no_secrets(
+    tmp_path: Path, platform: str
+) -> None:
+    environ = {**VARIABLES, **SECRETS, **OTHERS}
+    home = tmp_path / "home"
+    options = {"platform": platform, "home": home, "run": Machine()}
+    autostart = Autostart(name="it", environ={**environ, "XDG_CONFIG_HOME": str(home)}, **options)
+    has = {**VARIABLES, "XDG_CONFIG_HOME": str(home)}
+    assert autostart.variables == has
+    assert autostart.left_out == sorted(SECRETS)
+    assert not any(
+        secret in "".join(autostart.texts(COMMAND).values()) for secret in ("pass@", "hf")
+    )
+    if platform == "darwin":
+        (text,) = autostart.texts(COMMAND).values()
+        assert plistlib.loads(text.encode())["EnvironmentVariables"] == has
+
+
+@pytest.mark.parametrize("platform", ["darwin", "linux"])
+def test_doctor_says_where_it_sees_other_folders_than_a_shell(
+    tmp_path: Path, platform: str
+) -> None:
+    base = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / 'a "b" %'), "HF_HOME": "/m"}
+    options = {"name": "it", "platform": platform, "home": tmp_path, "run": Machine()}
+    before = Autostart(environ=base, **options)
+    assert check_autostart([before]) == []
+    before.install(COMMAND)
+    (check,) = check_autostart([before])
+    assert check.status == "ok"
+    (check,) = check_autostart([Autostart(environ={**base, "HF_HOME": "/other"}, **options)])
+    assert check.status == "warn" and "HF_HOME" in check.detail
+    assert "mlx-tools it install" in (check.hint or "")
+    assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.rglob("org.mlx-tools.it.*"))
+
+
+@pytest.mark.parametrize(("refusals", "left"), [(0, 0), (2, 0), (3, 1)])
+def test_launchd_is_asked_three_times_while_the_older_agent_ends(
+    tmp_path: Path, refusals: int, left: int
+) -> None:
+    ran: list[str] = []
+    slept: list[float] = []
+
+    def run(command: Sequence[str]) -> bool:
+        ran.append(command[1])
+        return command[1] != "bootstrap" or ran.count("bootstrap") > refusals
+
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    autostart = Autostart(
+        name="it", platform="darwin", home=tmp_path, environ=environ, run=run, sleep=slept.append
+    )
+    assert len(autostart.install(COMMAND)) == left
+    assert ran.count("bootstrap") == min(refusals + 1, 3)
+    assert len(slept) == min(refusals, 2)
+
+
+def test_an_agent_that_launchd_does_not_know_afterwards_is_left_to_the_user(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)}
+    autostart = Autostart(
+        name="it",
+        platform="darwin",
+        home=tmp_path,
+        environ=environ,
+        run=lambda command: command[1] != "print",
+        sleep=lambda seconds: None,
+    )
+    assert autostart.install(COMMAND)[0].startswith("launchctl bootstrap gui/")
 
 
 @pytest.mark.parametrize("every", [0, 5])
