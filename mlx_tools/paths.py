@@ -24,6 +24,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal
 
 from mlx_tools.errors import ConfigError, UsageError
+from mlx_tools.macos import sync_fully
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -162,7 +163,7 @@ def drafted(
 
 def write_whole(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file whole and lastingly, or leave what was there. Raises OSError."""
-    with drafted(path, data, sync=os.fsync, mode=mode) as draft:
+    with drafted(path, data, sync=sync_fully, mode=mode) as draft:
         draft.replace(path)
 
 

@@ -25,6 +25,7 @@ FACE: Final = "__init__"
 ROOMS: Final = (
     "lazy",
     "errors",
+    "macos",
     "messages",
     "paths",
     "schema",

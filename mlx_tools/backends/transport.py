@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import sys
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -16,7 +17,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -34,6 +35,7 @@ from mlx_tools.errors import (
     UsageError,
     require_text,
 )
+from mlx_tools.macos import network_hint
 from mlx_tools.process import clean
 
 if TYPE_CHECKING:
@@ -609,6 +611,7 @@ class Exchange:
         told = translate(error, str(self._address))
         if told.hint == START_HINT and self._way and self._way["trust_env"]:
             told.hint = _by_proxy(self._address) or told.hint
+        told.hint = local_network_hint(self._address, error) or told.hint
         return told
 
     async def client(self) -> httpx.AsyncClient:
@@ -660,6 +663,20 @@ def way_to(address: Address, *, keyed: bool) -> dict[str, Any]:
         # a TLS context takes 15 to 50 ms: not for plain http to this machine
         context = httpx.create_ssl_context(verify=not (plain and address.loopback))
     return {"verify": context, "trust_env": proxied, "follow_redirects": False}
+
+
+def local_network_hint(
+    address: Address, error: BaseException, platform: str = sys.platform
+) -> str | None:
+    """Return what to do where macOS may keep the local network from this program."""
+    host = urlsplit(address.base).hostname or ""
+    is_local = host.endswith(".local")
+    with suppress(ValueError):
+        number = ipaddress.ip_address(host)
+        is_local = number.is_private and not number.is_loopback
+    numbers = [one.errno for one in _causes(error) if isinstance(one, OSError)]
+    hints = (network_hint(one, is_local=is_local, platform=platform) for one in numbers)
+    return next(filter(None, hints), None)
 
 
 def _by_proxy(address: Address) -> str | None:

@@ -555,7 +555,14 @@ def copy(text: str, environ: Mapping[str, str]) -> str:
             continue
         quiet = subprocess.DEVNULL  # what goes on serving the clipboard must not hold our output
         done = subprocess.run(  # noqa: S603 - an argument list, no shell
-            [program, *command[1:]], input=data, stdout=quiet, stderr=quiet, check=False, timeout=5
+            [program, *command[1:]],
+            input=data,
+            stdout=quiet,
+            stderr=quiet,
+            check=False,
+            timeout=5,
+            # without it pbcopy takes the bytes for those of an old Mac
+            env={**environ, "LC_CTYPE": "UTF-8"} if command[0] == "pbcopy" else None,
         )
         if done.returncode == 0:
             return f"with {command[0]}"

@@ -50,6 +50,7 @@ from mlx_tools.errors import (
     UsageError,
     did_you_mean,
 )
+from mlx_tools.macos import raise_open_files
 
 _CONTEXT = {"help_option_names": ["--help", "-h"]}
 
@@ -112,6 +113,8 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
     ours to the end: what a tool left running must not print behind the answer.
     """
     output.make_sound()
+    if not within:
+        raise_open_files()
     if not within:  # what is imported stays, however often it is looked through
         gc.set_threshold(50_000, 20, 20)
         # httpx's own command line, for which it would load rich: as where its extra is missing

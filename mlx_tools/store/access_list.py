@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mlx_tools.errors import StorageError, translate_os_error
+from mlx_tools.macos import sync_fully
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import drafted, open_private
 from mlx_tools.policy import Decision
@@ -201,7 +202,7 @@ class ConsumedApprovalsFile(ConsumedApprovals):
             end = b"\n" if known and not known.endswith(b"\n") else b""  # of a write cut off
             try:
                 write_all(file.fileno(), end + "".join(f"{one}\n" for one in new).encode())
-                os.fsync(file.fileno())
+                sync_fully(file.fileno())
             except OSError:
                 file.truncate(len(known))
                 raise

@@ -19,6 +19,7 @@ from typing import Final
 from msgspec import Struct, to_builtins
 
 from mlx_tools.errors import StorageError, translate_os_error
+from mlx_tools.macos import sync_fully
 from mlx_tools.paths import drafted
 
 KEEP_SECONDS: Final = 3 * 24 * 3600
@@ -76,7 +77,7 @@ class BlobFiles(BlobStore):
     _: KW_ONLY
     keep: float = KEEP_SECONDS
     max_bytes: int = MAX_BYTES
-    sync: Callable[[int], None] = os.fsync
+    sync: Callable[[int], None] = sync_fully
 
     def expire(self, now: float) -> int:
         """Remove what has expired and return how many files there were.

@@ -18,6 +18,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from mlx_tools.macos import sync_fully
 from mlx_tools.store.artifacts import Change, UndoStore
 from mlx_tools.store.exchange import exchange, is_being_written
 from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
@@ -138,7 +139,7 @@ def _check_repository(folder: int, name: str) -> None:
 def _sync(folder: int) -> None:
     """Makes a folder's names last through a crash, where its file system can."""
     try:
-        os.fsync(folder)
+        sync_fully(folder)
     except OSError as error:
         if error.errno not in _NO_SYNC:
             raise Unfit(
@@ -358,7 +359,7 @@ def _temporary(
                 _take_over(fd, before)
             elif mode:
                 os.fchmod(fd, mode & 0o777)
-            os.fsync(fd)
+            sync_fully(fd)
             written = identity_of(os.fstat(fd))
         finally:
             os.close(fd)  # some file systems tell only here that there was no room

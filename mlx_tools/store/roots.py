@@ -23,6 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
+from mlx_tools.macos import permission_hint, real_case
 from mlx_tools.paths import expand_user
 from mlx_tools.policy import parts_reached
 
@@ -147,9 +148,16 @@ class Root:
             given = expand_user(name.path).absolute()
             self.path = given.resolve(strict=True)
             self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            with os.scandir(self.fd) as entries:  # macOS may forbid this though the folder opens
+                next(entries, None)
+            self.path = real_case(self.fd, self.path)
         except (OSError, RuntimeError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UsageError(f"root {name.path!r}: {reason}", hint="name a folder") from None
+            reason, hint = str(error), None
+            if isinstance(error, OSError):
+                reason, hint = error.strerror or reason, permission_hint(error, name.path)
+            raise UsageError(
+                f"root {name.path!r}: {reason}", hint=hint or "name a folder"
+            ) from None
         self.close = weakref.finalize(self, os.close, self.fd)
         spellings = {given, self.path, *_spelled_otherwise(self.path)}
         self._prefixes = {_comparable(path.parts) for path in spellings}

@@ -22,6 +22,7 @@ from mlx_tools.errors import (
     translate_os_error,
     wrong_argument,
 )
+from mlx_tools.macos import sync_fully
 from mlx_tools.paths import drafted, expand_user, private_dir, read_regular
 from mlx_tools.store.access_list import ACCESS_FILE, ConsumedApprovalsFile, RunPermitFile
 from mlx_tools.store.artifacts import (
@@ -87,7 +88,7 @@ class TranscriptStore(SessionStore):
         ):
             file.write(b"x" * 4096)
             file.flush()
-            os.fsync(file.fileno())
+            sync_fully(file.fileno())
 
     def create(self) -> SessionFiles:
         self._sweeper.sweep()

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.errors import StorageError, TranscriptError, translate_os_error
+from mlx_tools.macos import sync_fully
 from mlx_tools.paths import check_regular, read_regular
 from mlx_tools.transcript import (
     ApprovalRecord,
@@ -162,7 +163,7 @@ class TranscriptFile(Transcript):
     """
 
     def __init__(
-        self, path: Path, *, sync: Callable[[int], None] = os.fsync, create: bool = True
+        self, path: Path, *, sync: Callable[[int], None] = sync_fully, create: bool = True
     ) -> None:
         """Opens ``path``, makes it where there is none and ``create`` is true, and drops a line
         that a crash cut off.

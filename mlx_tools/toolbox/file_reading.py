@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from mlx_tools.macos import permission_hint
 from mlx_tools.store import (
     Absent,
     PathPatterns,
@@ -259,4 +260,5 @@ def tool_errors(failed: str = "the file cannot be changed") -> Iterator[None]:
     except (Unfit, Absent) as error:
         raise ToolError(str(error)) from None
     except OSError as error:
-        raise ToolError(f"{failed}: {error.strerror}") from None
+        hint = permission_hint(error, error.filename or ".")
+        raise ToolError(f"{failed}: {error.strerror}{f' ({hint})' if hint else ''}") from None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Any, Final
 
+from mlx_tools.macos import is_dataless
 from mlx_tools.messages import Effects
 from mlx_tools.store import Absent, PathPatterns, Refused, Root, Unfit
 from mlx_tools.toolbox.file_reading import open_first, path_patterns, tool_errors
@@ -142,6 +143,9 @@ class _Search:
         self._files += 1
         before = 0
         try:
+            if is_dataless(os.fstat(fd)):  # it would be fetched from iCloud
+                self._unreadable += 1
+                return
             for text in _texts(fd):
                 for number, line in self._pattern.matching_lines(text):
                     self._add(root, path, before + number + 1, line)

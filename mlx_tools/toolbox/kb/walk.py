@@ -14,6 +14,7 @@ from typing import Final
 from msgspec import Struct
 
 from mlx_tools.errors import UsageError
+from mlx_tools.macos import is_dataless, permission_hint
 from mlx_tools.paths import expand_user
 
 MAX_FILES: Final = 200_000
@@ -101,6 +102,8 @@ class FoundFile(Struct, frozen=True):
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(22, "it is no regular file")
+            if is_dataless(status):
+                raise OSError(5, "it is in iCloud and not on this Mac; open it there first")
             pieces, left = [], most
             while left > 0 and (piece := os.read(file, min(left, 1 << 20))):
                 pieces.append(piece)
@@ -150,7 +153,10 @@ def files_of(
                         seen = entry.stat(follow_symlinks=False)
                         yield FoundFile(start, (*parts, entry.name), seen.st_size, stamp_of(seen))
         except OSError as error:
-            tell(start.prefix + "/".join(parts), f"it cannot be looked at: {error.strerror}")
+            place = start.prefix + "/".join(parts)
+            hint = permission_hint(error, place)
+            reason = f"it cannot be looked at: {error.strerror}"
+            tell(place, f"{reason} ({hint})" if hint else reason)
             continue
         if len(parts) < MAX_DEPTH:
             waiting += ((*parts, name) for name in reversed(folders))
