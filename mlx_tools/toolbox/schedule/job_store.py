@@ -124,8 +124,7 @@ class JobRun(Struct, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """The run as ``schedule list --json`` has it."""
         names = (name for name in self.__struct_fields__ if name not in ("id", "runner"))
-        value = {name: getattr(self, name) for name in names}
-        value["due"] = value.pop("scheduled_at")
+        value = {"due" if n == "scheduled_at" else n: getattr(self, n) for n in names}
         return value | {key: _iso(value[key]) for key in ("due", "started", "ended")}
 
 
