@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct, field
 
-from mlx_tools.controller.turn import OF_A_CALL, CallState, Turn, follow, refusal
+from mlx_tools.controller.turn import (
+    OF_A_CALL,
+    CallState,
+    Turn,
+    follow,
+    is_over_turn_limit,
+    refusal,
+)
 from mlx_tools.errors import MlxToolsError, TranscriptError
 from mlx_tools.messages import ErrorInfo, Strategy, ToolSpec, replace
 from mlx_tools.policy import Limits, Policy, SecretFinder, permitted
@@ -442,6 +449,8 @@ class Session:
         state = self.current.calls[record.call]
         self.history.unknown_ends.end(state.record, record, started=state.started)
         self.run_history.end(state.record, record.error)
+        if is_over_turn_limit(state, record):
+            self.run_history.forget(state.record)
         search, ran = self._take_in(record, self.run_history)
         self.run_history.acted |= ran and (not search or record.name == self.tool_choice)
 

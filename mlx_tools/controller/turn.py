@@ -203,8 +203,9 @@ def _calls(
         repeated = times > 2 if served else times > 1
         if repeated and told:
             return [*calls, StoppedRecord(reason="repeated_call")]
-        if number - session.calls_made > session.limits.max_calls_per_turn:
-            most = session.limits.max_calls_per_turn
+        most = session.limits.max_calls_per_turn
+        over = number - session.calls_made > most
+        if over:
             reason = session.words.text("turns.too_many_calls", most=most)
             verdicts.append(refusal(record, session, "rate_limited", reason))
         elif repeated:
@@ -222,7 +223,16 @@ def _calls(
                 made[record.call] = record.name, completion.at
         if isinstance(last := verdicts[-1], ObservationRecord):
             history.end(record, last.error)
+            if over:
+                history.forget(record)
     return calls + verdicts
+
+
+def is_over_turn_limit(state: CallState, end: ObservationRecord) -> bool:
+    """Return whether a call ended since its turn had made all that it may. A policy's rate limits
+    end calls by a decision."""
+    code = end.error.code if end.error is not None else ""
+    return code == "rate_limited" and state.decision is None
 
 
 def decision_on(

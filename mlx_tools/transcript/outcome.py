@@ -112,6 +112,15 @@ class RunHistory(Struct):
         self.seen[key] = (self.changes if mutates else self.mutations), times
         return times
 
+    def forget(self, call: CallRecord) -> None:
+        """Take back a call that came after the last that its turn may make: it can be made in the
+        next."""
+        key = call.name, hashable(call.arguments)
+        self.faults.pop(key, None)
+        at, times = self.seen.pop(key, (0, 0))
+        if times > 1:
+            self.seen[key] = at, times - 1
+
     def times(self, call: CallRecord) -> int:
         """Return how often a call was made when it was made last, with no change in between."""
         return self.seen.get((call.name, hashable(call.arguments)), (0, 0))[1]

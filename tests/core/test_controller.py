@@ -352,3 +352,33 @@ def test_a_model_that_cannot_be_loaded_fails_the_run_as_its_backend() -> None:
 
     with pytest.raises(BackendBroken, match="no weights"):
         Controller(Broken()).run_sync("One?")
+
+
+@pytest.mark.parametrize("effects", [{"read"}, {"write"}])
+def test_a_call_over_the_limit_of_a_turn_runs_in_the_next(effects: set[Any]) -> None:
+    taken: list[int] = []
+
+    @tool(effects=effects)
+    def take(number: int) -> str:
+        """Takes a number."""
+        taken.append(number)
+        return "taken"
+
+    most = Limits().max_calls_per_turn
+    first = "\n".join(call("take", number=number) for number in range(most + 1))
+    backend = ScriptedBackend(first, call("take", number=most), answer("All taken."))
+    outcome = Controller(backend, [take], ALL).run_sync("Take them.")
+    assert isinstance(outcome, Answered) and sorted(taken) == [*range(most + 1)]
+    assert f"first {most} calls" in backend.prompts[1]
+
+
+def test_a_call_over_a_rate_limit_is_refused_as_a_repeated_one_when_it_comes_again() -> None:
+    @tool(effects={"read"})
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    backend = ScriptedBackend(*[call("look")] * 2, *[call("look")] * 3)
+    policy = Policy(allow=["*"], rate_limits={"look": "1/hour"})
+    outcome = Controller(backend, [look], policy).run_sync("Look.")
+    assert isinstance(outcome, Stopped) and outcome.reason == "repeated_call"
