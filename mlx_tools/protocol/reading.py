@@ -109,6 +109,10 @@ class Reading(Struct, frozen=True, kw_only=True):
 _LOOP_SHOWN: Final = 400
 """Characters of a text that repeats itself that the model sees again: enough to know it by."""
 
+_CUT_SHOWN: Final = 2_000
+"""Characters of a call that was cut off that the model sees again: it writes the call anew, and the
+whole of this one may have taken what the context had left."""
+
 
 def as_repetition(reading: Reading) -> Reading:
     """Return the reading of a text that was ended since it repeated itself: if it was cut off, that
@@ -382,6 +386,8 @@ class Draft:
         beside = (
             bare or said or dropped or self.unclean or self.cut_answer or reason == "tool_calls"
         )
+        if self.error is not None and self.error.code == "truncated_output":
+            counted = counted[:_CUT_SHOWN]
         return Reading(
             messages=tuple(self.messages),
             bare_text=bare,
