@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.work.task import Task, Turn, call, says
-from tests.work.texts import DOCUMENT, READ
+from tests.work.task import Task, Turn, call, calls, says
+from tests.work.texts import DOCUMENT, READ, program
 
 HAIKU: Final = "An old silent pond\n"
 
@@ -60,5 +60,35 @@ CONVERSATIONS: Final = (
             Turn("Thank you!", (says("You are welcome."),), "welcome"),
         ),
         after={"haiku.txt": HAIKU.replace("pond", "lake")},
+    ),
+    Task(
+        "a call that does not fit into the context",
+        "Write the program into main.py.",
+        (
+            call("create_file", path="main.py", content=program(600)),
+            call("create_file", "cut off", path="main.py", content=program(100)),
+            says("I wrote a shorter one.", r"main\.py"),
+        ),
+        after={"main.py": program(100)},
+        context=8_192,
+        answer="shorter",
+        absent={"gateway": "the client is told that the turn was cut off, and decides"},
+    ),
+    Task(
+        "take back what was changed",
+        "Replace notes.txt by one line, and delete junk.txt.",
+        (
+            call("file_access", **READ, path="notes.txt"),
+            calls(
+                ("file_access", {"operation": "write", "path": "notes.txt", "content": "new\n"}),
+                ("file_access", {"operation": "delete", "path": "junk.txt"}),
+                sees=("old",),
+            ),
+            says("Done.", r"notes\.txt", r"junk\.txt"),
+        ),
+        files={"notes.txt": "old\n", "junk.txt": "x\n"},
+        leaves=((("undo", "last", "--yes", "--json"), "notes.txt"),),
+        after={"notes.txt": "old\n", "junk.txt": "x\n"},
+        absent={"gateway": "the client changes files itself"},
     ),
 )

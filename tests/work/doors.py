@@ -143,11 +143,11 @@ def approvals_in(turn: Turn) -> int:
 
 
 def check_disk(task: Task) -> None:
-    """What must stand in the folder, and what commands must print, once the task is done."""
+    """What commands must print once the task is done, and what must stand in the folder then."""
+    for command, pattern in task.leaves:
+        done = run_command(*command)
+        assert done.code == 0 and re.search(pattern, done.out), f"{shlex.join(command)}: {done}"
     for name, text in task.after.items():
         path = Path(FOLDER, name)
         found = path.read_bytes().decode() if path.exists() else None
         assert found == text, f"{name}: {(found or '')[:500]!r}"
-    for command, pattern in task.leaves:
-        done = run_command(*command)
-        assert done.code == 0 and re.search(pattern, done.out), f"{shlex.join(command)}: {done}"

@@ -169,6 +169,24 @@ READING: Final = (
         root="ro",
     ),
     Task(
+        "twenty calls of one turn",
+        "Read the twenty files 0.txt to 19.txt.",
+        (
+            calls(
+                *(("file_access", {**READ, "path": f"{n}.txt"}) for n in range(20)), guesses=True
+            ),
+            calls(
+                *(("file_access", {**READ, "path": f"{n}.txt"}) for n in range(16, 20)),
+                sees=("first 16 calls", r"number 15\b"),
+                guesses=True,
+            ),
+            says("Read.", *(f"number {n}\\b" for n in range(20))),
+        ),
+        files={f"{n}.txt": f"number {n}\n" for n in range(20)},
+        root="ro",
+        absent={"gateway": "the client decides how many calls it runs"},
+    ),
+    Task(
         "twenty steps",
         "Read all files, one after the other.",
         (

@@ -60,7 +60,7 @@ class Task:
         truncated: the last answer is cut off.
         later: further questions of the same conversation.
         before: commands that the person runs first.
-        leaves: commands, each with a pattern that its output fits afterwards.
+        leaves: commands that the person runs afterwards, each with a pattern that its output fits.
         pages: of the web, by their titles; a search engine finds them in this order.
         context: tokens that the server says its model takes.
         told: a pattern that standard error fits.

@@ -50,6 +50,7 @@ EVERY_DAY = {
     "a tool in a folder of one's own",
     "a function of one's own",
     "thirty questions in a context of 8,192 tokens",
+    "a call that does not fit into the context",
     "a tool that fails twice",
     "a model that loops in an answer",
     "a model that loops in a thought",
