@@ -41,7 +41,7 @@ from mlx_tools.protocol import (
     ResultText,
     ResultTool,
     ThoughtDelta,
-    may_look_like_call,
+    may_become_call,
     writable,
 )
 from mlx_tools.schema import compilable, is_large
@@ -147,7 +147,7 @@ class AnswerStreamFilter:
             return ""
         text = self._held + writable(prose[len(self._seen) :])
         before = "".join(self._told[-TAIL:])[-TAIL:]
-        if not prose.startswith(self._seen) or may_look_like_call(before + text, self._names):
+        if not prose.startswith(self._seen) or may_become_call(before + text, self._names):
             self._over = True
             return ""
         self._seen = prose

@@ -381,7 +381,7 @@ class Session:
         self.format_errors = 0
         self.repetitions = 0
         self.told_to_finish = False
-        self.refused = ""  # what was just told to look like a call that nothing could read
+        self.corrected_call_like = False  # the model was just told that its text looks like a call
         self._hear(record)
         self.question = record.content
         self.run_history = RunHistory()
@@ -403,7 +403,7 @@ class Session:
             self.filling = self.filling or fills(self.header.context, record.context)
         self.iterations += 1
         self.current = follow(reading, record, self)
-        self.refused = record.text if reading.call_like else ""
+        self.corrected_call_like = reading.call_like
         self.state = State.READING
 
     def _follow(self, record: Record) -> None:

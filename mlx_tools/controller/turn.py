@@ -160,7 +160,7 @@ def follow(reading: Reading, completion: CompletionRecord, session: Session) -> 
             repeated=reading.truncated and completion.repeated,
         )
         return Turn((*repairs, record))
-    if reading.call_like and completion.text == session.refused:  # it was told, and means it
+    if reading.call_like and session.corrected_call_like:  # it was told, and means it
         content = reading.counted.strip()
         return Turn((AnswerRecord(turn=turn, content=content, bare_text=True, call_like=True),))
     calls = judge(reading, session.specs, session.calls_seen_in_outputs, session.choice)

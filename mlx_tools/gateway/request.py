@@ -94,7 +94,8 @@ class TurnDone(Struct, frozen=True, kw_only=True):
 
     ``repairs`` names what was repaired in the calls, a dialect among it; ``echoed`` are the ids of
     calls that stand in an earlier result. ``stopped_by`` is the client's stop text that ended the
-    answer, empty where none did. ``scores`` are the alternatives of each token, where they were
+    answer, empty where none did. ``call_like``: the answer looks like a call that cannot be read,
+    also after the model was told so. ``scores`` are the alternatives of each token, where they were
     asked for and the server says them.
     """
 
@@ -105,6 +106,7 @@ class TurnDone(Struct, frozen=True, kw_only=True):
     repairs: tuple[str, ...] = ()
     echoed: tuple[str, ...] = ()
     stopped_by: str = ""
+    call_like: bool = False
     scores: tuple[tuple[TokenScore, ...], ...] = ()
 
 

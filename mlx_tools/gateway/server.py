@@ -273,8 +273,9 @@ def header_of(names: Iterable[str]) -> str:
 
 
 def _done_headers(done: TurnDone) -> dict[str, str]:
-    """What a client may want to know of the calls beyond what they are."""
-    found = {"repairs": done.repairs, "echoed": done.echoed}
+    """The headers that say more of a turn's calls, or that its answer looks like one."""
+    call_like = ("true",) if done.call_like else ()
+    found = {"repairs": done.repairs, "echoed": done.echoed, "call-like": call_like}
     return {f"x-mlx-tools-{name}": ", ".join(said) for name, said in found.items() if said}
 
 

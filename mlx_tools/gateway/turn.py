@@ -321,7 +321,7 @@ class _TurnInProgress:
         answer = next((r for r in follow if isinstance(r, AnswerRecord)), None)
         allowed = {r.call for r in follow if isinstance(r, DecisionRecord) and r.decision != "deny"}
         calls = [r for r in follow if isinstance(r, CallRecord) and r.call in allowed]
-        if answer is not None and not answer.call_like:
+        if answer is not None:
             return self._answered(answer), ""
         if calls:
             return self._called(calls, follow, reading), ""
@@ -347,7 +347,8 @@ class _TurnInProgress:
             self._say_rest(answer.content)
         except _Stopped:
             return self._done("stop")
-        return self._done("length" if answer.truncated else "stop")
+        done = self._done("length" if answer.truncated else "stop")
+        return replace(done, call_like=answer.call_like)
 
     def _called(
         self, records: list[CallRecord], follow: Iterable[Record], reading: Reading

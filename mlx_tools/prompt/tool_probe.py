@@ -381,8 +381,9 @@ class _Learner:
             named = _BEGINS.fullmatch(begin.partition(one.open)[2])
             if named is not None and begin.startswith(one.open):
                 return 2 * (one.body == "json" and one.name_key == named[1]) - 1, len(one.open)
-            inner = sum(mark in said for mark in one.inner)
-            right = one.body != "json" and (inner > 0 or not one.inner)
+            marks = [mark for mark in (*one.call, *one.inner) if mark]
+            inner = sum(mark in said for mark in marks)
+            right = one.body != "json" and (inner > 0 or not marks)
             return 2 * right - 1, inner
 
         best = max(found, key=fits, default=None)

@@ -31,7 +31,6 @@ from mlx_tools.protocol.reading import (
     Style,
     ThoughtDelta,
     as_repetition,
-    may_look_like_call,
     with_mended,
     writable,
 )
@@ -39,6 +38,7 @@ from mlx_tools.protocol.result import ResultText, ResultTool, settled
 from mlx_tools.protocol.scan import CLOSED, FAULT, MORE, ObjectScanner
 from mlx_tools.protocol.stream import Reader, line_deltas, read, read_line
 from mlx_tools.protocol.strict import HOOKS, Unreadable, canonical, decode, loads
+from mlx_tools.protocol.unmarked import may_become_call
 from mlx_tools.protocol.validate import (
     JudgedCall,
     judge,

@@ -88,6 +88,8 @@ END_TOKENS: Final = (
     *("<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|>", "<|END_TEXT|>", "<|end_of_role|>"),
     *("<｜end▁of▁sentence｜>", "<｜User｜>", "<|close|>message<|sep|>"),
     *("<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "[INST]", "<|user|>"),
+    *("<|end_of_msg|>", "<|observation|>", "<|eot_token|>", "<|end_message|>", "<|end_of_text|>"),
+    *("[e~[", "<bot_end>", "<|end_of_solution|>", "<|tool_calls_section_end|>", "<|eom|>"),
 )
 """What ends a turn, or opens the next one, in the formats of widely used models (rule 8c)."""
 
@@ -96,6 +98,11 @@ HEADERS: Final = (
     "<|eom|><|start|>assistant",
 )
 """What stands before a message's header in formats whose turns hold several messages."""
+
+CONTROL_TOKEN: Final = re.compile(
+    r"</?[|｜][^<>|｜\n]{1,60}[|｜]>|<[|｜]?[\w▁:/. -]{1,60}[|｜]>|<[|｜]\w{1,30}>|✿\w{1,20}✿"
+)
+"""What is spelt like a control token, whichever model's."""
 
 STRUCK: Final = "<s>"
 """Text struck through in HTML: its closing tag is spelt like an end token."""

@@ -1,7 +1,7 @@
 """The forms in which models were trained to call tools (reading rule 8a): one table of families.
 
 Many models share a form, so a family is named by its marks, not by a model. What stands between the
-marks is read by few readers, chosen by ``body``; see `mlx_tools.protocol.runs`.
+marks is read by few readers, chosen by what comes next; see `mlx_tools.protocol.call_sequence`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,22 @@ class Dialect(Struct, frozen=True):
 
     ``open`` and ``close`` are the marks as the model writes them; ``close`` is empty where the
     turn's end closes, and may be missing at the very end anyway, for servers cut stop tokens out.
-    ``inner`` are the family's further marks.
+    ``call`` are the marks around one call of several; the first opens calls where ``open`` is lost.
 
     ``body``: ``json`` (objects with a name and arguments), ``named_json`` (the name, then the
     arguments as an object), ``python`` (calls with keywords), ``xml`` (a tag a parameter),
     ``pairs`` (the name, then a key and a value in turn), ``literal`` (the name, then an object with
-    bare keys and strings in marks of their own).
+    bare keys and strings in marks of their own). ``inner`` are the marks within a call: those
+    between name and arguments; of ``pairs`` what opens and closes a key, then a value; of
+    ``literal`` what stands around strings.
 
     The rest is for ``json``. ``form``: one ``object``, several ``objects`` with ``separator``
     between them (white space aside), an ``array`` of them, or ``any`` of these. ``name_key`` and
     ``arguments_key`` are the keys of an object; both empty: the name is the one key, and the
     arguments are its value. Reading takes the other families' keys too.
 
-    ``line``: the mark counts at the start of a line alone, because it may stand in prose.
+    ``line``: the mark counts at the start of a line alone, because it may stand in prose. ``tag``:
+    the mark is the tag of a call, which holds name and arguments.
     """
 
     name: str
@@ -42,18 +45,39 @@ class Dialect(Struct, frozen=True):
     name_key: str = "name"
     arguments_key: str = "arguments"
     separator: str = ""
+    call: tuple[str, ...] = ()
     inner: tuple[str, ...] = ()
     line: bool = False
+    tag: bool = False
+
+    def skip(self, mark: str) -> int:
+        """Return how much of a mark that opens calls of this family stands before the first."""
+        return 0 if mark.endswith("=") or (self.tag and mark == self.open) else len(mark)
+
+    @property
+    def opens_tag(self) -> bool:
+        """True if the opening mark is the beginning of a call's own tag."""
+        return self.tag or self.open.endswith("=")
 
     @property
     def is_token(self) -> bool:
         """True if the mark is spelt like a control token, and so is no part of anyone's prose."""
-        return any(char in self.open for char in "|｜▁[]")
+        return any(char in self.open for char in "|｜▁[]✿")
 
 
-_FUNCTION: Final = "<function=", "</function>", "<parameter=", "</parameter>"
+_FUNCTION: Final = "<function=", "</function>"
 _INVOKE: Final = "<invoke name=", "</invoke>"
 _PAIRS: Final = "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"
+_PLAMO: Final = "<|plamo:{}_tool_{}:plamo|>"
+
+
+def _around(tag: str) -> tuple[str, str]:
+    return f"<{tag}>", f"</{tag}>"
+
+
+def _plamo(what: str) -> tuple[str, str]:
+    return _PLAMO.format("begin", what), _PLAMO.format("end", what)
+
 
 DIALECTS: Final[tuple[Dialect, ...]] = (
     # JSON between marks.
@@ -63,12 +87,14 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     Dialect("nemotron", "<TOOLCALL>", "</TOOLCALL>", "json", "array"),
     Dialect("mistral", "[TOOL_CALLS]", "", "json", "any"),
     Dialect("llama3", "<|python_tag|>", "", "json", "objects", "name", "parameters", ";"),
-    Dialect("granite_20b", "<function_call>", "", "json"),
+    Dialect("granite_20b", "<function_call>", "</function_call>", "json"),
+    Dialect("glaive", "<functioncall>", "", "json"),
     Dialect("gigachat", "<|function_call|>", "", "json"),
     Dialect("gigachat_roles", "<|message_sep|>\n\nfunction call<|role_sep|>\n", "", "json"),
     Dialect(
         *("internlm", "<|action_start|><|plugin|>", "<|action_end|>", "json"),
         arguments_key="parameters",
+        call=("<|plugin|>",),
     ),
     Dialect("longcat", "<longcat_tool_call>", "</longcat_tool_call>", "json"),
     Dialect(
@@ -77,70 +103,113 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
     ),
     Dialect("apertus", "<|tools_prefix|>", "<|tools_suffix|>", "json", "array", "", ""),
     Dialect("phi", "functools[", "]", "json", "objects", separator=",", line=True),
+    Dialect("pangu", "[unused11]", "[unused12]", "json", "array"),
+    Dialect("rwkv", "**Tool Call:**", "", "json", line=True),
     # The name, then the arguments as JSON.
     Dialect("mistral_args", "[TOOL_CALLS]", "", "named_json", inner=("[CALL_ID]", "[ARGS]")),
     Dialect(
         *("deepseek", "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "named_json"),
-        inner=("<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+        call=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        inner=("<｜tool▁sep｜>",),
     ),
     Dialect(
         *("kimi", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "named_json"),
-        inner=("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        call=("<|tool_call_begin|>", "<|tool_call_end|>"),
+        inner=("<|tool_call_argument_begin|>",),
     ),
     Dialect(
+        *("plamo", *_plamo("requests"), "named_json"),
+        call=(*_plamo("request"), _plamo("arguments")[1]),
+        inner=(*_plamo("name"), _plamo("arguments")[0]),
+    ),
+    Dialect(
+        *("inkling", "<|message_model|>", "<|end_message|>", "named_json"),
+        inner=("<|content_invoke_tool_json|>",),
+    ),
+    Dialect("functionary_v2", "<|recipient|>", "<|stop|>", "named_json", inner=("<|content|>",)),
+    Dialect(
         *("harmony", "<|channel|>", "<|call|>", "named_json"),
-        inner=("<|start|>", "<|constrain|>", "<|message|>"),
+        call=("<|start|>assistant", "<|end|>"),
+        inner=("<|constrain|>", "<|message|>"),
     ),
     Dialect("llama3_function", "<function=", "</function>", "named_json"),
+    Dialect("mcp_tool", "<use_mcp_tool>", "</use_mcp_tool>", "named_json", tag=True),
     Dialect("functionary", ">>>", "", "named_json", line=True),
-    Dialect("react", "Action:", "", "named_json", line=True),
-    Dialect("call", "call:", "", "named_json", line=True),
+    Dialect("qwen_agent", "✿FUNCTION✿:", "✿RESULT✿:", "named_json", inner=("✿ARGS✿:",)),
+    Dialect("react", "Action:", "", "named_json", inner=("Action Input:",), line=True),
+    *(
+        Dialect(name, mark, "", "named_json", inner=(between,), line=True)
+        for name, mark, between in (
+            *(("tool_lines", "Tool:", "Tool Input:"), ("tool_names", "Tool Name:", "Parameters:")),
+            *(("function_lines", "Function:", "Arguments:"), ("steps", "Tool Call:", "Input:")),
+        )
+    ),
     # Calls as Python writes them.
+    Dialect("call", "call:", "", "python", line=True),
+    Dialect("nexusraven", "Call:", "<bot_end>", "python", separator=";", line=True),
+    Dialect("gorilla", "<<function>>", "", "python"),
     Dialect("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", "python"),
     Dialect("llama4", "<|python_start|>", "<|python_end|>", "python"),
     Dialect("llama3_builtin", "<|python_tag|>", "", "python"),
     Dialect("olmo3", "<function_calls>", "</function_calls>", "python"),
     Dialect("gemma3", "```tool_code\n", "```", "python", line=True),
+    Dialect("tool_code", "<tool_code>", "</tool_code>", "python"),
     Dialect("pythonic", "[", "]", "python", line=True),
+    Dialect("smollm3_code", "<code>\n", "</code>", "python", line=True),
     # A tag a parameter.
-    Dialect("qwen3_coder", "<tool_call>", "</tool_call>", "xml", inner=_FUNCTION),
-    Dialect("qwen3_coder_bare", "<function=", "</function>", "xml", inner=_FUNCTION[2:]),
-    Dialect("seed", "<seed:tool_call>", "</seed:tool_call>", "xml", inner=_FUNCTION),
-    Dialect("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", "xml", inner=_INVOKE),
+    Dialect("qwen3_coder", "<tool_call>", "</tool_call>", "xml", call=_FUNCTION),
+    Dialect("qwen3_coder_bare", "<function=", "</function>", "xml"),
+    Dialect("seed", "<seed:tool_call>", "</seed:tool_call>", "xml", call=_FUNCTION),
+    Dialect("minimax_m2", "<minimax:tool_call>", "</minimax:tool_call>", "xml", call=_INVOKE),
     Dialect(
         *("minimax_m3", "]<]minimax[>[<tool_call>", "]<]minimax[>[</tool_call>", "xml"),
-        inner=("]<]minimax[>[",),
+        call=("]<]minimax[>[<invoke name=", "]<]minimax[>[</invoke>"),
     ),
-    Dialect("invoke", "<function_calls>", "</function_calls>", "xml", inner=_INVOKE),
-    Dialect("dots", "<dots_function_call>", "</dots_function_call>", "xml", inner=_INVOKE),
-    Dialect(
-        *("muse", "<atem:function_calls>", "</atem:function_calls>", "xml"),
-        inner=("<atem:invoke name=", "</atem:invoke>"),
-    ),
+    Dialect("invoke", "<function_calls>", "</function_calls>", "xml", call=_INVOKE),
+    Dialect("dots", "<dots_function_call>", "</dots_function_call>", "xml", call=_INVOKE),
     *(
-        Dialect(
-            *(name, f"<｜DSML｜{tag}>", f"</｜DSML｜{tag}>", "xml"),
-            inner=("<｜DSML｜invoke name=", "</｜DSML｜invoke>"),
+        Dialect(name, *_around(f"{ns}{tag}"), "xml", call=(f"<{ns}invoke name=", f"</{ns}invoke>"))
+        for name, ns, tag in (
+            *(("muse", "atem:", "function_calls"), ("antml", "antml:", "function_calls")),
+            *(("deepseek_dsml", "｜DSML｜", "function_calls"),),
+            *(
+                ("deepseek_v4", "｜DSML｜", "tool_calls"),
+                ("gigachat_xml", "｜GCML｜", "tool_calls"),
+            ),
         )
-        for name, tag in (("deepseek_dsml", "function_calls"), ("deepseek_v4", "tool_calls"))
     ),
     Dialect(
         *("step3", "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>", "xml"),
-        inner=("<｜tool_call_begin｜>", "<steptml:invoke name=", "<｜tool_call_end｜>"),
+        call=("<｜tool_call_begin｜>", "<｜tool_call_end｜>"),
+        inner=("<｜tool_sep｜>", "<steptml:invoke name=", "</steptml:invoke>"),
     ),
     Dialect("minicpm", "<function name=", "</function>", "xml", inner=("<param name=", "</param>")),
     Dialect(
         *("kimi_k3", "<|open|>tools<|sep|>", "<|close|>tools<|sep|>", "xml"),
-        inner=("<|open|>call", "<|open|>argument", "<|close|>argument", "<|close|>call"),
+        call=("<|open|>call tool=", "<|close|>call<|sep|>"),
+        inner=("<|open|>argument", "<|close|>argument<|sep|>"),
     ),
     # The name, then keys and values in turn.
     Dialect("glm", "<tool_call>", "</tool_call>", "pairs", inner=_PAIRS),
-    Dialect(
-        *("longcat_pairs", "<longcat_tool_call>", "</longcat_tool_call>", "pairs"),
-        inner=("<longcat_arg_key>", "<longcat_arg_value>"),
+    *(
+        Dialect(name, *_around(f"{tag}_tool_call"), "pairs", inner=_PAIRS)
+        for name, tag in (("iquest", "iquest"), ("iquest_coder", "iquestcoder"))
     ),
     Dialect(
-        *("hunyuan_v3", "<tool_calls>", "</tool_calls>", "pairs"), inner=("<tool_sep>", *_PAIRS)
+        *("longcat_pairs", *_around("longcat_tool_call"), "pairs"),
+        inner=(*_around("longcat_arg_key"), *_around("longcat_arg_value")),
+    ),
+    Dialect(
+        *("hunyuan_v3", "<tool_calls>", "</tool_calls>", "pairs"), inner=(*_PAIRS, "<tool_sep>")
+    ),
+    Dialect(
+        *("k2_horizon", *_around("ifm|tool_calls"), "pairs"),
+        call=_around("ifm|tool_call"),
+        inner=(*_around("ifm|arg_key"), *_around("ifm|arg_value")),
+    ),
+    Dialect(
+        *("solar", "<|tool_call:start|>", "<|tool_call:end|>", "pairs"),
+        inner=("<|tool_arg:start|>", "", "<|tool_arg:value|>", "<|tool_arg:end|>"),
     ),
     # Bare keys, and strings in marks of their own.
     Dialect("gemma4", "<|tool_call>", "<tool_call|>", "literal", inner=('<|"|>',)),
@@ -151,7 +220,15 @@ DIALECTS: Final[tuple[Dialect, ...]] = (
 )
 """Every family. Where several have one opening mark, what follows it tells which is meant."""
 
-BY_MARK: Final = {dialect.open: dialect for dialect in reversed(DIALECTS)}
+BY_MARK: Final = {
+    mark: dialect
+    for dialect in reversed(DIALECTS)
+    for mark in (*dialect.call[:1], dialect.open)
+    if mark == dialect.open or not any(mark == one.open for one in DIALECTS)
+}
 """By its opening mark, the first family that has it."""
 
 HARMONY: Final = BY_MARK["<|channel|>"]
+
+BARE: Final = Dialect("bare", "", "", "json", "objects", separator=";", line=True)
+"""Calls without a mark: objects, calls as in Python, a name before an object, an element."""

@@ -14,15 +14,17 @@ from functools import lru_cache
 from typing import Any, Final
 
 from mlx_tools.messages import ALIASES
+from mlx_tools.protocol.call_sequence import CallSequenceReader
+from mlx_tools.protocol.catalog import ToolCatalog, without_prefixes
 from mlx_tools.protocol.delimiters import HEADERS, NO_OBJECT
-from mlx_tools.protocol.dialects import BY_MARK, HARMONY
+from mlx_tools.protocol.dialects import BARE, BY_MARK, HARMONY
 from mlx_tools.protocol.literals import literal
 from mlx_tools.protocol.objects import possible_calls
-from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import CLOSED, MORE, ObjectScanner
 from mlx_tools.protocol.source import TextSource
 from mlx_tools.protocol.strict import Unreadable, canonical, loads, loose_name
 
+_ANY: Final = ToolCatalog(None)
 _VARIANTS: Final = 8
 """So many times its own length is read of an observation: what its strings and escapes hold."""
 
@@ -86,9 +88,13 @@ def calls_in(observation: str) -> frozenset[str]:
         left -= len(text)
         for value in _objects(text):
             todo += _strings_and_calls(value, found)
-        for run in _runs(text):
-            keys = _untyped_key if run.tagged else echo_key
-            found.update(keys(call.name, call.arguments) for call in run.calls)
+        for run in (*_runs(text), *_elements(text)):
+            keys = _untyped_key if run.is_tagged else echo_key
+            found.update(
+                keys(name, call.arguments)
+                for call in run.calls
+                for name in without_prefixes(call.name)
+            )
         todo += _unescaped(text)
     return frozenset(found)
 
@@ -98,7 +104,7 @@ def _unescaped(text: str) -> Iterator[str]:
         yield _ESCAPED.sub(r"\1", text)
     if "\\n" in text or "\\u" in text:
         yield _CODE.sub(lambda found: _LETTERS.get(found[0][1]) or _character(found[0]), text)
-    if "&quot;" in text or "&#" in text or "&lt;" in text:
+    if any(entity in text for entity in ("&quot;", "&#", "&lt;", "&amp;")):
         from html import unescape
 
         yield unescape(text)
@@ -114,7 +120,11 @@ def _strings_and_calls(value: Any, found: set[str]) -> Iterator[str]:
     while todo:
         item = todo.pop()
         if isinstance(item, dict):
-            found.update(echo_key(*call) for call in possible_calls(item))
+            found.update(
+                echo_key(name, arguments)
+                for called, arguments in possible_calls(item)
+                for name in (called, *without_prefixes(called))
+            )
             todo += item.values()
         elif isinstance(item, list):
             todo += item
@@ -155,7 +165,7 @@ _MARKS: Final = re.compile(
 """Where a call may begin in any dialect, and a name that is followed by its arguments."""
 
 
-def _runs(text: str) -> Iterator[Run]:
+def _runs(text: str) -> Iterator[CallSequenceReader]:
     """The runs of calls in ``text``, wherever they stand."""
     left = _REREADS * len(text)
     found = _MARKS.search(text)
@@ -166,9 +176,9 @@ def _runs(text: str) -> Iterator[Run]:
         elif mark in HEADERS or mark == "to=":
             dialect, skip = HARMONY, 0 if mark == "to=" else len(mark)
         else:
-            dialect, skip = BY_MARK[mark], None
+            dialect, skip = BY_MARK[mark], BY_MARK[mark].skip(mark)
         source = TextSource(text, pos=found.start(), final=True)
-        run = Run(source, dialect, None, skip=skip)
+        run = CallSequenceReader(source, dialect, _ANY, skip=skip)
         for _ in run.steps():
             pass
         left -= source.pos - run.begin
@@ -176,3 +186,24 @@ def _runs(text: str) -> Iterator[Run]:
             yield run
         end = run.end if run.calls else found.end()
         found = _MARKS.search(text, max(end, found.end()) if called is None else end)
+
+
+_ELEMENT: Final = re.compile(
+    r"<(?P<tag>[A-Za-z][\w.-]{0,63}+)>\s*(?:<[A-Za-z][\w.-]*>|</(?P=tag)>)"
+)
+"""An element that may be named as a tool, with one for each parameter in it."""
+
+
+def _elements(text: str) -> Iterator[CallSequenceReader]:
+    """The runs of calls in ``text`` that are elements named as a tool."""
+    left = _REREADS * len(text)
+    found = _ELEMENT.search(text)
+    while found is not None and left > 0:
+        source = TextSource(text, pos=found.start(), final=True)
+        run = CallSequenceReader(source, BARE, _ANY)
+        for _ in run.steps():
+            pass
+        left -= source.pos - run.begin
+        if run.calls:
+            yield run
+        found = _ELEMENT.search(text, max(run.end, found.start() + 1))

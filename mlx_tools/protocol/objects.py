@@ -22,12 +22,13 @@ from mlx_tools.protocol.strict import Unreadable, compact, loads
 
 _CALL_KEYS: Final = frozenset(("type", "name", "arguments", "id"))
 _ANSWER_KEYS: Final = frozenset(("type", "content", "sources"))
-_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))
+_FUNCTION_KEYS: Final = frozenset(("function", "type", "id"))
+_DUE: Final = "arguments: an object"
 _SHOWN_CHARS: Final = 200
 
 
 _What = (
-    Literal["call", "answer", "alias", "observation", "faulty", "prose"]
+    Literal["call", "answer", "observation", "faulty", "prose"]
     | Literal["again", "broken", "quoted", "stop", "unclosed"]
 )
 
@@ -35,25 +36,26 @@ _What = (
 class Judgement(Struct, frozen=True):
     """An object, told apart, and in its place the verdict on its text.
 
-    ``call``, ``answer``, ``alias`` and ``observation`` are taken. ``alias``: a call in a form that
-    counts only where such objects are the whole output; one that is ``typed`` is an error
-    elsewhere, any other is prose. ``faulty``: of a known type, but not as it must be. ``prose`` is
-    text like any other, and is gone on with; ``again``: only the brace is prose, what follows it is
-    read anew; ``broken``: an error, and reading stops; ``quoted``: prose, but an error if no
-    message follows; ``stop``: a run of calls ends before it; ``unclosed``: a fence or a tag stands
-    where closing brackets are due. ``dropped`` are its unknown keys, each as JSON.
+    ``call``, ``answer`` and ``observation`` are taken. ``faulty``: of a known type, but not as it
+    must be. ``prose`` is text like any other; where it has a message, that is a call if nothing
+    else stands beside it, and the ``error`` is due if something does. ``again``: only the brace is
+    prose, what follows it is read anew; ``broken``: an error, and reading stops; ``quoted``: prose,
+    but an error if no message follows, nor more in its line; ``stop``: a run of calls ends before
+    it; ``unclosed``: a fence or a tag stands where closing brackets are due. ``dropped`` are its
+    unknown keys, each as JSON.
     """
 
     what: _What
     message: ToolCall | FinalAnswer | None = None
     error: ErrorInfo | None = None
     dropped: tuple[str, ...] = ()
-    typed: bool = False
 
 
 def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False) -> Judgement:
-    """Return what ``value`` is. ``tagged``: it stands in a tag that says that it is a call."""
+    """Return what ``value`` is by the protocol. ``tagged``: it stands in a call's tag."""
     match value.get("type") if isinstance(value, Mapping) else "none":
+        case None | "function" if not tagged and is_alias(value) and (found := object_calls(value)):
+            return Judgement("prose", found[0][0])
         case "tool_call":
             return _call(value, repairs)
         case "final_answer":
@@ -62,8 +64,6 @@ def envelope(value: Any, repairs: tuple[str, ...] = (), *, tagged: bool = False)
             return Judgement("observation")
         case None if tagged and "type" not in value and "name" in value:
             return _call(value, repairs)
-        case None | "function":
-            return _alias(value, repairs)
     return Judgement("prose")
 
 
@@ -81,28 +81,25 @@ def _dropped(value: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]
 
 def _call(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     name, arguments = value.get("name"), value.get("arguments")
-    kind: Literal["call", "alias"] = "call"
     known = _CALL_KEYS
     if not isinstance(name, str) or not name:
+        if found := object_calls(value):  # under the keys of another family
+            return Judgement("prose", found[0][0])
         return _faulty("name: required" if name is None else "name: a string")
     if arguments is None and "parameters" not in value:
         arguments, repairs = {}, (*repairs, "missing_arguments")
-    elif arguments is None or arguments == [] or isinstance(arguments, str):
-        # written as other protocols do
-        kind = "alias"
-        if arguments is None:
-            known, repairs = known | {"parameters"}, (*repairs, "envelope_alias")
-        arguments, named = _arguments(value["parameters"] if arguments is None else arguments)
-        repairs += named
+    elif not isinstance(arguments, Mapping) and (found := object_calls(value)):
+        # written as others do: it counts where it is alone
+        return Judgement("prose", found[0][0], ErrorInfo("invalid_arguments", _DUE))
     if not isinstance(arguments, Mapping):
-        return _faulty("arguments: an object", "invalid_arguments")
+        return _faulty(_DUE, "invalid_arguments")
     call_id = value.get("id")
     if isinstance(call_id, int) and not isinstance(call_id, bool):
         call_id, repairs = str(call_id), (*repairs, "id_string")  # as it is written
     elif call_id is not None and not isinstance(call_id, str):
         call_id, known = None, known - {"id"}
     call = ToolCall(name, arguments, call_id, repairs)
-    return Judgement(kind, call, dropped=_dropped(value, known), typed=True)
+    return Judgement("call", call, dropped=_dropped(value, known))
 
 
 def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
@@ -113,47 +110,70 @@ def _answer(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
     if sources is not None and not isinstance(sources, list):
         sources, known = None, known - {"sources"}
     answer = FinalAnswer(content, tuple(sources or ()), repairs)
-    return Judgement("answer", answer, dropped=_dropped(value, known), typed=True)
-
-
-def _alias(value: Mapping[str, Any], repairs: tuple[str, ...]) -> Judgement:
-    """The forms in which other protocols write a call; with any other key it is none."""
-    keys = value.keys() - {"type", "id"}
-    if keys == {"function"} and isinstance(value["function"], Mapping):
-        keys = set(value["function"])
-    if keys <= _ALIAS_KEYS:
-        call, _ = object_call(value, (*repairs, "envelope_alias"))
-        if call is not None and "missing_arguments" not in call.repairs:
-            return Judgement("alias", call)
-    return Judgement("prose")
+    return Judgement("answer", answer, dropped=_dropped(value, known))
 
 
 _NAMES: Final = ("name", "tool_name", "tool", "function", "action")
 _ARGUMENTS: Final = ("arguments", "parameters", "args", "input", "action_input", "tool_input")
 _IDS: Final = ("id", "tool_call_id", "call_id")
+_LISTS: Final = ("tool_calls", "function_calls", "calls")
+_HOLDERS: Final = ("function", "function_call", "functionCall", "tool_call", "tool_use", "command")
+_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters", "type", *_IDS))
+_KINDS: Final = frozenset(("function", "tool_use", "tool_call", "function_call"))
+
+Found = tuple[ToolCall, tuple[str, ...]]
 
 
-def object_call(
-    value: Mapping[str, Any], repairs: tuple[str, ...] = ()
-) -> tuple[ToolCall | None, tuple[str, ...]]:
-    """The call that an object is by the keys of any family, and those that say nothing.
+def object_calls(value: Mapping[str, Any], repairs: tuple[str, ...] = ()) -> list[Found]:
+    """The calls that an object is by the keys of any family, each with the keys that say nothing.
 
     None where it names no tool, or where two keys hold arguments.
     """
-    if isinstance(inner := value.get("function"), Mapping):
-        value = {**inner, **{key: value[key] for key in _IDS if key in value}}
+    for key in _LISTS:
+        if isinstance(items := value.get(key), list) and items:
+            inner = [object_calls(one, repairs) if isinstance(one, dict) else [] for one in items]
+            return [found for each in inner for found in each] if all(inner) else []
+    holder = next((key for key in _HOLDERS if isinstance(value.get(key), Mapping)), "")
+    if holder:
+        value = {**value[holder], **{key: value[key] for key in _IDS if key in value}}
     name = next((key for key in _NAMES if isinstance(value.get(key), str)), "")
     held = [key for key in _ARGUMENTS if value.get(key) is not None]
     if not (name and value[name]) or len(held) > 1:
-        return None, ()
+        return []
+    if held == ["parameters"] and "description" in value:
+        return []  # it describes a tool
     given: Any = value[held[0]] if held else {}
-    arguments, named = _arguments(given) if held else (given, ("missing_arguments",))
+    arguments, named = arguments_of(given) if held else (given, ("missing_arguments",))
     if arguments is None:
-        return None, ()
+        return []
+    if value.get("type") == "tool_call" and "arguments" not in value:
+        named = ("envelope_alias", *named)
     ids = [str(value[key]) for key in _IDS if isinstance(value.get(key), str | int)]
     known = frozenset((*_IDS, "type", "index", name, *_ARGUMENTS))
     call = ToolCall(value[name], arguments, ids[0] if ids else None, (*repairs, *named))
-    return call, _dropped(value, known)
+    return [(call, _dropped(value, known))]
+
+
+def is_envelope(value: Mapping[str, Any]) -> bool:
+    """Return whether an object's own keys say that it holds calls, as OpenAI's and Anthropic's
+    do, so that it needs no other mark."""
+    if any(isinstance(value.get(key), list) for key in _LISTS[:2]):
+        return True
+    kind = value.get("type")
+    if kind == "function":
+        return isinstance(value.get("function"), Mapping) and "arguments" in value["function"]
+    return kind == "tool_use" and "input" in value
+
+
+def is_alias(value: Mapping[str, Any]) -> bool:
+    """Return whether an object is a call by its keys alone, whatever the tools: it holds a name and
+    arguments, and nothing else."""
+    if isinstance(inner := value.get("function"), Mapping) and not (value.keys() - _FUNCTION_KEYS):
+        value = inner
+    if value.get("type") == "tool_call":
+        return True
+    has_arguments = "arguments" in value or "parameters" in value
+    return value.get("type") in (None, *_KINDS) and has_arguments and value.keys() <= _ALIAS_KEYS
 
 
 def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -166,12 +186,12 @@ def possible_calls(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str,
     if not held and value.get("type", "tool_call") == "tool_call":
         held = [{}]
     names = [value[key] for key in _NAMES if isinstance(value.get(key), str)]
-    for arguments in [_arguments(given)[0] for given in held] if names else ():
+    for arguments in [arguments_of(given)[0] for given in held] if names else ():
         if arguments is not None:
             yield from ((name, arguments) for name in names)
 
 
-def _arguments(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
+def arguments_of(given: Any) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     """Arguments as an object, be it in a string of JSON; and the repair made."""
     named: tuple[str, ...] = ()
     if given == [] or (isinstance(given, str) and not given.strip()):
@@ -206,7 +226,7 @@ class OpenObject:
 
     ``inline``: within a line of prose. ``begin``: where its ``wrapping`` begins.
     ``in_run``: calls stand right before it. ``tagged``: in a call's tag, in a style whose calls
-    need no type. ``only_aliases``: nothing but aliases stands before it.
+    need no type. ``is_alone``: nothing but wrapping stands before it.
     """
 
     scanner: ObjectScanner
@@ -214,7 +234,7 @@ class OpenObject:
     begin: int
     in_run: bool
     tagged: bool
-    only_aliases: bool
+    is_alone: bool
     wrapping: Wrapping
     _told: int = -1  # up to where its call was told of; -1: nothing of it
 
@@ -262,16 +282,13 @@ class OpenObject:
         """What an object that could be read is here."""
         repairs = (*repairs, "inline") if self.inline else repairs
         found = envelope(value, repairs, tagged=self.tagged)
-        may_count = found.what == "answer" or (found.what == "alias" and self.only_aliases)
-        if found.what == "call" or (may_count and not self.in_run):
+        if found.what == "call" or (found.what == "answer" and not self.in_run):
             return found
-        if found.error is not None:
+        if found.error is not None and not (found.what == "prose" and self.is_alone):
             return self._broken(found.error)
-        if found.what == "alias" and found.typed:
-            return self._broken(ErrorInfo("invalid_arguments", "arguments: an object"))
         if self.in_run:
             return Judgement("stop")
-        return found if found.what == "observation" else Judgement("prose")
+        return found if found.what in ("observation", "prose") else Judgement("prose")
 
     def _broken(self, error: ErrorInfo) -> Judgement:
         return Judgement("quoted" if self.inline and not self.in_run else "broken", error=error)

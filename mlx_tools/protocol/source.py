@@ -27,6 +27,16 @@ Steps = Generator[None, None, T]
 """A reader: it yields where it needs more text than has come."""
 
 
+def finished(steps: Steps[T]) -> T:
+    """Return what a reader gives whose whole text is there."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+
 class Fault(Exception):
     """The text is no call as its family writes it; the message says why."""
 
@@ -56,6 +66,7 @@ class TextSource:
         self.text = text
         self.pos = pos
         self.final = final
+        self._line_tried = -1  # the end of the line that was last looked at as strict JSON
 
     def add(self, piece: str) -> None:
         """Takes in what has come."""
@@ -108,12 +119,13 @@ class TextSource:
         yield from self.fill(size)
         return self.text[self.pos : self.pos + size]
 
-    def tag(self, most: int) -> Steps[str]:
-        """The next characters up to a ``>``, with it, at most ``most``; nothing is taken."""
+    def tag(self, most: int, end: str = ">", skip: int = 0) -> Steps[str]:
+        """The next characters up to ``end``, with it, at most ``most``; nothing is taken. The first
+        ``skip`` characters hold no end."""
         while True:
-            end = self.text.find(">", self.pos, self.pos + most)
-            if end >= 0 or self.final or self.left >= most:
-                return self.text[self.pos : end + 1 if end >= 0 else self.pos + most]
+            found = self.text.find(end, self.pos + skip, self.pos + most)
+            if found >= 0 or self.final or self.left >= most:
+                return self.text[self.pos : found + len(end) if found >= 0 else self.pos + most]
             yield
 
     def space(self, *, lines: bool = True) -> Steps[None]:
@@ -218,8 +230,11 @@ class TextSource:
         Raises `CutOff`, and `Fault` where it cannot be read.
         """
         scanner = ObjectScanner(self.pos)
+        if self.final:
+            self._line_tried = scanner.take_line(self.text, self._line_tried)
         while True:
-            scanner.advance(self.text)
+            if scanner.status == MORE:
+                scanner.advance(self.text)
             self.pos = scanner.pos
             if scanner.status != MORE:
                 break

@@ -13,22 +13,23 @@ from typing import Final
 
 from mlx_tools.messages import FinalAnswer, FinishReason, ToolCall, replace
 from mlx_tools.protocol import delimiters
+from mlx_tools.protocol.call_sequence import CallSequenceReader
+from mlx_tools.protocol.catalog import ToolCatalog
 from mlx_tools.protocol.dialects import HARMONY, Dialect
+from mlx_tools.protocol.judging import Candidate, outcome
 from mlx_tools.protocol.objects import Judgement, OpenObject, may_mutate
+from mlx_tools.protocol.partial import PartialReading
 from mlx_tools.protocol.reading import (
-    Alias,
     AnswerDelta,
     ArgumentsDelta,
     CallStarted,
     Delta,
-    Draft,
     Place,
     Reading,
     ReadingRules,
     ThoughtDelta,
     writable,
 )
-from mlx_tools.protocol.runs import Run
 from mlx_tools.protocol.scan import CONTROL_ESCAPE, MORE, ObjectScanner
 from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
@@ -41,6 +42,14 @@ _SPARE: Final = 2_000
 mark, where they were no call."""
 
 _MOST_WRAPPING: Final = 1000
+_MOST_BULLET: Final = 6  # characters of a numbered bullet, and the brace behind it
+_MOST_AHEAD: Final = 200  # characters behind a mark in which a tool may be named
+_NAME_LINE: Final = re.compile(r"[ \t]*(?P<name>[\w.$-]+)[ \t\r]*(?:\n|\Z)")
+_NAMED: Final = re.compile(
+    r"(?:[\s\[{<(\"'`:]|functions?\b[.=]?|name\b|invoke\b|call\b|to=)*(?P<name>[\w$.-]+)"
+    r"|.*?[\"'](?:name|tool|tool_name|function|action)[\"']\s*:\s*[\"'](?P<key>[\w$.-]+)",
+    re.DOTALL,
+)
 _ANALYSIS: Final = "<|channel|>analysis<|message|>"
 _MESSAGE_END: Final = delimiters.any_of(["<|end|>", "<|channel|>final<|message|>"])
 
@@ -57,14 +66,17 @@ class Reader:
     the `Reading`; it may be called once. No text makes any of them raise.
     """
 
-    def __init__(self, rules: ReadingRules = _DEFAULT) -> None:
+    def __init__(self, rules: ReadingRules = _DEFAULT, *, is_inside: bool = False) -> None:
+        """``is_inside``: the text is what stands in a fence of another."""
         self.done = False  # nothing that follows can count
         self._rules = rules
+        self._is_inside = is_inside
         self._marks = delimiters.marks(
             rules.reasoning_markers, rules.ends, dialects=bool(rules.catalog)
         )
         self._source = TextSource()
-        self._draft = Draft(self._source)
+        self._catalog = ToolCatalog(rules.catalog)
+        self._draft = PartialReading(self._source, self._catalog)
         self._deltas: list[Delta] = []
         self._reason: FinishReason = "stop"
         self._lead = True  # nothing but white space and wrapping so far in this line
@@ -73,6 +85,11 @@ class Reader:
         self._array = _NO_ARRAY
         self._tag = self._fence = False  # what is open around messages
         self._spoken = False  # more than wrapping stands before this
+        self._objects = False  # calls as other protocols write them stand before this, and no more
+        self._has_thought = False  # the text opened a thought and closed it
+        self._bulleted = False  # a bullet stands before this
+        self._shown_line = False  # the line is a quotation, a table's or a diff's
+        self._in_diff = False
         self._ticks = 0  # backticks that opened the code that stands here
         self._ticking = 0  # backticks that were read just now, more may follow
         self._for_user = False  # speech is for the user by its header: nothing in it is a call
@@ -81,8 +98,8 @@ class Reader:
         self._failed = 0  # characters of such forms that were no call
         self._in_thought = False  # the text leaves a thought open, and a call ends it
         self._line_tried = -1  # the end of the line that was last looked at as strict JSON
-        self._run_begun: Run | None = None  # the last one that a mark opened
-        self._run_read: Run | None = None  # that stands behind a mark
+        self._run_begun: CallSequenceReader | None = None  # the last one that a mark opened
+        self._run_read: CallSequenceReader | None = None  # that stands behind a mark
         self._open: OpenObject | None = None
         self.thought_closer = ""  # what closes the thought that is open, empty if none is
         self._steps = self._turn()
@@ -120,7 +137,7 @@ class Reader:
             return scanner.start, delimiters.CALL_TAG
         if scanner.type in ("tool_call", "final_answer"):
             return scanner.start, None
-        is_alone = one.only_aliases and not one.in_run
+        is_alone = one.is_alone and not one.in_run
         is_bare = is_alone and scanner.first_key == "name" and "" in self._rules.native
         return (scanner.start, "") if is_bare else None
 
@@ -128,7 +145,7 @@ class Reader:
     def call_begin(self) -> int | None:
         """Where a call begins that is no line of the protocol; None where there is none yet."""
         run = self._run_begun
-        if run is not None and (run.begun or not run.dialect.line):
+        if run is not None and (run.names_tool or not run.dialect.line):
             return run.begin
         opened = self.opened
         return None if opened is None or opened[1] is None else opened[0]
@@ -139,7 +156,7 @@ class Reader:
         elsewhere."""
         draft = self._draft
         stands = self._spoken and not (self._lead or self._run_read or self._open or self.done)
-        other = draft.messages or draft.aliases or draft.forged or draft.quoted or draft.error
+        other = draft.messages or self._objects or draft.forged or draft.quoted or draft.error
         return draft.said(0, self._settled) if stands and not other else None
 
     def feed(self, piece: str) -> list[Delta]:
@@ -153,7 +170,16 @@ class Reader:
         self._source.final = True
         self._reason = finish_reason
         self._push("")
-        return self._draft.reading(self._rules, finish_reason, self._marks)
+        self._draft.is_for_user = self._for_user
+        read_inside = None if self._is_inside else self._read_inside
+        return self._draft.reading(self._rules, finish_reason, self._marks, read_inside)
+
+    def _read_inside(self, text: str) -> Reading:
+        """The reading of what stands in a fence."""
+        rules = replace(self._rules, prefix="", in_thought=False, tool_choice="auto")
+        reader = Reader(rules, is_inside=True)
+        reader.feed(text)
+        return reader.finish(self._reason)
 
     def _push(self, piece: str) -> None:
         self._source.add(piece)
@@ -195,7 +221,7 @@ class Reader:
 
     def _stray(self) -> None:
         """A character that belongs to no wrapping: prose, or the end of a run of calls."""
-        if self._draft.messages or not self._draft.void_aliases():
+        if self._draft.messages:
             self._stop()
             return
         self._speak()
@@ -204,23 +230,36 @@ class Reader:
     def _begin_line(self, begin: int) -> None:
         self._lead = True
         self._begin = begin
+        self._shown_line = False
         self._draft.bullet = False
 
     def _speak(self) -> None:
         """What comes is within a line of prose."""
-        self._lead = False
+        self._lead = self._objects = False
         self._spoken = True
 
     @property
-    def _quoted(self) -> bool:
-        """True if what stands here is shown, not said: within code, or in a fence beside text."""
-        return bool(self._ticks) or self._for_user or (self._fence and self._spoken)
+    def _is_quoted(self) -> bool:
+        """True if what stands here is shown, not said: within code, in a quotation or a table, or
+        in a fence beside text."""
+        is_fenced = self._fence and (self._spoken or self._objects)
+        return bool(self._ticks) or self._for_user or self._shown_line or is_fenced
+
+    @property
+    def _hides_messages(self) -> bool:
+        """True if the protocol's own messages are quoted here. A fence is part of one style."""
+        is_fenced = self._fence and self._spoken and self._rules.style != "markdown-json"
+        return bool(self._ticks) or self._shown_line or is_fenced
 
     @property
     def _tired(self) -> bool:
         """True where a form that may be none was tried here, or such were read often enough."""
-        size = self._draft.size
-        return self._tried == size or self._failed > _REREADS * size + _SPARE
+        return self._tried == self._draft.size or self._is_worn
+
+    @property
+    def _is_worn(self) -> bool:
+        """True where what was no call was read often enough."""
+        return self._failed > _REREADS * self._draft.size + _SPARE
 
     # --- between objects ----------------------------------------------------------------------
 
@@ -232,9 +271,16 @@ class Reader:
             return
         char = source.text[source.pos]
         if char == "{":
+            if self._hides_messages:
+                self._stray()
+                source.pos += 1
+                return
             yield from self._object(inline=False)
         elif marks.by_line and (form := (yield from self._line_form(char))) is not None:
             yield from self._run(*form, weak=True)
+        elif char in ">|@+-" and not draft.messages and (yield from self._is_shown(char)):
+            self._stray()
+            self._shown_line = True
         elif marks.lines and draft.size and (yield from source.stands(*marks.lines)):
             self._end_turn()
         elif self._array == _ARRAY_BEGUN:
@@ -245,9 +291,11 @@ class Reader:
             yield from self._mark(mark)
         elif char in "`~":
             yield from self._fence_mark()
-        elif not (draft.messages or draft.aliases):
+        elif not (draft.messages or self._objects):
             yield from self._before_message(char)
-        elif char == "," or (char == ";" and draft.aliases):
+        elif draft.messages and char.isdigit() and (yield from self._is_numbered()):
+            pass
+        elif char == "," or (char == ";" and self._objects):
             draft.unclean = draft.unclean or self._array != _ARRAY
             source.pos += 1
         elif char == "]" and self._array == _ARRAY:
@@ -270,10 +318,28 @@ class Reader:
             yield
         elif bullet := delimiters.BULLET.match(text, pos):
             self._draft.bullet = True
-            self._draft.only_aliases = False
+            self._bulleted = True
             source.pos = bullet.end()
         else:
             self._stray()
+
+    def _is_shown(self, char: str) -> Steps[bool]:
+        """Return whether a line of a quotation, of a table or of a diff begins here."""
+        ahead = yield from self._source.ahead(4)
+        if ahead in ("@@ -", "+++ ", "--- "):
+            self._in_diff = True
+        is_changed = self._in_diff and char in "+-"
+        return is_changed or char == ">" or (char == "|" and ahead[1:2] in (" ", "\t", "-", ":"))
+
+    def _is_numbered(self) -> Steps[bool]:
+        """Past a numbered bullet between calls; False where none stands before another."""
+        ahead = yield from self._source.ahead(_MOST_BULLET)
+        found = delimiters.BULLET.match(ahead)
+        if found is None or ahead[found.end() : found.end() + 1] != "{":
+            return False
+        self._source.pos += found.end()
+        self._draft.unclean = True
+        return True
 
     def _prose(self) -> Steps[None]:
         """Within a line of prose: to its end, or to something that may be more than prose."""
@@ -292,7 +358,11 @@ class Reader:
             self._ticking += len(found[0])
             source.pos = found.end()
         else:
-            yield from self._object(inline=True) if found[0] == "{" else self._mark(found)
+            is_object = found[0] == "{"
+            if is_object and self._hides_messages:
+                source.pos += 1
+                return
+            yield from self._object(inline=True) if is_object else self._mark(found)
 
     def _fence_mark(self) -> Steps[None]:
         text, pos = self._source.text, self._source.pos
@@ -331,13 +401,15 @@ class Reader:
         ):
             self._stop()
         elif what in delimiters.HEADERS:
-            shown = self._ticks or (self._fence and self._spoken)
-            if shown or self._tired or draft.messages:
+            if (self._is_quoted and not self._for_user) or self._tired or draft.messages:
                 self._text_of_mark(what)
             else:
                 yield from self._run(HARMONY, skip=len(what), weak=True)
         elif what in marks.dialects:
             yield from self._dialect_mark(what)
+        elif what in marks.ends and self._has_thought:
+            source.pos = mark.end()
+            draft.leave_out(mark.start())  # once too often
         elif what in marks.ends:
             source.pos = mark.end()
             self._for_user = what.startswith("<|channel|>")
@@ -350,9 +422,7 @@ class Reader:
             self._tag = what == delimiters.CALL_TAG
             source.pos = mark.end()
         elif what == delimiters.RESPONSE_TAG or (what == delimiters.ANSWER_TAG and self._is_xml):
-            if not draft.void_aliases():
-                self._stop()
-            elif what == delimiters.RESPONSE_TAG:
+            if what == delimiters.RESPONSE_TAG:
                 yield from self._response()
             else:
                 begin = self._begin if self._lead else source.pos
@@ -382,11 +452,11 @@ class Reader:
 
     def _dialect_mark(self, what: str) -> Steps[None]:
         source, dialects = self._source, self._marks.dialects
-        if self._quoted:
+        if self._is_quoted or self._is_worn:
             self._text_of_mark(what)
             return
         if what != delimiters.CALL_TAG or not (self._is_xml or self._draft.messages):
-            yield from self._run(dialects[what])
+            yield from self._run(dialects[what], dialects[what].skip(what))
             return
         # The tag that a style and many dialects share: behind it an object is the style's.
         self._tag = True
@@ -401,23 +471,20 @@ class Reader:
     def _line_form(self, char: str) -> Steps[tuple[Dialect, int | None] | None]:
         """The form that stands here whose mark counts at a line's start alone, and the length of
         the mark if not its own."""
-        if self._draft.messages or self._tired or self._quoted:
+        if self._draft.messages or self._tired or self._is_quoted:
             return None
         by_line = self._marks.by_line
         if mark := (yield from self._source.stands(*by_line)):
             return by_line[mark], None
-        if self._spoken:
-            return None
-        if (yield from self._source.stands(_TO)):
+        if not self._spoken and (yield from self._source.stands(_TO)):
             return HARMONY, 0
-        is_name = any(name[0] == char for name in self._rules.catalog if name)
-        return (by_line[">>>"], 0) if is_name else None
+        return None
 
     def _run(self, dialect: Dialect, skip: int | None = None, *, weak: bool = False) -> Steps[None]:
         """A run of calls, and what comes of it; ``weak``: what stands here may be none."""
         source, rules = self._source, self._rules
         begin = self._begin if self._lead else source.pos
-        run = Run(source, dialect, rules.catalog, rules.max_calls, skip)
+        run = CallSequenceReader(source, dialect, self._catalog, rules.max_calls, skip)
         if skip != 0 or not dialect.line:
             self._run_begun = run
         self._run_read = None if weak else run
@@ -425,7 +492,7 @@ class Reader:
         self._run_read = None
         if run.header is not None:  # a message's header is no text; a thought may follow, or speech
             source.pos = run.end
-            if run.header.channel == "analysis" and not run.header.recipient:
+            if run.header.channel == "analysis" and run.header.recipient in ("", "assistant"):
                 closer = dict(rules.reasoning_markers).get(_ANALYSIS, "<|end|>")
                 yield from self._thought(run.begin, _MESSAGE_END, closer)
                 return
@@ -433,28 +500,52 @@ class Reader:
             self._for_user = run.header.channel == "final" or run.header.recipient == "user"
             self._begin_line(source.pos)
             return
-        fenced = run.calls and run.cut is None and self._fence
-        while fenced and not run.quoted:  # they count where nothing else follows
+        must_be_last = self._fence or dialect.open == "[" or dialect.open[:1] == "`"
+        while must_be_last and run.calls and run.cut is None:
             found = delimiters.AFTER_MESSAGES.match(source.text, source.pos)
             is_all = found is not None and found.end() == len(source.text)
             if source.final or not is_all or source.left > _MOST_WRAPPING:
-                run.quoted = not (source.final and is_all)
+                is_shown = not (source.final and is_all)
+                if is_shown:
+                    self._as_text(run)
+                    return
                 break
             yield
         self._take_run(run, begin, weak=weak)
+        if self._draft.call_like:  # all of it may be shown
+            while not source.final:
+                source.pos = len(source.text)
+                yield
+            source.pos = len(source.text)
+            self._stop()
 
-    def _take_run(self, run: Run, begin: int, *, weak: bool) -> None:
+    def _outcome(self, run: CallSequenceReader) -> str:
+        """What comes of a run that stands outside code, by the table of rule 8a."""
+        is_line = run.dialect.line
+        if run.calls and run.has_text_behind and is_line:
+            return "text"
+        if run.dialect.open == "[" and any(c.name not in self._rules.catalog for c in run.calls):
+            return "text"
+        names, fits = run.names_tool, None
+        if run.calls:
+            names = bool(self._catalog.find(run.calls[0].name))
+            fits = names and self._catalog.fits(run.calls[0].name, run.calls[0].arguments)
+        is_explicit = run.is_explicit or not is_line
+        return outcome(Candidate("marked", names, fits, is_explicit=is_explicit), "said")
+
+    def _take_run(self, run: CallSequenceReader, begin: int, *, weak: bool) -> None:
         source, draft = self._source, self._draft
         if self._in_thought and (not run.calls or run.cut or not self._ends_text(run)):
             self._cut(run)
             return
-        if not run.calls or run.quoted:
+        if not run.calls or self._outcome(run) != "call":
             self._no_call(run, weak=weak)
             return
-        if run.cut is not None and not self._may_close(run):
+        is_cut = run.cut is not None or (run.has_open_end and self._reason != "stop")
+        if is_cut and not self._may_close(run):
             self._cut(run)
             return
-        native = run.dialect.open in self._rules.native or run.typed
+        native = run.dialect.open in self._rules.native or run.is_typed
         for call, end in zip(run.calls, (*run.ends[:-1], run.end), strict=True):
             source.pos = end
             repairs = call.repairs if native else (*call.repairs, "dialect")
@@ -468,39 +559,52 @@ class Reader:
             draft.fail("invalid_json", run.fault)
         self._stop(wrapping_may_follow=True)
 
-    def _ends_text(self, run: Run) -> bool:
+    def _ends_text(self, run: CallSequenceReader) -> bool:
         """Return whether nothing but wrapping and the turn's end follows the run."""
         rest = self._source.text[run.end :]
         ending = self._marks.turn_end.match(rest)
         return not rest[ending.end() if ending else 0 :].strip(delimiters.WHITE)
 
-    def _may_close(self, run: Run) -> bool:
+    def _may_close(self, run: CallSequenceReader) -> bool:
         """Return whether the calls, the last without its closing brackets, count (rule 7)."""
         if self._reason != "stop" or "missing_closers" not in run.calls[-1].repairs:
             return False
         return not any(may_mutate(self._rules.mutates, call) for call in run.calls)
 
-    def _cut(self, run: Run) -> None:
+    def _cut(self, run: CallSequenceReader) -> None:
         self._draft.cut(run.begin)
         self._stop()
 
-    def _no_call(self, run: Run, *, weak: bool) -> None:
+    def _no_call(self, run: CallSequenceReader, *, weak: bool) -> None:
         """What began like a call is none: text where it may be, else an error (rule 8b)."""
         draft = self._draft
-        if run.cut is not None and not run.quoted and (not weak or run.begun):
+        is_first = not (self._spoken or self._objects) and not weak
+        names = self._names_tool(run) or (run.names_tool and not run.dialect.line)
+        if run.cut is not None and (names or is_first or run.names_tool):
             self._cut(run)
-        elif weak:
-            self._failed += self._source.pos - run.begin
+        elif (names or is_first) and not (run.calls and self._outcome(run) == "text"):
             self._source.pos = run.begin
-            self._tried = draft.size
-        elif self._fence and run.quoted:
-            self._source.pos = run.end
-            self._spoken = True
-        else:
-            self._source.pos = run.begin
-            draft.fail("invalid_json", run.fault or "prose follows the call in its line")
+            draft.fail("invalid_json", run.fault or "the call cannot be read")
             draft.call_like = True
-            self._stop()
+        else:
+            self._as_text(run)
+
+    def _as_text(self, run: CallSequenceReader) -> None:
+        """What began like a call is text: it is read again as such."""
+        self._failed += self._source.pos - run.begin
+        self._source.pos = run.begin
+        self._tried = self._draft.size
+        if not run.dialect.line:  # else the line is read as one without it
+            self._speak()
+            self._source.pos += max(1, len(run.dialect.open) * (not run.dialect.opens_tag))
+
+    def _names_tool(self, run: CallSequenceReader) -> bool:
+        """Return whether a tool is named behind the mark of a run that could not be read."""
+        begin = run.begin + len(run.dialect.open)
+        ahead = self._source.text[begin : begin + _MOST_AHEAD]
+        found = (_NAME_LINE if run.dialect.line else _NAMED).match(ahead)
+        names = () if found is None else filter(None, found.groupdict().values())
+        return any(map(self._catalog.find, names))
 
     # --- thoughts, forged observations, answers in tags ---------------------------------------
 
@@ -527,6 +631,7 @@ class Reader:
             else:
                 draft.cut(source.pos)
         self.thought_closer = ""
+        self._has_thought = found is not None and opening < begin
         draft.reasoning.append(source.text[begin:end])
         source.pos = end if found is None else found.end()
         draft.leave_out(opening)
@@ -601,7 +706,7 @@ class Reader:
             begin=source.pos if inline else self._begin,
             in_run=bool(draft.messages),
             tagged=self._tag and self._is_xml,
-            only_aliases=draft.only_aliases,
+            is_alone=not self._spoken,
             wrapping=delimiters.Wrapping(self._array > _NO_ARRAY, self._tag, self._fence),
         )
         if not inline:
@@ -631,16 +736,14 @@ class Reader:
             if verdict.error is not None:
                 draft.fail(verdict.error.code, verdict.error.message)
             self._stop()
-        elif what == "alias" and isinstance(message, ToolCall):
-            self._source.pos = end
-            place = at.begin, end, at.wrapping
-            draft.aliases.append(Alias(message, verdict.typed, verdict.dropped, *place))
-        elif not draft.void_aliases():
-            self._stop()
+        elif what == "prose" and message is not None and at.is_alone and not self._bulleted:
+            self._source.pos = end  # a call as another protocol writes it, if nothing else comes
+            self._objects = True
+            draft.other = draft.other or verdict.error
         elif what == "observation":
             begin, self._source.pos = self._source.pos, end
             draft.forge(begin)
-        elif message is None:
+        elif message is None or what == "prose":
             self._go_on_in_prose(verdict, end)
         else:
             self._source.pos = end
@@ -653,6 +756,7 @@ class Reader:
         source, draft = self._source, self._draft
         if verdict.what == "quoted":
             draft.quoted = draft.quoted or verdict.error
+            draft.quoted_at = end
         self._array = _NO_ARRAY
         self._speak()
         if verdict.what == "again":
@@ -709,18 +813,14 @@ class Reader:
         """The bracket of an array of calls is missing: as with any closer, see rule 7."""
         draft = self._draft
         calls = [message for message in draft.messages if isinstance(message, ToolCall)]
-        calls += [alias.call for alias in draft.aliases]
         if not calls:
             return
         if self._reason != "stop" or any(may_mutate(self._rules.mutates, call) for call in calls):
             draft.cut(self._source.pos)
             return
         draft.unclean = True
-        if draft.messages and isinstance(last := draft.messages[-1], ToolCall):
+        if isinstance(last := draft.messages[-1], ToolCall):
             draft.messages[-1] = _with_closers(last)
-        elif draft.aliases:
-            alias = draft.aliases[-1]
-            draft.aliases[-1] = alias._replace(call=_with_closers(alias.call))
 
 
 def _with_closers(call: ToolCall) -> ToolCall:

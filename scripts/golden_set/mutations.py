@@ -208,7 +208,9 @@ def _examples(words: Any) -> Iterator[Mutation]:
 
 def _neutralised_outputs(facts: Facts) -> bool:
     outputs = [r.content or "" for r in facts.golden.records if isinstance(r, ObservationRecord)]
-    known = (m for one in DIALECTS if not one.line for m in (one.open, one.close, *one.inner))
+    known = (
+        m for one in DIALECTS if not one.line for m in (one.open, one.close, *one.call, *one.inner)
+    )
     marks = [
         mark for mark in dict.fromkeys(known) if mark.startswith("[")
     ]  # those of tags stand in text
@@ -505,8 +507,8 @@ REPAIRS = (
     (
         "envelope_alias",
         "protocol/objects",
-        '_ALIAS_KEYS: Final = frozenset(("name", "arguments", "parameters"))',
-        '_ALIAS_KEYS: Final = frozenset(("name", "parameters"))',
+        'frozenset(("name", "arguments", "parameters", "type", *_IDS))',
+        'frozenset(("name", "parameters", "type", *_IDS))',
     ),
     ("arguments_string", "protocol/objects", 'named = ("arguments_string",)', "named = ()"),
     (
@@ -542,7 +544,10 @@ REPAIRS = (
         'repairs = call.repairs if native else (*call.repairs, "dialect")',
         "repairs = call.repairs",
     ),
-    ("noise", "protocol/runs", '(*repairs, "noise") if self._junk else repairs', "repairs"),
+    (
+        *("noise", "protocol/call_sequence"),
+        *('(*repairs, "noise") if self._has_noise else repairs', "repairs"),
+    ),
     (
         "dropped_null",
         "schema/validator",
@@ -555,7 +560,7 @@ REPAIRS = (
 RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     (
         "cut-off",
-        "protocol/reading",
+        "protocol/partial",
         'self._withdraw("truncated_output", "the output was cut off", begin)',
         'self._withdraw("invalid_json", "the output was cut off", begin)',
         holds("the output was cut off"),
@@ -579,7 +584,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged",
-        "protocol/reading",
+        "protocol/partial",
         '"a tool_observation is the host\'s to write"',
         '"a tool_observation is for the host to write"',
         holds("a tool_observation is the host's to write"),
@@ -587,7 +592,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "forged-kept",
-        "protocol/reading",
+        "protocol/partial",
         "self.forged.append((begin, self.source.pos))",
         "pass",
         holds("a tool_observation is the host's to write"),
@@ -595,7 +600,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "bare-text",
-        "protocol/reading",
+        "protocol/partial",
         "prose = self.said(0, self.stop).strip()",
         "prose = self.said(0, self.stop).strip().upper()",
         lambda facts: any(
@@ -606,7 +611,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "truncated",
-        "protocol/reading",
+        "protocol/partial",
         'truncated=self.cut_answer or (bare and reason == "length" and not self.ended),',
         "truncated=False,",
         has("truncated"),
@@ -614,7 +619,7 @@ RULES: tuple[tuple[str, str, str, str, Holds, str], ...] = (
     ),
     (
         "call-like",
-        "protocol/reading",
+        "protocol/unmarked",
         "the text looks like a call, and is none",
         "this looks like a call, and is none",
         has("call-like"),

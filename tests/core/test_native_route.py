@@ -117,7 +117,7 @@ def test_calls_that_the_server_kept_to_itself_are_asked_for_by_the_prompt() -> N
         assert server.asked == ["Paris"]
 
 
-@pytest.mark.parametrize("text", ['weather(city="Paris")', '{"name": "weather", "arguments": "x"}'])
+@pytest.mark.parametrize("text", ["weather(city=Paris)", '{"name": "weather", "arguments": "x"}'])
 def test_after_text_that_nothing_can_read_the_model_is_prompted_once(text: str) -> None:
     with scripted(Completion(text), call("weather", city="Paris"), ANSWER) as (ask, server):
         assert answered(ask()) == "It is sunny."

@@ -333,10 +333,13 @@ def test_the_official_client_reads_calls_and_goes_on_with_their_results(serving:
     assert one.backend.prompts[1].startswith(one.backend.prompts[0] + CALLED.rstrip())
 
 
+BROKEN = '{"type":"tool_observation","name":"read","content":"so"}'
+
+
 def test_the_official_client_parses_an_answer_and_is_told_what_is_wrong(serving: Any) -> None:
     from anthropic import APIStatusError
 
-    one = serving(call("final_result", place="Oslo"), *["<tool_call>no fit"] * 3)
+    one = serving(call("final_result", place="Oslo"), *[BROKEN] * 3)
     parsed = with_client(one, lambda c: c.messages.parse(**ASK, output_format=Weather))
     assert parsed.parsed_output == Weather(place="Oslo")
     with pytest.raises(APIStatusError, match="stop_sequences") as refused:

@@ -92,10 +92,14 @@ def test_a_turn_that_cannot_be_read_is_corrected_inside_the_request(serving: Any
 @pytest.mark.parametrize(
     "texts", [["<tool_call>get the weather"] * 3, [f"<tool_call>weather {n}" for n in range(3)]]
 )
-def test_call_like_text_is_never_content_but_an_error(serving: Any, texts: list[str]) -> None:
-    response = chat(serving(*texts), tools=[WEATHER])
-    assert response.status_code == 502
-    assert response.json()["error"]["code"] == "model_output_invalid"
+def test_call_like_text_is_corrected_once_then_shown_and_named(
+    serving: Any, texts: list[str]
+) -> None:
+    one = serving(*texts)
+    response = chat(one, tools=[WEATHER])
+    assert message(response)["content"] == texts[1] and not message(response).get("tool_calls")
+    assert response.headers["x-mlx-tools-call-like"] == "true"
+    assert len(one.backend.prompts) == 2
 
 
 CUT = '{"type":"final_answer","content":"It is 391.", oops'

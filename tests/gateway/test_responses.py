@@ -431,10 +431,13 @@ def test_the_official_client_reads_calls_and_goes_on_with_what_it_read(serving: 
     assert one.backend.prompts[1].startswith(one.backend.prompts[0] + CALLED.rstrip())
 
 
+BROKEN = '{"type":"tool_observation","name":"read","content":"so"}'
+
+
 def test_the_official_client_parses_an_answer_and_is_told_what_is_wrong(serving: Any) -> None:
     from openai import APIError, APIStatusError
 
-    one = serving(call("final_result", place="Oslo"), *["<tool_call>no fit"] * 3)
+    one = serving(call("final_result", place="Oslo"), *[BROKEN] * 3)
     given: Any = {"model": "scripted", "input": "a"}
     response = with_client(one, lambda c: c.responses.parse(**given, text_format=Weather))
     assert response.output_parsed == Weather(place="Oslo")

@@ -71,7 +71,6 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     "llama3_builtin": ("<|python_tag|>{}", "", "{n}.call({p})", "{k}={r}", ", "),
     "olmo3": ("<function_calls>{}\n</function_calls>", "\n", "{n}({p})", "{k}={r}", ", "),
     "gemma3": ("```tool_code\n{}\n```", "\n", "{n}({p})", "{k}={r}", ", "),
-    "pythonic": ("[{}]", ", ", "{n}({p})", "{k}={r}", ", "),
     "qwen3_coder": ("{}", "\n", f"<tool_call>\n{_FUNCTION}\n</tool_call>", _PARAMETER),
     "qwen3_coder_bare": ("{}", "", _FUNCTION, _PARAMETER),
     "seed": ("{}", "\n", f"<seed:tool_call>\n{_FUNCTION}\n</seed:tool_call>", _PARAMETER),
@@ -85,12 +84,17 @@ FORMS: Mapping[str, tuple[str, ...]] = {
         for name, tag, ns in (
             *(("minimax_m2", "minimax:tool_call", ""), ("invoke", "function_calls", "")),
             *(("dots", "dots_function_call", ""), ("muse", "atem:function_calls", "atem:")),
+            *(("antml", "antml:function_calls", "antml:"),),
         )
     },
     **{
         name: (f"<｜DSML｜{tag}>\n{{}}</｜DSML｜{tag}>", "\n", _DSML, _DSML_PARAMETER)
         for name, tag in (("deepseek_dsml", "function_calls"), ("deepseek_v4", "tool_calls"))
     },
+    "gigachat_xml": (
+        *("<｜GCML｜tool_calls>\n{}</｜GCML｜tool_calls>", "\n"),
+        *(_DSML.replace("DSML", "GCML"), _DSML_PARAMETER.replace("DSML", "GCML")),
+    ),
     "step3": (
         *("<｜tool_calls_begin｜>\n{}<｜tool_calls_end｜>", "\n"),
         f"<｜tool_call_begin｜>{_INVOKE.format('steptml:', 'steptml:')}<｜tool_call_end｜>",
@@ -112,6 +116,45 @@ FORMS: Mapping[str, tuple[str, ...]] = {
     ),
     "hunyuan_v3": (
         *("<tool_calls>{}</tool_calls>", "", "<tool_call>{n}<tool_sep>{p}</tool_call>", _PAIR),
+    ),
+    **{
+        name: ("{}", "\n", f"<{tag}_tool_call>{{n}}\n{{p}}</{tag}_tool_call>", _PAIR)
+        for name, tag in (("iquest", "iquest"), ("iquest_coder", "iquestcoder"))
+    },
+    "k2_horizon": (
+        *("<ifm|tool_calls>\n{}\n</ifm|tool_calls>", "\n"),
+        *("<ifm|tool_call>{n}\n{p}</ifm|tool_call>", _PAIR.replace("arg_", "ifm|arg_")),
+    ),
+    "solar": (
+        *("{}", "\n", "<|tool_call:start|>{n}\n{p}<|tool_call:end|>"),
+        "<|tool_arg:start|>{k}<|tool_arg:value|>{v}<|tool_arg:end|>\n",
+    ),
+    "plamo": (
+        *("<|plamo:begin_tool_requests:plamo|>{}<|plamo:end_tool_requests:plamo|>", ""),
+        "<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>{n}"
+        "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>{b}"
+        "<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+    ),
+    "inkling": (
+        *("{}", ""),
+        "<|message_model|>{n}<|content_invoke_tool_json|>"
+        '{{"name": "{n}", "args": {b}}}<|end_message|>',
+    ),
+    "functionary_v2": ("{}<|stop|>", "\n", "<|recipient|>{n}\n<|content|>{b}"),
+    "qwen_agent": ("{}✿RESULT✿: ", "", "✿FUNCTION✿: {n}\n✿ARGS✿: {b}\n"),
+    "tool_lines": ("{}", "", "Tool: {n}\nTool Input: {b}\n"),
+    "tool_names": ("{}", "", "Tool Name: {n}\nParameters: {b}\n"),
+    "function_lines": ("{}", "", "Function: {n}\nArguments: {b}\n"),
+    "steps": ("{}", "", "Tool Call: {n}\nInput: {b}\n"),
+    "pythonic": ("[{}]", ", ", "{n}({p})", "{k}={r}", ", "),
+    "nexusraven": ("Call: {}<bot_end>", "; ", "{n}({p})", "{k}={r}", ", "),
+    "gorilla": ("{}", "", "<<function>>{n}({p})", "{k}={r}", ", "),
+    "tool_code": ("<tool_code>\n{}\n</tool_code>", "\n", "{n}({p})", "{k}={r}", ", "),
+    "smollm3_code": ("<code>\n{}\n</code>", "\n", "{n}({p})", "{k}={r}", ", "),
+    "mcp_tool": (
+        *("{}", "\n"),
+        "<use_mcp_tool>\n<server_name>s</server_name>\n<tool_name>{n}</tool_name>\n"
+        "<arguments>\n{b}\n</arguments>\n</use_mcp_tool>",
     ),
     "gemma4": ("{}", "", "<|tool_call>call:{n}{{{p}}}<tool_call|>", "{k}:{l}", ","),
     "functiongemma": (
@@ -241,9 +284,12 @@ def test_an_example_in_a_fence_or_in_backticks_is_an_answer(dialect: Dialect) ->
     example = written(dialect, [("get_weather", ARGUMENTS)]).removesuffix("\nObservation: so")
     if not example.startswith("```"):
         fenced = f"This is how it is called:\n\n```\n{example}\n```\n\nThat is all."
-        for text in (fenced, fenced.replace("```", "~~~"), fenced.removesuffix("\n\nThat is all.")):
+        for text in (fenced, fenced.replace("```", "~~~")):
             reading = read(text, "stop", WEATHER)
             assert reading.bare_text and reading.messages[0].content == text, reading.error
+        # The last of a text may be meant: the model is asked once.
+        last = read(fenced.removesuffix("\n\nThat is all."), "stop", WEATHER)
+        assert _read_calls(last) == [] and (last.call_like or last.bare_text)
     inline = f"One writes `{example.splitlines()[0]}` for that."
     assert read(inline, "stop", WEATHER).bare_text
 
@@ -261,10 +307,10 @@ def test_a_call_that_is_all_of_a_fence_counts() -> None:
     assert read(f"```\n{hermes}\n```\nLike that.", "stop", WEATHER).bare_text
 
 
-def test_a_call_that_prose_follows_in_its_line_is_refused() -> None:
+def test_a_call_in_its_marks_counts_whatever_stands_beside_it() -> None:
     hermes = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
-    reading = read(f"Write {hermes} to ask for it.", "stop", WEATHER)
-    assert (reading.messages, reading.call_like) == ((), True)
+    reading = read(f"I write {hermes} to ask for it.", "stop", WEATHER)
+    assert (_read_calls(reading), reading.clean) == ([("get_weather", ARGUMENTS)], False)
     reading = read(f"So:\n{hermes}\nI will wait.", "stop", WEATHER)
     assert _read_calls(reading) == [("get_weather", ARGUMENTS)]
     assert reading.dropped == ("I will wait.",)
@@ -303,11 +349,11 @@ def test_what_is_no_literal_is_not_read(body: str) -> None:
 @table(
     "text",
     [
-        *("<tool_call>", "I will use <tool_call> now.", "<tool_call>nonsense</tool_call>"),
+        *("<tool_call>", "<tool_call>nonsense</tool_call>"),
         *('<tool_call>{"name": 5}</tool_call>', '[TOOL_CALLS]{"city": "Paris"}'),
         '<tool_call>{"type":"final_answer","name":"get_weather","arguments":{}}</tool_call>',
         *("<|python_tag|>print(1 + 1)", 'get_weather({"city": "Paris"})'),
-        *("I call get_weather(city='Paris')", "Thought: rain?\nAction: get_weather"),
+        "Thought: rain?\nAction: get_weather",
         'Here: {"tool": "get_weather", "city": "Paris"}',
         '{"action": "get_weather", "action_input": }',
         '```json\n{"tool": "get_weather", "city": "Paris"}\n```',
@@ -326,8 +372,9 @@ def test_what_looks_like_a_call_is_no_answer(text: str) -> None:
         *("The function f(x) = g(x)", "Action: take an umbrella", '{"name": "Ann", "age": 5}'),
         *("A list: [one](http://a), [two](http://b)", "[Paris] is lovely (so they say)"),
         *("call: me tomorrow", "functools is a module", "An <b>answer</b> with <i>tags</i>"),
-        # A bracket counts only if it closes at the end of its line.
+        # Within a sentence a call is only spoken of.
         *("get_weather(city='Paris') is how it is called.", "Try f(get_weather('Oslo') first)."),
+        *("I call get_weather(city='Paris')", "I will use <tool_call> now."),
     ],
 )
 def test_ordinary_prose_is_an_answer(text: str) -> None:
@@ -373,7 +420,7 @@ def test_one_comma_or_semicolon_separates_calls_and_two_do_not(mark: str) -> Non
 
     for separator, cities in (
         *((",", ["Oslo", "Rome"]), (";", ["Oslo", "Rome"]), (" ,\n", ["Oslo", "Rome"])),
-        *((",,", []), (",;", []), (";,", []), (",\n,\n", []), ("\n,\n,", ["Oslo"])),
+        *((two, ["Oslo"]) for two in (",,", ",;", ";,", ",\n,\n", "\n,\n,")),
     ):
         text = f"{mark}{call_to('Oslo')}{separator}{call_to('Rome')}"
         reading = read(text, "stop", WEATHER)
@@ -388,7 +435,7 @@ def test_what_is_no_call_behind_a_mark_is_looked_at_once() -> None:
     for text in (f'{call}<tool_calls>{{"\n', f'{call}\n<tool_calls>{{"\n{call}'):
         reading = read(text, "stop", WEATHER)
         assert streamed(text, WEATHER) == reading
-        assert _read_calls(reading) == [("get_weather", ARGUMENTS)] * (2 if "\n<" in text else 0)
+        assert _read_calls(reading) == [("get_weather", ARGUMENTS)] * (2 if "\n<" in text else 1)
 
 
 def test_an_object_that_is_no_call_cuts_off_none_that_stands_before_it() -> None:

@@ -160,8 +160,13 @@ def short() -> Iterator[tuple[str, str] | tuple[str, str, dict[str, Any]]]:
     yield f"[\n  {CALL},\n  {OTHER_CALL}\n]\n", "calculator clock"
     for bullet in ("-", "*", "1.", "12)", "•"):
         yield f"{bullet} {CALL}", "calculator ~"
-    for before in ("Sure: ", 'say "', "x", "> ", "<b>", "`", "[1] "):
+    for before in ("Sure: ", 'say "', "x", "<b>", "[1] "):
         yield before + CALL, "calculator(inline) ~"
+    for before in ("> ", "`", "| ", "So `x`: `", "Log:\n> "):
+        yield before + CALL, "prose"
+    yield f"So:\n```json\n{CALL}\n```", "calculator ~"
+    yield f"So:\n```json\n{CALL}\n```\nThat is it.", "prose"
+    yield f"So:\n```json\n{CALL}\n```\nThat is it.", "calculator ~", {"style": "markdown-json"}
     # 4: the first run of messages.
     around = ("", " ", "\n", "\n\n", "\r\n", "\n```\n```json\n", "\n</tool_call><tool_call>")
     for between in around:

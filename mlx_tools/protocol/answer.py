@@ -1,0 +1,62 @@
+"""The answer in a text without messages: what a person sees of it (reading rule 8c)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from mlx_tools.protocol.delimiters import CONTROL_TOKEN
+from mlx_tools.protocol.strict import Unreadable, loads
+
+_TOKEN: Final = rf"(?:<\|(?:open|close)\|>\w+<\|sep\|>|{CONTROL_TOKEN.pattern}|\[e~\[)"
+_OPENING: Final = re.compile(
+    rf"\s*(?:to=user(?=<\||\s*\n))?(?:\s*{_TOKEN})*\s*(?:(?:assistant|all)[ \t]*\n)?"
+)
+_CLOSING: Final = re.compile(rf"(?:\s*{_TOKEN})+\s*\Z")
+_MOST_CLOSING: Final = 400  # characters at the end of a text in which tokens are looked for
+_WRAPPED: Final = re.compile(
+    r"\s*<(?P<tag>answer|response|final_answer|final)>(?P<answer>.*?)(?:</(?P=tag)>\s*)?\Z",
+    re.DOTALL | re.IGNORECASE,
+)
+_FRAMES: Final = (
+    re.compile(r"(?P<thought>\s*Thought:.*?^|\s*)Final Answer:(?P<answer>.*)\Z", re.DOTALL | re.M),
+    re.compile(r"(?P<thought>.*?)\[BEGIN FINAL RESPONSE\](?P<answer>.*)\Z", re.DOTALL),
+    re.compile(r"\s*analysis(?P<thought>.*?)assistantfinal(?P<answer>.*)\Z", re.DOTALL),
+)
+"""The frames of ReAct, of Apriel, and of harmony where a server left its control tokens out."""
+
+_FINAL_ACTION: Final = re.compile(
+    r"(?:\s*Thought:[^{`]*)?\s*(?:Action:\s*)?(?:```(?:json)?)?\s*(?P<object>\{.*\})\s*(?:```)?\s*\Z",
+    re.DOTALL,
+)
+
+
+def answer_in(text: str) -> tuple[str, str]:
+    """Return the answer in ``text`` without what its family puts around it, and the thought that
+    stands before it in the same frame."""
+    opening = _OPENING.match(text)
+    answer = text[opening.end() :] if opening is not None else text
+    tail = max(0, len(answer) - _MOST_CLOSING)
+    closing = _CLOSING.search(answer, tail)
+    answer = answer[: closing.start()] if closing is not None else answer
+    thought = ""
+    for frame in _FRAMES:
+        if (found := frame.match(answer)) is not None:
+            thought, answer = found["thought"], found["answer"]
+            break
+    if (wrapped := _WRAPPED.match(answer)) is not None:
+        answer = wrapped["answer"]
+    if '"Final Answer"' in answer and (action := _FINAL_ACTION.match(answer)) is not None:
+        answer = _final_action(action["object"]) or answer
+    answer = answer.strip()
+    return (answer, thought.strip()) if answer else (text.strip(), "")
+
+
+def _final_action(text: str) -> str:
+    """The answer in LangChain's form of an action, empty if the object is none."""
+    try:
+        value = loads(text)
+    except Unreadable:
+        return ""
+    said = value.get("action_input") if value.get("action") == "Final Answer" else None
+    return said if isinstance(said, str) else ""

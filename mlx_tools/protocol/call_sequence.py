@@ -1,0 +1,611 @@
+"""A sequence of calls in a dialect: from its opening mark to the end of the last call that belongs
+to it (reading rule 8a).
+
+What comes next in the text decides which reader goes on, not the mark alone, for models mix the
+forms that they have seen: an object or an array is JSON, a tag is XML, a name is followed by an
+object, by brackets, or by keys and values in turn.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+from mlx_tools.messages import ToolCall, replace
+from mlx_tools.protocol.catalog import ToolCatalog
+from mlx_tools.protocol.delimiters import END_TOKENS
+from mlx_tools.protocol.dialects import DIALECTS, Dialect
+from mlx_tools.protocol.literals import keywords, literal_object
+from mlx_tools.protocol.objects import is_alias, is_envelope, object_calls
+from mlx_tools.protocol.scan import HEADS
+from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
+from mlx_tools.protocol.strict import Unreadable, encodable, loads, loose_name
+from mlx_tools.protocol.tags import KEY_OPENS, TaggedArguments, TagReader
+
+_Object = tuple[dict[str, Any], tuple[str, ...]]
+
+_MOST_PROSE: Final = 200
+"""Characters of prose that may stand between two calls with the same mark."""
+
+_MOST_NAME: Final = 200
+_MOST_HEADER: Final = 200
+
+_NAME: Final = re.compile(r"[\w$][\w$./-]*+")
+_NUMBER: Final = re.compile(r"[0-9]++")
+_WORD: Final = re.compile(r"[A-Za-z0-9_-]++")
+_BULLET: Final = re.compile(r"[0-9]{1,3}[.)][ \t]++")
+_FENCES: Final = "```json", "```tool_code", "```python", "```py", "```xml", "```"
+
+_OPENING: Final = tuple(
+    mark
+    for one in DIALECTS
+    for mark in ("" if one.line or one.opens_tag else one.open, *one.call[:1])
+    if mark and not mark.endswith("=") and one.name != "harmony"
+)
+_CLOSES: Final = tuple({one.close: 0 for one in DIALECTS if len(one.close) > 1})
+_CLOSING: Final = (*_CLOSES, *(mark for one in DIALECTS for mark in one.call[1:]))
+_BETWEEN: Final = tuple(
+    mark
+    for one in DIALECTS
+    for mark in one.inner
+    if one.body == "named_json" or (one.body == "xml" and mark.endswith("｜>"))
+)
+"""The marks between a name and its arguments."""
+
+_BEFORE: Final = tuple(mark for mark in _BETWEEN if mark[:2] == "<|")
+
+_CALL_TAGS: Final = tuple(
+    {mark: 0 for one in DIALECTS for mark in (one.open, *one.call[:1]) if mark.endswith("=")}
+)
+_TYPED: Final = "tool_call"
+_FOREIGN: Final = re.compile(
+    r"<tool_response>|<\|tool_response|^[ \t]*(?:Observation|Result|User)[ \t]*:|[\[{]|<\|", re.M
+)
+"""What between two calls shows that more than prose stands there."""
+
+
+class MessageHeader(NamedTuple):
+    """The header of a message of harmony and its kin: whom it is for, and in which channel."""
+
+    recipient: str
+    channel: str
+
+
+_RECIPIENT: Final = re.compile(r"\bto=([\w.$-]+)")
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+
+
+class CallSequenceReader:
+    """One sequence of calls, from the opening mark that stands where ``source`` is read.
+
+    `steps` is to be resumed while it yields. Afterwards ``calls`` are those that were read, each up
+    to its place in ``ends``; ``end`` is that of the last, closing marks included. ``fault`` says
+    why no more could be read, ``cut`` that the text ended within a call, ``has_open_end`` that it
+    ended behind a mark that opens one. ``has_text_behind``: prose follows in the same line.
+    ``names_tool``: a tool was named where a call may stand. ``header``: no call stood there, but
+    what precedes a message of another kind. ``is_tagged``: values stood between tags, so that a
+    schema gave them their types. ``is_typed``: an object says itself that it is a call of the
+    protocol's; ``is_envelope``, of OpenAI's or Anthropic's. ``is_explicit``: the form has marks
+    enough to be a call whatever it names. ``aliases``: all objects were calls by their keys alone.
+    ``is_python``: one was written as in Python. ``object_begin`` is where the object begins that
+    is open and may be a call.
+    """
+
+    def __init__(
+        self,
+        source: TextSource,
+        dialect: Dialect,
+        catalog: ToolCatalog,
+        max_calls: int | None = None,
+        skip: int | None = None,
+    ) -> None:
+        """``skip``: the length of what stands before the first call, by default of the mark."""
+        self.source = source
+        self.dialect = dialect
+        self.begin = self.end = source.pos
+        self.calls: list[ToolCall] = []
+        self.ends: list[int] = []
+        self.dropped: list[str] = []
+        self.cut: CutOff | None = None
+        self.fault = ""
+        self.has_open_end = self.has_text_behind = self.names_tool = self.is_explicit = False
+        self.is_tagged = self.is_typed = self.is_envelope = self.is_python = False
+        self.aliases = True
+        self.header: MessageHeader | None = None
+        self.object_begin = -1
+        self._catalog = catalog
+        self._most = max_calls
+        size = 0 if dialect.opens_tag else len(dialect.open)
+        self._skip = size if skip is None else skip
+        self._last = 0  # where a call was looked for last
+        self._is_closed = False  # a closing mark stands behind the last call
+        self._has_noise = False
+        self._in_array = False
+        self._is_one_array = False  # the family writes all its calls in one array or object
+
+    def steps(self) -> Steps[None]:
+        """Read the sequence."""
+        try:
+            self.source.pos += self._skip
+            is_more = True
+            while is_more:
+                self._last = self.source.pos
+                yield from self._message() if self._has_header else self._call()
+                goes_on = self.calls and self.cut is None and not self.has_open_end
+                is_more = bool(goes_on) and (yield from self._goes_on())
+        except (Fault, Unreadable) as fault:
+            self.fault = str(fault) or "a call is due"
+        except CutOff as cut:
+            self.cut = cut
+
+    @property
+    def _has_header(self) -> bool:
+        return self.dialect.name == "harmony"
+
+    # --- from one call to the next ------------------------------------------------------------
+
+    def _goes_on(self) -> Steps[bool]:
+        """After a call: past what closes it, and whether another follows."""
+        is_separated = False
+        while True:
+            yield from self.source.space()
+            if (yield from self.source.mark(*_CLOSING)):
+                self._is_closed = True
+                self.end = self.source.pos
+                continue
+            char = yield from self.source.peek()
+            is_separator = char in (",", ";") and not (is_separated or self._is_closed)
+            if not is_separator and not (yield from self.source.match(_BULLET, 8)):
+                break
+            is_separated = True
+            self.source.pos += is_separator
+        if not self._is_full and not self._is_one_array and (yield from self._is_another(char)):
+            return True
+        return (yield from self._ended())
+
+    def _is_another(self, char: str) -> Steps[bool]:
+        """Return whether a call stands here, its mark taken."""
+        here = self.source.pos
+        if self._has_header:
+            begun = yield from self.source.mark("<|start|>", "<|channel|>")
+            self.source.pos = here
+            ahead = (yield from self.source.ahead(_MOST_HEADER)) if begun else ""
+            header, has_message, _ = ahead.partition("<|message")
+            found = _RECIPIENT.search(header) if has_message and "\n" not in header else None
+            return found is not None and bool(self._catalog.find(found[1]))
+        if (yield from self.source.mark(*_OPENING)):
+            self._is_closed = False
+            return True
+        if self.dialect.line and self.dialect.open and not self.dialect.opens_tag:
+            if (yield from self.source.mark(self.dialect.open)):
+                behind = self.source.pos
+                yield from self.source.space()
+                is_call = (yield from self.source.peek()) in ("`", "{", "[")
+                is_call = is_call or bool((yield from self._name_ahead()))
+                self.source.pos = behind if is_call else here
+                return is_call
+            return self.dialect.body == "python" and (yield from self._is_named())
+        if (yield from self.source.stands(*_CALL_TAGS)):
+            return True
+        if not self.dialect.open and (yield from self.source.mark(">>>")):
+            return True
+        if not char or (self._is_closed and self.dialect.open):
+            return False
+        if self.dialect.body == "literal":
+            return bool((yield from self.source.stands("call:")))
+        if char == "{" or (char == "<" and not self.dialect.open):
+            return True
+        may_be_named = self.dialect.body == "python" or not self.dialect.open
+        return may_be_named and (yield from self._is_named())
+
+    def _name_ahead(self) -> Steps[str]:
+        """The name of a tool that stands here, which is not taken; empty if none does."""
+        here = self.source.pos
+        name = yield from self.source.match(_NAME, _MOST_NAME)
+        self.source.pos = here
+        return self._catalog.find(name)
+
+    def _is_named(self) -> Steps[bool]:
+        """Return whether a name and what may follow it in a call stand here."""
+        here = self.source.pos
+        name = yield from self.source.match(_NAME, _MOST_NAME)
+        char = yield from self.source.peek()
+        self.source.pos = here
+        is_call = char == "(" or (not self.dialect.open and char in ("{", "\n", ":"))
+        is_known = bool(self._catalog.find(name)) or name == "print"
+        return bool(name) and is_call and (is_known or not self.dialect.line)
+
+    def _ended(self) -> Steps[bool]:
+        """After the last call: whether prose follows in its line, or another call after it."""
+        source, dialect = self.source, self.dialect
+        source.pos = self.end
+        yield from source.space(lines=False)
+        here = source.pos
+        char = yield from source.peek()
+        ends = char in ("", "\n") or bool((yield from source.mark(*END_TOKENS)))
+        source.pos = here
+        if not self._is_full and dialect.close and not dialect.line and not self._is_one_array:
+            ahead = yield from source.ahead(_MOST_PROSE + len(dialect.open))
+            found = ahead.find(dialect.open)
+            is_new = source.pos + found + self._skip > self._last  # else no call stood there
+            if found >= 0 and is_new and not _FOREIGN.search(ahead, 0, found):
+                self.dropped.append(ahead[:found].strip())
+                source.pos += found + self._skip
+                return True
+        source.pos = self.end
+        in_array = self._is_full and char == "," and not self._is_closed
+        self.has_text_behind = not (ends or in_array or dialect.is_token)
+        return False
+
+    # --- one call -----------------------------------------------------------------------------
+
+    def _add(
+        self, name: str, arguments: Mapping[str, Any], *repairs: str, call_id: str | None = None
+    ) -> None:
+        if not name or not encodable(name):
+            raise Fault("name: required")
+        found = self._catalog.find(name)
+        if found and name not in (found, f"functions.{found}", f"{found}.call"):
+            repairs = (*repairs, "tool_name")
+        names = (*repairs, "noise") if self._has_noise else repairs
+        call = ToolCall(found or name, arguments, call_id, tuple(dict.fromkeys(names)))
+        self.names_tool = self.names_tool or bool(found)
+        self.calls.append(call)
+        self.end = self.source.pos
+        self.ends.append(self.end)
+        self._is_closed = False
+
+    def _fail(self, reason: str) -> Steps[NoReturn]:
+        """Raises: something else stands here than is due, or the text ends."""
+        raise Fault(reason) if (yield from self.source.peek()) else CutOff()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._most is not None and len(self.calls) >= self._most
+
+    def _call(self) -> Steps[None]:
+        """One call, or an array of them, whatever its form."""
+        is_fenced = False
+        while True:
+            yield from self.source.space(lines=not self.dialect.line or is_fenced)
+            if self.dialect.line and not is_fenced and self.dialect.open:
+                # a mark that may stand in prose: on its line a call stands, or a fence behind it
+                if (yield from self.source.peek()) not in ("\n", "`"):
+                    break
+                yield from self.source.space()
+                if not (yield from self.source.stands("`")):
+                    break
+            is_fenced = bool((yield from self.source.mark(*_FENCES)))
+            if not is_fenced and not (yield from self.source.mark(*_OPENING, *_BEFORE)):
+                break
+        char = yield from self.source.peek()
+        if not char and self.calls:
+            self.has_open_end = True  # a mark that opens a call stands in place of one that closes
+            return
+        if not char:
+            raise CutOff
+        if self.dialect.open == "[" and not (yield from self._name_ahead()):
+            raise Fault("no tool is named")
+        if self.dialect.open in ("[", "functools["):
+            yield from self._array()
+        elif char == "{":
+            self._is_one_array = self.dialect.form == "any" and self.dialect.name == "mistral"
+            yield from self._object()
+        elif char == "[":
+            self._is_one_array = self.dialect.name == "mistral"
+            self.source.pos += 1
+            yield from self._array()
+        elif char in "<]":
+            yield from self._tags()
+        else:
+            yield from self._named()
+
+    # --- JSON ---------------------------------------------------------------------------------
+
+    def _json(self) -> Steps[_Object]:
+        """The object that stands here; at the very end one that lacks closing brackets is read
+        with them, and the sequence is ``cut``."""
+        try:
+            return (yield from self.source.json_object())
+        except CutOff as cut:
+            if cut.scanner is None or not cut.scanner.closable:
+                raise
+            try:
+                found = cut.scanner.read(self.source.text, close=True)
+            except Unreadable:
+                raise cut from None
+            self.cut = cut
+            return found
+
+    def _json_arguments(self, name: str) -> Steps[None]:
+        self._note(name)
+        value, repairs = yield from self._json()
+        inner = object_calls(value)  # some name the tool once more within the object
+        if inner and not self._catalog.find(name):
+            name = self._catalog.find(inner[0][0].name) or name
+        if (
+            len(inner) == 1
+            and loose_name(inner[0][0].name) == loose_name(name)
+            and not self._catalog.fits_closely(name, value)
+        ):
+            value, repairs = dict(inner[0][0].arguments), (*repairs, *inner[0][0].repairs)
+        self._add(name, value, *repairs)
+
+    def _note(self, name: str) -> None:
+        self.names_tool = self.names_tool or bool(self._catalog.find(name))
+
+    def _object(self) -> Steps[None]:
+        self.object_begin = self.source.pos
+        try:
+            value, repairs = yield from self._json()
+            self.object_begin = -1
+        except Fault as fault:
+            self.object_begin = -1
+            if self.dialect.form != "any" or not self.calls:
+                raise
+            yield from self._skip_line(fault)
+            return
+        cut, self.cut = self.cut, None  # it counts only if the object is a call
+        keys = [*value] if len(value) == 1 else []
+        if keys and isinstance(value[keys[0]], dict):
+            is_known = bool(self._catalog.find(keys[0])) and not self._catalog.knows_all
+            is_bare = not self.dialect.open
+            is_listed = is_bare and self._in_array
+            if not self.dialect.name_key or (is_known and (is_listed or not is_bare)):
+                self.aliases = False
+                self._add(keys[0], value[keys[0]], *repairs)
+                self.cut = cut
+                return
+        found = object_calls(value, repairs)
+        if not found or value.get("type") in ("final_answer", "tool_observation"):
+            raise Fault("a call needs a name and arguments")
+        first = found[0][0]
+        is_named_alone = not self.dialect.open and "missing_arguments" in first.repairs
+        if is_named_alone and not (self._catalog.find(first.name) or value.get("type") == _TYPED):
+            raise Fault("a call needs a name and arguments")
+        self.is_typed = self.is_typed or value.get("type") == _TYPED
+        self.is_envelope = self.is_envelope or is_envelope(value)
+        self.aliases = self.aliases and is_alias(value)
+        for call, dropped in found:
+            if self._is_full:
+                break
+            self._add(call.name, call.arguments, *call.repairs, call_id=call.id)
+            self.dropped += dropped
+        self.cut = cut
+        if cut is not None and "missing_arguments" in found[-1][0].repairs:
+            raise cut
+
+    def _skip_line(self, fault: Fault) -> Steps[None]:
+        """Past something in the wrapper that is no call, where it does not look like one."""
+        rest, mark = yield from self.source.until("\n", *_CLOSES)
+        if any(f'"{head}"' in rest for head in HEADS):
+            raise fault
+        self.dropped.append(rest.strip())
+        self._has_noise = True
+        if mark == "\n" and (yield from self.source.peek()) == "{":
+            yield from self._object()
+
+    def _array(self) -> Steps[None]:
+        """What stands in brackets, the first of which is taken: objects, or calls as in Python."""
+        first, self._in_array = len(self.calls), True
+        while True:
+            yield from self.source.space()
+            char = yield from self.source.peek()
+            if char == "{":
+                yield from self._object()
+                if self.cut is not None:
+                    return
+            elif char == '"':
+                self.source.pos += 1
+                self.dropped.append((yield from self.source.until('"'))[0])
+                self._has_noise = True
+            elif _NAME.match(char):
+                name = yield from self.source.match(_NAME, _MOST_NAME)
+                if (yield from self.source.peek()) != "(":
+                    raise Fault("a call is due in the brackets")
+                yield from self._python(name)
+            elif char != "]" or len(self.calls) == first:
+                yield from self._fail("a call is due in the array")
+            if (yield from self._after_item()) != "," or self._is_full:
+                return
+
+    def _after_item(self) -> Steps[str]:
+        """Past the mark behind an item: a comma, or what closes the brackets; none at the end."""
+        yield from self.source.space()
+        char = yield from self.source.peek()
+        if not char:
+            if not self.calls:
+                raise CutOff
+            last = self.calls[-1]
+            self.calls[-1] = replace(last, repairs=(*last.repairs, "missing_closers"))
+            self.cut = CutOff()
+        elif char not in ",]":
+            raise Fault("',' or ']' is due")
+        else:
+            self.source.pos += 1
+            if char == "]":
+                self.end = self.source.pos
+                if self.ends:
+                    self.ends[-1] = self.end
+        return char
+
+    # --- a name first -------------------------------------------------------------------------
+
+    def _python(self, name: str) -> Steps[None]:
+        """The brackets after a name, and what stands in them."""
+        self.aliases, self.is_python = False, True
+        if name == "print" and not self._catalog.find(name):
+            yield from self._printed()
+            return
+        self._note(name)
+        if self.dialect.line and not self._catalog.find(name) and self.dialect.name != "call":
+            raise Fault("no tool is named")
+        text = yield from self.source.bracketed("'\"")
+        inside = text[1:-1].strip()
+        is_object = inside.startswith("{") and self.dialect.line and self.dialect.open != ""
+        self.is_explicit = self.is_explicit or is_object
+        if not is_object:
+            arguments = keywords(inside)
+            if not self._catalog.find(name) and self.dialect.line:
+                raise Fault("no tool is named")
+            self._add(name, arguments)
+            return
+        try:
+            value = loads(inside)
+        except Unreadable:
+            value = literal_object(inside)
+        self._add(name, value)
+
+    def _printed(self) -> Steps[None]:
+        """A call within ``print(…)``."""
+        self.source.pos += 1
+        yield from self.source.space()
+        name = yield from self.source.match(_NAME, _MOST_NAME)
+        if name in ("", "print") or (yield from self.source.peek()) != "(":
+            raise Fault("a call is due in the brackets")
+        yield from self._python(name)
+        yield from self.source.space()
+        if not (yield from self.source.mark(")")):
+            yield from self._fail("the end of the brackets is due")
+        self.end = self.ends[-1] = self.source.pos
+
+    def _named(self) -> Steps[None]:
+        """A name, and its arguments in whatever form."""
+        source, is_literal = self.source, self.dialect.body == "literal"
+        name = yield from source.match(_NAME, _MOST_NAME)
+        if not name:
+            raise Fault("a call is due after the mark")
+        if name == "call" and (yield from source.mark(":")):
+            is_literal = True
+            yield from source.space(lines=False)
+            name = yield from source.match(_NAME, _MOST_NAME)
+        elif (yield from source.mark(":")):
+            yield from source.match(_NUMBER, 12)
+        char = yield from source.peek()
+        if char == "(":
+            yield from self._python(name)
+            return
+        if not self.dialect.open and not self._catalog.find(name):
+            name = name.removeprefix("function")  # the kind stood first, without its mark
+        self.aliases = False
+        self._note(name)
+        if char == "{" and is_literal:
+            self._add(name, literal_object((yield from source.bracketed('"'))))
+            return
+        yield from self._after_name(name)
+
+    def _after_name(self, name: str) -> Steps[None]:
+        """Past what parts a name from its arguments, and these."""
+        source, dialect = self.source, self.dialect
+        mark = yield from self._between()
+        char = yield from source.peek()
+        if name == "function" and char == "<":
+            yield from self._tags()
+            return
+        if name == "function" and _NAME.match(char or "{"):  # the kind stood first
+            name = yield from source.match(_NAME, _MOST_NAME)
+            self._note(name)
+            mark = (yield from self._between()) or mark
+        has_own_mark = bool(mark) or not dialect.line
+        self.is_explicit = self.is_explicit or bool(mark)
+        yield from source.mark(*_FENCES)
+        yield from source.space()
+        char = yield from source.peek()
+        if char == "{" and (has_own_mark or self._catalog.find(name)):
+            yield from self._json_arguments(name)
+        elif key_open := (yield from source.mark(*KEY_OPENS, "<tool_sep>")):
+            if key_open == "<tool_sep>":
+                yield from source.space()
+                key_open = yield from source.mark(*KEY_OPENS)
+            yield from self._pairs(name, key_open)
+        elif char == "<" and not mark and not dialect.line and self._has_pairs:
+            yield from self._pairs(name, "")
+        elif char and not mark and not self.calls and dialect.open and not dialect.line:
+            yield from self._after_noise()
+        else:
+            yield from self._fail("arguments are due")
+
+    def _between(self) -> Steps[str]:
+        """Past white space and the marks behind a name; return the last of these."""
+        mark = ""
+        while True:
+            yield from self.source.space()
+            found = yield from self.source.mark(*_BETWEEN)
+            if not found:
+                return mark
+            mark = found
+            if mark == "[CALL_ID]":
+                yield from self.source.match(_WORD, 64)
+
+    @property
+    def _has_pairs(self) -> bool:
+        """True if a family with this opening mark writes keys and values in turn."""
+        opening = self.dialect.open
+        return any(one.body == "pairs" and one.open == opening for one in DIALECTS)
+
+    def _after_noise(self) -> Steps[None]:
+        """Words stand between the mark and the call: they are dropped, and the call repaired."""
+        if self._has_noise:
+            raise Fault("a call is due after the mark")
+        self._has_noise = True
+        ahead = yield from self.source.ahead(_MOST_PROSE)
+        places = [at for mark in (*_OPENING, "[{") if (at := ahead.find(mark)) >= 0]
+        line = ahead.find("\n")
+        if not places or 0 <= line < min(places) or "`" in ahead[: min(places)]:
+            raise Fault("a call is due after the mark")
+        self.source.pos += min(places)
+        yield from self._call()
+
+    def _pairs(self, name: str, key_open: str) -> Steps[None]:
+        self.is_tagged = True
+        tags = TagReader(self.source, self._catalog, self.dialect)
+        found = yield from tags.pairs(name, key_open)
+        if not (yield from self.source.mark(*_CLOSING)):
+            yield from self._fail("a key or the end of the call is due")
+        if not found.arguments and not self._catalog.find(name):
+            raise Fault("no tool is named")
+        self._add_tagged(found)
+        self._is_closed = True
+
+    def _tags(self) -> Steps[None]:
+        self.is_tagged, self.aliases = True, False
+        tags = TagReader(self.source, self._catalog, self.dialect)
+        found = yield from tags.call()
+        if isinstance(found, TaggedArguments):
+            self._add_tagged(found)
+            return
+        yield from self._json_arguments(found)
+
+    def _add_tagged(self, found: TaggedArguments) -> None:
+        self._add(found.name, found.arguments, *("missing_closers",) * found.is_unclosed)
+
+    # --- messages with headers ----------------------------------------------------------------
+
+    def _message(self) -> Steps[None]:
+        """The header of a message, up to its text: a call where it is for a tool."""
+        begin = self.source.pos if self.calls else self.begin  # of the header, with its mark
+        try:
+            _, end = yield from self.source.until("<|message|>", "\n")
+        except CutOff:
+            found = _RECIPIENT.search(self.source.text, self.begin)
+            self.names_tool = found is not None and bool(self._catalog.find(found[1]))
+            if "{" in self.source.text[self.begin :]:
+                raise Fault("a message's mark is due") from None
+            raise
+        if end == "\n":
+            raise Fault("a message is due after its header")
+        head = self.source.text[begin : self.source.pos]
+        recipients, channels = _RECIPIENT.findall(head), _CHANNEL.findall(head)
+        recipient = recipients[-1] if recipients else ""
+        self.end = self.source.pos
+        self.header = MessageHeader(recipient, channels[-1] if channels else "")
+        if not recipient or recipient in ("user", "assistant", "all"):
+            return
+        yield from self.source.space()
+        if (yield from self.source.peek()) == "{":
+            if not self._catalog:
+                raise Fault("there are no tools")
+            self.header = None
+            self.is_explicit = True
+            yield from self._json_arguments(recipient.removeprefix("functions."))

@@ -1,0 +1,121 @@
+"""The tools on offer as reading sees them: which one a name means, and which arguments fit it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from mlx_tools.errors import ToolDefinitionError
+from mlx_tools.messages import ALIASES
+from mlx_tools.protocol.strict import loose_name
+from mlx_tools.schema import (
+    TooMuch,
+    bounded,
+    coerced,
+    faults,
+    fits_plainly,
+    properties,
+    validator_for,
+)
+
+Catalog = Mapping[str, Mapping[str, Any]]
+
+_MOST_FAULTS: Final = 40
+_MOST_NAME: Final = 200
+_PREFIX: Final = re.compile(r"[A-Za-z0-9_-]{1,64}(?:\.|:|/|__)(?=[A-Za-z])")
+"""What a server or a namespace puts before a tool's name."""
+
+_OF_TYPE: Final = frozenset(
+    ("type", "additionalProperties", "unevaluatedProperties", "anyOf", "oneOf", "not")
+)
+"""Keywords of JSON Schema whose fault says that a value is of no possible type, or that a key is
+unknown. Any other fault, such as a missing key, leaves a call that is meant and is invalid."""
+
+
+def without_prefixes(name: str) -> Iterator[str]:
+    """The names that may be meant by ``name``: itself, then without what stands before it."""
+    while 0 < len(name) <= _MOST_NAME:
+        yield name
+        prefix = _PREFIX.match(name)
+        name = name[prefix.end() :] if prefix is not None else ""
+
+
+class ToolCatalog:
+    """The tools by name, each with the schema of its parameters.
+
+    ``tools`` None: nothing is known, and every name may be a tool's, as in a text that is searched
+    for calls without a catalog.
+    """
+
+    def __init__(self, tools: Catalog | None) -> None:
+        self._tools = tools or {}
+        self.knows_all = tools is None
+
+    def __bool__(self) -> bool:
+        return bool(self._tools) or self.knows_all
+
+    @cached_property
+    def _by_loose_name(self) -> dict[str, str]:
+        names = {loose_name(name): name for name in self._tools}
+        other = {loose_name(a): tool for a, tool in ALIASES.items() if tool in self._tools}
+        return other | names
+
+    def find(self, name: str) -> str:
+        """Return the name of the tool that is meant, as it can be resolved; empty if none is.
+
+        A name may differ in case and separators, and stand behind that of a server, or before
+        ``.call`` as Llama's built-in tools do.
+        """
+        if self.knows_all or name in self._tools:
+            return name.removeprefix("functions.") if self.knows_all else name
+        names = (*without_prefixes(name), *without_prefixes(name.removesuffix(".call")))
+        return next((one for one in names if loose_name(one) in self._by_loose_name), "")
+
+    @cached_property
+    def all_parameters(self) -> frozenset[str]:
+        """The names of the parameters of all tools."""
+        return frozenset(key for schema in self._tools.values() for key in properties(schema))
+
+    def pattern(self, long_name: int) -> re.Pattern[str]:
+        """Return a pattern of the tools' names: of those with fewer characters as a word alone."""
+        names = sorted(self._tools, key=len, reverse=True)
+        short = "|".join(re.escape(name) for name in names if len(name) < long_name)
+        long = [re.escape(name) for name in names if len(name) >= long_name]
+        words = [rf"(?<![\w-])(?:{short})(?![\w-])"] if short else []
+        return re.compile("|".join((*long, *words)) or "(?!)", re.IGNORECASE)
+
+    def parameters(self, name: str) -> Mapping[str, Any]:
+        """Return the schema of a tool's parameters, empty if the tool is unknown."""
+        own = name if name in self._tools else self._by_loose_name.get(loose_name(name), "")
+        return self._tools.get(own, {})
+
+    def has_parameter(self, name: str, key: str) -> bool:
+        """Return whether a tool's schema names this parameter."""
+        return key in properties(self.parameters(name))
+
+    def fits(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Return whether a tool of this name could take the arguments.
+
+        It could if no unknown key is there where its schema forbids them, and every value is of a
+        possible type after the coercions of rule 10. Missing keys do not matter.
+        """
+        if not self.find(name):
+            return False
+        parameters = self.parameters(self.find(name))
+        try:
+            if fits_plainly(arguments, parameters):
+                return True
+            with bounded():
+                validator = validator_for(parameters)
+                changed, _ = coerced(validator, dict(arguments))
+                found = faults(validator, changed, _MOST_FAULTS)
+        except (ToolDefinitionError, TooMuch, RecursionError):
+            return True  # validation says what is wrong
+        return not any(fault.validator in _OF_TYPE for fault in found)
+
+    def fits_closely(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the arguments fit and every key of them is a parameter of the tool."""
+        known = properties(self.parameters(self.find(name)))
+        return arguments.keys() <= known.keys() and self.fits(name, arguments)

@@ -1,0 +1,83 @@
+"""How a text that may be a call is judged: the table of reading rule 8a.
+
+A candidate is held against the rows from the top; the first that it meets says what comes of it, by
+the place where it stands. The rows are those of docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple
+
+Outcome = Literal["call", "call_like", "invalid", "text"]
+"""``call``: it is judged on by its tool's schema, and an unknown tool is told there. ``call_like``:
+it is corrected once, then shown. ``invalid``: it cannot be read, and an error says so."""
+
+Place = Literal["said", "last_fence", "quoted"]
+"""``said``: outside code, or alone in the output. ``last_fence``: last in the output and alone in
+its fence. ``quoted``: in backticks, a fence amid text, a quotation or a table."""
+
+Kind = Literal["marked", "json", "python"]
+"""``marked``: in the marks of its family, the protocol's own, or an envelope that says what it is.
+``json`` and ``python`` are bare: objects, a name before an object and elements; calls in Python."""
+
+Extent = Literal["whole", "line", "inline"]
+"""What a bare candidate is of the output: all of it (of Python calls: its last lines), what begins
+a line beside prose, or a part of a line."""
+
+
+class Candidate(NamedTuple):
+    """A text that may be a call: in what form, how much of the output, and what it names.
+
+    ``fits`` is None if the arguments cannot be read. ``is_explicit``: its form says that it is a
+    call, whatever it names.
+    """
+
+    kind: Kind
+    names_tool: bool
+    fits: bool | None
+    extent: Extent = "whole"
+    is_explicit: bool = False
+    has_own_fence: bool = False
+
+
+class TableRow(NamedTuple):
+    """What comes of the candidates that meet a row, by their place."""
+
+    said: Outcome
+    last_fence: Outcome
+    quoted: Outcome
+
+
+MARKED_FITS: Final = TableRow("call", "call_like", "text")
+OWN_FENCE_FITS: Final = TableRow("call", "call", "text")
+BARE_WHOLE_FITS: Final = TableRow("call", "call_like", "text")
+BARE_WHOLE_PYTHON_FITS: Final = TableRow("call", "text", "text")
+BARE_LINE_FITS: Final = TableRow("call_like", "call_like", "text")
+BARE_LINE_PYTHON_FITS: Final = TableRow("call_like", "text", "text")
+NAMED_MISFIT: Final = TableRow("call", "call_like", "text")
+NAMED_UNREADABLE: Final = TableRow("invalid", "call_like", "text")
+UNKNOWN_NAME: Final = TableRow("call", "text", "text")
+ELSE: Final = TableRow("text", "text", "text")
+
+
+def row_of(candidate: Candidate) -> TableRow:
+    """The first row of the table that the candidate meets."""
+    form, extent = candidate.kind, candidate.extent
+    is_marked = form == "marked"
+    if candidate.names_tool and candidate.fits:
+        if is_marked:
+            return OWN_FENCE_FITS if candidate.has_own_fence else MARKED_FITS
+        if extent == "whole":
+            return BARE_WHOLE_PYTHON_FITS if form == "python" else BARE_WHOLE_FITS
+        if extent == "line" or form == "json":
+            return BARE_LINE_PYTHON_FITS if form == "python" else BARE_LINE_FITS
+    if candidate.names_tool and (is_marked or extent == "whole") and not candidate.fits:
+        return NAMED_UNREADABLE if candidate.fits is None else NAMED_MISFIT
+    if candidate.is_explicit and candidate.fits is not None:
+        return UNKNOWN_NAME
+    return ELSE
+
+
+def outcome(candidate: Candidate, place: Place) -> Outcome:
+    """What comes of a candidate that stands in this place."""
+    return getattr(row_of(candidate), place)  # type: ignore[no-any-return]

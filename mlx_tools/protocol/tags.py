@@ -1,0 +1,334 @@
+"""Calls whose arguments stand between tags: a tag a parameter, or keys and values in turn.
+
+One reader for every family. A tag is spelt ``<…>`` with a namespace or not, or between marks of the
+family's own; a parameter is named by an attribute, behind ``=``, or by the tag itself.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from mlx_tools.protocol.catalog import ToolCatalog
+from mlx_tools.protocol.dialects import DIALECTS, Dialect
+from mlx_tools.protocol.literals import (
+    elements,
+    typed,
+    without_first_line_break,
+    without_line_breaks,
+)
+from mlx_tools.protocol.source import CutOff, Fault, Steps, TextSource
+from mlx_tools.protocol.strict import Unreadable, loads
+from mlx_tools.schema import properties
+
+_MOST_TAG: Final = 500  # characters of a tag; descriptions of tools stand in none
+_MOST_INDENT: Final = 100  # blanks before a mark that begins a line; a page is narrower
+_NAME_END: Final = re.compile(r"[\w$.:/-]*+")
+_ATTRIBUTE: Final = re.compile(r"([\w.-]+)=(?:\"([^\"]*)\"|'([^']*)')")
+_ATTRIBUTES: Final = r"(?P<attributes>(?:\s+[\w.-]+=(?:\"[^\"]*\"|'[^']*'))*)"
+_TAG: Final = re.compile(
+    r"(?P<before>\]<\]minimax\[>\[)?<(?P<ns>[A-Za-z][\w.-]*:|[|｜]\w+[|｜])?(?P<tag>[A-Za-z_][\w.-]*+)"
+    rf"(?:=(?P<bare>[^>\n]+)|{_ATTRIBUTES})\s*(?P<empty>/?)>"
+    rf"|<\|open\|>(?P<token>\w+){_ATTRIBUTES.replace('attributes', 'token_attributes')}<\|sep\|>"
+)
+_ELEMENT: Final = "]<]minimax[>["
+_CALLS: Final = frozenset(("function", "invoke", "call", "tool", "tool_call", "function_call"))
+_PARAMETERS: Final = frozenset(("parameter", "param", "argument", "arg"))
+_NAMES: Final = frozenset(("tool_name", "name", "function_name", "function", "tool"))
+_HOLDERS: Final = frozenset(("arguments", "parameters", "args", "input", "params"))
+_ASIDE: Final = frozenset(("server_name", "id", "tool_call_id", "thought"))
+_LINE_BEGUN: Final = re.compile(r"\n[ \t]*+\Z")
+_OPENED_KEY: Final = re.compile(r"(?:[\w.-]+=[\"'])?([^\"'<>=\s]+)")
+"""After an opening mark: the key that it names, as an attribute or alone."""
+
+PAIRS: Final = tuple(dict.fromkeys(one.inner[:4] for one in DIALECTS if one.body == "pairs"))
+"""Of each family with pairs: what opens and closes a key, then a value."""
+
+KEY_OPENS: Final = tuple(marks[0] for marks in PAIRS)
+
+
+class TaggedArguments(NamedTuple):
+    """A call that was read from tags, and whether a closing mark is missing in it."""
+
+    name: str
+    arguments: dict[str, Any]
+    is_unclosed: bool
+
+
+class _Tag(NamedTuple):
+    """One opening tag: its name, the tool or key that it names, and how it is closed."""
+
+    tag: str
+    named: str
+    attributes: Mapping[str, str]
+    end: str
+    begins: tuple[str, ...]  # how tags of this kind begin
+    is_empty: bool
+    before: str
+    namespace: str
+
+
+class TagReader:
+    """Reads the calls between tags of one family where ``source`` stands."""
+
+    def __init__(self, source: TextSource, catalog: ToolCatalog, dialect: Dialect) -> None:
+        self._source = source
+        self._catalog = catalog
+        wrapper = () if dialect.line else (dialect.open, dialect.close)
+        self._wrapper = tuple(mark for mark in (*wrapper, *dialect.call) if mark)
+        self._wrapper_ends = tuple(mark for mark in (dialect.close, *dialect.call[1:2]) if mark)
+        self._name = ""  # of the tool
+        self._arguments: dict[str, Any] = {}
+        self._is_closed = True  # the last value has its closing mark
+        self._is_unclosed = False  # some value has not
+        self._whole: dict[str, Any] | None = None  # the arguments, if they are one object
+
+    def call(self) -> Steps[TaggedArguments | str]:
+        """Read the call whose tag stands here; or its tag alone, and return the name, where an
+        object of arguments follows."""
+        tag = yield from self._tag("a call is due after the mark")
+        self._name = tag.named
+        is_holder = not tag.named and tag.tag in (*_CALLS, "use_mcp_tool")
+        if tag.tag not in _CALLS and not is_holder:
+            self._name = self._catalog.find(tag.tag)
+            if not self._name or tag.named:
+                raise Fault("no tool is named")
+        elif not is_holder and not tag.named:
+            raise Fault("name: required")
+        if tag.before:
+            yield from self._elements(tag)
+        elif not tag.is_empty:
+            yield from self._source.space()
+            if self._name and (yield from self._source.peek()) == "{":
+                return self._name
+            yield from self._members(tag)
+        if not self._name:
+            raise Fault("name: required")
+        arguments = self._arguments if self._whole is None else self._whole
+        return TaggedArguments(self._name, arguments, self._is_unclosed)
+
+    def _members(self, call: _Tag) -> Steps[None]:
+        """What stands in a call's tag, up to its end."""
+        while not (yield from self._source.mark(call.end)):
+            ends = [mark for mark in self._wrapper_ends if mark != call.end]
+            if ends and (yield from self._source.stands(*ends)):
+                self._is_unclosed = True  # the calls' own end stands in place of this one's
+                break
+            yield from self._member(call)
+            yield from self._source.space()
+
+    def _member(self, call: _Tag) -> Steps[None]:
+        tag = yield from self._tag("a parameter is due")
+        key = tag.named
+        if tag.namespace != call.namespace:
+            raise Fault("a parameter is due")
+        if tag.tag in _PARAMETERS and key:
+            yield from self._parameter(tag, key, call)
+        elif key or tag.attributes:
+            raise Fault("a parameter is due")
+        elif not self._name and tag.tag in _NAMES:
+            text, _ = yield from self._source.until(tag.end)
+            self._name = text.strip()
+        elif tag.tag in _HOLDERS and not self._has(tag.tag):
+            yield from self._holder(tag)
+        elif tag.tag in _ASIDE and not self._has(tag.tag):
+            yield from self._source.until(tag.end)
+        elif self._catalog.knows_all or self._has(tag.tag):
+            yield from self._parameter(tag, tag.tag, call)
+        else:
+            raise Fault("a parameter is due")
+
+    def _holder(self, tag: _Tag) -> Steps[None]:
+        """An element that holds all arguments: an object, or an element each."""
+        yield from self._source.space()
+        if (yield from self._source.peek()) == "{":
+            self._whole, _ = yield from self._source.json_object()
+            yield from self._source.space()
+            if not (yield from self._source.mark(tag.end)):
+                raise Fault("the end of the arguments is due")
+            return
+        while not (yield from self._source.mark(tag.end)):
+            member = yield from self._tag("a parameter is due")
+            yield from self._parameter(member, member.named or member.tag, tag)
+            yield from self._source.space()
+
+    def _parameter(self, tag: _Tag, key: str, call: _Tag) -> Steps[None]:
+        self._check_key(key)
+        if tag.tag == "param" and (yield from self._source.mark("<![CDATA[")):
+            text, _ = yield from self._source.until("]]>")
+            yield from self._source.space()
+            if not (yield from self._source.mark(tag.end)):
+                raise Fault("a parameter's end is due")
+            self._is_closed = True
+        else:
+            others = (*call.begins, call.end) if tag.named else (call.end, *self._own_tags(tag.end))
+            text = yield from self._value(tag.end, tag.begins if tag.named else (), others)
+        if tag.tag == "param" and ("CDATA[" in text or "]]>" in text):
+            raise Fault("a value's end is due")
+        text = html.unescape(text) if tag.tag == "param" else text
+        self._put(key, self._typed(text, key, tag.attributes))
+
+    def _own_tags(self, end: str) -> Iterator[str]:
+        """The tags of all parameters of the tool, where each is named as its parameter."""
+        keys = properties(self._catalog.parameters(self._name))
+        return (tag for key in keys for tag in (f"<{key}>", f"</{key}>") if tag != end)
+
+    def _typed(self, text: str, key: str, attributes: Mapping[str, str]) -> Any:
+        is_text = attributes.get("string"), attributes.get("type")
+        if is_text[0] == "true" or is_text[1] == "string":
+            return text
+        if is_text[0] == "false" or is_text[1]:
+            return loads(text)
+        return typed(text, self._catalog.parameters(self._name), key)
+
+    def _tag(self, due: str) -> Steps[_Tag]:
+        """The tag that stands here, taken."""
+        source = self._source
+        ahead = yield from source.ahead(1)
+        if not ahead:
+            raise CutOff
+        if ahead not in "<]":
+            raise Fault(due)
+        ahead = yield from source.ahead(len("<|open|>"))
+        token = ahead.startswith("<|open|>")
+        end = "<|sep|>" if token else ">"
+        ahead = yield from source.tag(_MOST_TAG, end, len(_ELEMENT) if ahead[0] == "]" else 0)
+        found = _TAG.match(ahead)
+        if found is None and len(ahead) < _MOST_TAG and not ahead.endswith(end):
+            raise CutOff
+        if found is None:
+            raise Fault(due)
+        source.pos += found.end()
+        if found["token"]:
+            attributes = _attributes(found["token_attributes"])
+            name, begin = found["token"], f"<|open|>{found['token']}"
+            named = attributes.get("tool") or attributes.get("key", "")
+            if "key" in attributes:
+                attributes.setdefault("type", "string")
+            end = f"<|close|>{name}<|sep|>"
+            return _Tag(name, named, attributes, end, (begin,), False, "", "<|")
+        attributes = _attributes(found["attributes"] or "")
+        before, ns, tag = found["before"] or "", found["ns"] or "", found["tag"]
+        named = attributes.get("name") or attributes.get("key") or attributes.get("tool", "")
+        named = (found["bare"] or named).strip()
+        named = named.strip("\"'") if found["bare"] else named
+        begin = f"{before}<{ns}{tag}"
+        begins = f"{begin}=", f"{begin} "
+        end = f"{before}</{ns}{tag}>"
+        return _Tag(tag, named, attributes, end, begins, bool(found["empty"]), before, ns)
+
+    def _elements(self, tag: _Tag) -> Steps[None]:
+        """Each parameter an element of its own name, nested ones in it."""
+        text, _ = yield from self._source.until(tag.end)
+        before, *pieces = text.split(tag.before)
+        if before.strip():
+            raise Fault("a parameter is due")
+        self._arguments = elements(pieces, self._catalog.parameters(self._name))
+
+    # --- keys and values in turn --------------------------------------------------------------
+
+    def pairs(self, name: str, key_open: str) -> Steps[TaggedArguments]:
+        """Read the arguments of a call whose first key's opening mark was taken; none was where
+        ``key_open`` is empty."""
+        source, self._name = self._source, name
+        marks = next((one for one in PAIRS if one[0] == key_open), ())
+        begun = bool(key_open)
+        while begun or (key_open := (yield from source.mark(*KEY_OPENS))):
+            marks = next(one for one in PAIRS if one[0] == key_open)
+            yield from self._pair(marks)
+            begun = False
+            yield from source.space()
+        return TaggedArguments(name, self._arguments, self._is_unclosed)
+
+    def _pair(self, marks: Sequence[str]) -> Steps[None]:
+        source = self._source
+        key_open, key_close, value_open, value_close = marks
+        ends = [mark for mark in (key_close, value_open) if mark]
+        key, mark = yield from source.until(*ends)
+        key = key.strip()
+        if not key or "<" in key or "\n" in key:
+            raise Fault("a key's end is due")
+        lacks_end = bool(key_close) and mark == value_open
+        self._check_key(key, is_closed=self._is_closed and not lacks_end)
+        self._is_unclosed = self._is_unclosed or lacks_end
+        if mark != value_open:
+            yield from source.space()
+            if not (yield from source.mark(value_open)):
+                raise Fault("a value is due after its key")
+        others = tuple(filter(None, (key_close, value_open, "<tool_call>", "</tool_call>")))
+        text = yield from self._value(value_close, (key_open,), others)
+        value = typed(text, self._catalog.parameters(self._name), key)
+        self._put(key, _unquoted(value) if isinstance(value, str) else value)
+
+    # --- values -------------------------------------------------------------------------------
+
+    def _value(self, end: str, keys: tuple[str, ...], others: tuple[str, ...]) -> Steps[str]:
+        """The text of a value, without a line break at each end.
+
+        It ends at its own closing mark ``end``, and before any mark of its family that begins a
+        line or is spelt like a control token, too. One within a line is text where the value's own
+        mark follows, unless it opens a key that may follow here.
+        """
+        source, begin, is_marked = self._source, self._source.pos, False
+        self._is_closed = False
+        while True:
+            _, mark = yield from source.until(end, *keys, *others, *self._wrapper)
+            text, at = source.text, source.pos - len(mark)
+            if mark == end:
+                self._is_closed = True
+                return without_line_breaks(text[begin:at])
+            line = _LINE_BEGUN.search(text, max(begin, at - _MOST_INDENT), at)
+            if line or any(char in mark for char in "|｜"):
+                if is_marked:
+                    raise Fault("a value's end is due")
+                source.pos = at
+                self._is_unclosed = True
+                value_end = line.start() if line else at  # the line break is not the value's
+                value = without_first_line_break(text[begin:value_end]).removesuffix("\r")
+                if _ends_damaged(value, end):
+                    raise Fault("a value's end is damaged")
+                return value
+            if mark in keys:
+                opened = _OPENED_KEY.match((yield from source.tag(_MOST_TAG)))
+                if opened is not None and self._may_follow(opened[1]):
+                    raise Fault(f"the end of a value is due before the key {opened[1][:40]!a}")
+            is_marked = True
+
+    def _may_follow(self, key: str) -> bool:
+        return key not in self._arguments and self._has(key)
+
+    def _has(self, key: str) -> bool:
+        return self._catalog.has_parameter(self._name, key)
+
+    def _check_key(self, key: str, *, is_closed: bool | None = None) -> None:
+        """Raise where the value before the key lacks its end, and the schema does not have it."""
+        is_closed = self._is_closed if is_closed is None else is_closed
+        if not is_closed and not self._catalog.knows_all and not self._has(key):
+            raise Fault("a value's end is due")
+
+    def _put(self, key: str, value: Any) -> None:
+        if key in self._arguments:
+            raise Fault(f"the parameter {key[:40]!a} stands twice")
+        self._arguments[key] = value
+
+
+def _ends_damaged(value: str, end: str) -> bool:
+    """Return whether a value ends in its closing mark with a character missing."""
+    tail = value.rstrip()[-len(end) :]
+    return any(tail.endswith(end[:at] + end[at + 1 :]) for at in range(len(end)))
+
+
+def _unquoted(text: str) -> str:
+    """``text`` without the quotes of JSON, which some write around every value."""
+    try:
+        value = loads(text) if text[:1] == text[-1:] == '"' else text
+    except Unreadable:
+        return text
+    return value if isinstance(value, str) else text
+
+
+def _attributes(text: str) -> dict[str, str]:
+    found = _ATTRIBUTE.findall(text)
+    return {key: html.unescape(double or single) for key, double, single in found}

@@ -1,0 +1,390 @@
+"""Calls in a text that holds no message: those without a mark, and those in marks that nobody knows
+(reading rules 8a and 8b).
+
+All of the text is there. Each candidate is judged by whether it names a tool that could take its
+arguments, and by where it stands (`mlx_tools.protocol.judging`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from msgspec import Struct
+
+from mlx_tools.messages import ErrorInfo, FinishReason, Message, ToolCall, replace
+from mlx_tools.protocol.call_like import LONG_NAME, CallLikeText
+from mlx_tools.protocol.call_sequence import CallSequenceReader
+from mlx_tools.protocol.catalog import ToolCatalog
+from mlx_tools.protocol.delimiters import AFTER_MESSAGES, CONTROL_TOKEN, END_TOKENS, any_of
+from mlx_tools.protocol.dialects import BARE
+from mlx_tools.protocol.judging import Candidate, Extent, Kind, Place, outcome
+from mlx_tools.protocol.objects import may_mutate
+from mlx_tools.protocol.quoting import last_fence, only_fence, without_quoted
+from mlx_tools.protocol.reading import Reading, ReadingRules
+from mlx_tools.protocol.source import CutOff, Fault, TextSource, finished
+from mlx_tools.protocol.strict import loose_name
+from mlx_tools.schema import required
+
+_REREADS: Final = 4
+"""So many times its length is read of a text at most, where what begins like calls is none."""
+
+_WORD: Final = re.compile(r"[A-Za-z_$][\w$.:/-]*")
+_BEGINNING: Final = re.compile(rf"(?:\s|{CONTROL_TOKEN.pattern})*")
+_HEADER: Final = re.compile(
+    r"^[ \t]{0,8}(?:(?:assistant|commentary|analysis|final)[ \t\n]{1,4}){0,4}to=(?P<name>[\w.-]+)"
+    r"(?:[ \t]|commentary|json|code|<\|\w{1,20}\|>){0,12}(?=\{)",
+    re.MULTILINE,
+)
+_CALLED_LINE: Final = re.compile(
+    r"^ {0,3}(?:\[\s*)?(?:print\(\s*)?(?P<name>[A-Za-z_][\w.]*)\(", re.MULTILINE
+)
+_NAME_KEY: Final = re.compile(
+    r"[{,]\s*[\"']?(?:name|tool|tool_name|function|action)[\"']?\s*:\s*[\"'](?P<name>[\w.$-]+)"
+)
+_CHILD: Final = re.compile(r"<(?P<tag>[\w.-]+)>\s*<(?P<child>[\w.-]+)>")
+_ENVELOPE: Final = re.compile(
+    r"^[ \t]*(?P<object>\[?[ \t]*\{)"
+    r"(?=[^\n]{0,200}\"(?:tool_calls|function_calls|tool_use|function)\")",
+    re.MULTILINE,
+)
+_SURPLUS: Final = ")]}"  # brackets behind calls that close nothing
+_ENDS: Final = re.compile(
+    rf"\s*(?:(?:{any_of([*END_TOKENS]).pattern}|{CONTROL_TOKEN.pattern})\s*)*"
+)
+
+
+class ProseJudgement(Struct, frozen=True, kw_only=True):
+    """What a text without a message is: calls or an answer from ``begin`` to ``end``, or an error.
+
+    ``is_call_like``: the error is due because the text looks like a call (rule 8b). ``is_cut``: it
+    ends within a call. Where nothing is said, the text is prose.
+    """
+
+    messages: tuple[Message, ...] = ()
+    begin: int = 0
+    end: int = 0
+    dropped: tuple[str, ...] = ()
+    error: ErrorInfo | None = None
+    is_call_like: bool = False
+    is_alone: bool = True
+
+
+PROSE: Final = ProseJudgement()
+
+
+def _call_like(reason: str = "the text looks like a call, and is none") -> ProseJudgement:
+    return ProseJudgement(error=ErrorInfo("invalid_json", reason[:500]), is_call_like=True)
+
+
+def judge_prose(
+    text: str,
+    catalog: ToolCatalog,
+    rules: ReadingRules,
+    reason: FinishReason,
+    read_inside: Callable[[str], Reading] | None,
+) -> ProseJudgement:
+    """Return what ``text`` is, which holds no message that is read by its marks.
+
+    ``read_inside`` reads the content of a fence; None within one.
+    """
+    prose = _Prose(text, catalog, rules, reason, read_inside)
+    return next(filter(None, prose.judgements()), PROSE)
+
+
+class _Prose:
+    def __init__(
+        self,
+        text: str,
+        catalog: ToolCatalog,
+        rules: ReadingRules,
+        reason: FinishReason,
+        read_inside: Callable[[str], Reading] | None,
+    ) -> None:
+        self._text = text
+        self._catalog = catalog
+        self._rules = rules
+        self._reason = reason
+        self._read_inside = read_inside
+        self._left = _REREADS * len(text)
+        self._said = ""  # the text without what is quoted in it
+
+    def judgements(self) -> Iterator[ProseJudgement | None]:
+        """What each way of looking at the text says; the first that says something counts."""
+        yield self._whole()
+        yield self._last_fence()
+        if not self._catalog:
+            return
+        is_data = (fence := only_fence(self._text)) and fence.inside.lstrip()[:1] in ("{", "[")
+        self._said = self._text if is_data else without_quoted(self._text)
+        if self._catalog.pattern(LONG_NAME).search(self._text):
+            yield self._last_lines()
+            yield self._headers()
+            yield self._envelopes()
+            yield self._begun_lines()
+            reason = CallLikeText(self._text, self._said, self._catalog).reason()
+            yield _call_like(reason) if reason else None
+
+    def _known(self, word: str) -> bool:
+        """Return whether calls may begin with this word."""
+        name = re.sub(r":[0-9]*\Z", "", word).rstrip(".:/-")
+        names = name, name.removeprefix("function"), name.removeprefix("print")
+        return any(map(self._catalog.find, names)) or name == "print"
+
+    # --- reading a sequence -------------------------------------------------------------------
+
+    def _sequence(self, begin: int, end: int | None = None) -> CallSequenceReader:
+        """The calls without a mark that begin there."""
+        text = self._text if end is None else self._text[:end]
+        source = TextSource(text, pos=begin, final=True)
+        sequence = CallSequenceReader(source, BARE, self._catalog, self._rules.max_calls)
+        for _ in sequence.steps():
+            pass
+        self._left -= source.pos - begin
+        return sequence
+
+    def _candidate(self, sequence: CallSequenceReader, extent: Extent) -> Candidate:
+        fits: bool | None = None
+        names = sequence.names_tool
+        is_explicit = sequence.aliases
+        if sequence.is_python and sequence.calls and not self._is_exact(sequence):
+            return Candidate("python", False, None, extent)
+        if sequence.calls:
+            call = sequence.calls[0]
+            fits = self._fits(call)
+            names = bool(self._catalog.find(call.name)) and not self._is_only_named(sequence)
+            is_explicit = is_explicit and "missing_arguments" not in call.repairs
+        kind: Kind = "python" if sequence.is_python else "json"
+        if sequence.is_envelope or (sequence.is_typed and extent != "whole"):
+            kind, is_explicit = "marked", True
+        return Candidate(kind, names, fits, extent, is_explicit)
+
+    def _is_exact(self, sequence: CallSequenceReader) -> bool:
+        """Return whether tools are named as they are, for in code another case is another name."""
+        return all(call.name in self._rules.catalog for call in sequence.calls)
+
+    def _fits(self, call: ToolCall) -> bool:
+        return self._catalog.fits(call.name, call.arguments)
+
+    def _is_only_named(self, sequence: CallSequenceReader) -> bool:
+        """Return whether an object names a tool and holds something else than its arguments."""
+        call = sequence.calls[0]
+        if "missing_arguments" not in call.repairs or sequence.is_typed:
+            return False
+        due = required(self._catalog.parameters(call.name))
+        return bool(sequence.dropped or due)
+
+    def _taken(self, sequence: CallSequenceReader, begin: int, *, is_alone: bool) -> ProseJudgement:
+        """The calls of a sequence, those that lack a mark of their own with the repair for it."""
+        is_own = "" in self._rules.native
+        name = "envelope_alias" if sequence.aliases else "dialect"
+        calls = []
+        for call in sequence.calls:
+            repairs = call.repairs
+            if not (is_own or sequence.is_typed):
+                repairs = (name, *repairs)
+            calls.append(replace(call, repairs=tuple(dict.fromkeys(repairs))))
+        if sequence.cut is not None and not self._may_close(sequence):
+            error = ErrorInfo("truncated_output", "the output was cut off")
+            return ProseJudgement(error=error)
+        rest = self._text[sequence.end :]
+        wrapping = AFTER_MESSAGES.match(rest)
+        end = sequence.end + (wrapping.end() if wrapping else 0)
+        left = rest[wrapping.end() if wrapping else 0 :]
+        ends = _ENDS.match(left)
+        left = left[ends.end() if ends else 0 :]
+        is_alone = is_alone and not left.strip(" \t\r\n,;").strip(_SURPLUS)
+        left = left.lstrip(f" \t\r\n,;{_SURPLUS}").rstrip()
+        dropped = (*filter(None, sequence.dropped), *((left,) if left else ()))
+        return ProseJudgement(
+            messages=tuple(calls),
+            begin=begin,
+            end=sequence.end if left else end,
+            dropped=dropped,
+            is_alone=is_alone and sequence.cut is None,
+        )
+
+    def _may_close(self, sequence: CallSequenceReader) -> bool:
+        calls = sequence.calls
+        if self._reason != "stop" or not calls or "missing_closers" not in calls[-1].repairs:
+            return False
+        return not any(may_mutate(self._rules.mutates, call) for call in calls)
+
+    def _reaches_end(self, sequence: CallSequenceReader) -> bool:
+        most = self._rules.max_calls
+        if sequence.cut is not None or (most is not None and len(sequence.calls) >= most):
+            return True
+        rest = self._text[sequence.end :]
+        wrapping = AFTER_MESSAGES.match(rest)
+        ends = _ENDS.match(rest, wrapping.end() if wrapping else 0)
+        return ends is None or not rest[ends.end() :].strip(f"{_SURPLUS} \t\r\n")
+
+    # --- what may stand in the text -----------------------------------------------------------
+
+    def _whole(self) -> ProseJudgement | None:
+        """The text is calls and nothing else, thoughts and one fence aside."""
+        fence = only_fence(self._text)
+        found = _BEGINNING.match(self._text)
+        begin = found.end() if found is not None and fence is None else 0
+        if fence is not None:
+            begin = self._text.index(fence.inside, fence.begin) if fence.inside else fence.begin
+            while self._text[begin : begin + 1].isspace():
+                begin += 1
+        first = self._text[begin : begin + 1]
+        word = _WORD.match(self._text, begin)
+        if first not in ("{", "[", "<") and (word is None or not self._known(word[0])):
+            return None
+        sequence = self._sequence(begin)
+        if sequence.calls and not self._reaches_end(sequence):
+            return None
+        if not sequence.calls and not (sequence.cut or sequence.fault):
+            return None
+        candidate = self._candidate(sequence, "whole")
+        if not self._catalog:
+            is_alias = sequence.aliases and candidate.is_explicit and sequence.calls
+            return self._taken(sequence, 0, is_alone=True) if is_alias else None
+        if not sequence.calls:
+            return self._unreadable(sequence, begin, first)
+        if outcome(candidate, "said") != "call":
+            return None
+        if first == "<" and fence is not None:
+            return _call_like()  # elements in a fence may be a document
+        return self._taken(sequence, 0, is_alone=True)
+
+    def _unreadable(
+        self, sequence: CallSequenceReader, begin: int, first: str
+    ) -> ProseJudgement | None:
+        """The text begins like calls, and cannot be read as such."""
+        names = sequence.names_tool
+        if first in ("{", "["):
+            found = _NAME_KEY.search(self._text, begin, begin + 400)
+            names = names or (found is not None and self._known(found["name"]))
+        rest = self._text[begin:].strip()
+        is_json = first in ("{", "[") and not sequence.is_python
+        ends = ("}", "]") if is_json else (")", ")]", "}", ">")
+        if not names or not (sequence.cut or rest.rstrip("`\n ").endswith(ends)):
+            return None
+        if is_json and '"description"' in rest:
+            return None  # it describes a tool
+        is_code = rest.startswith("print") or "\n\n" in rest
+        if not is_json and (is_code or not any(bracket in rest for bracket in "({<")):
+            return None
+        if sequence.cut is not None and sequence.names_tool:
+            return ProseJudgement(error=ErrorInfo("truncated_output", "the output was cut off"))
+        return _call_like(sequence.fault or "the call is not closed")
+
+    def _last_lines(self) -> ProseJudgement | None:
+        """Calls in Python that are the last lines."""
+        pos = 0
+        for found in _CALLED_LINE.finditer(self._said):
+            if found.start() < pos or self._left < 0:
+                continue
+            if not (self._catalog.find(found["name"]) or found["name"] == "print"):
+                continue
+            sequence = self._sequence(found.start())
+            pos = sequence.source.pos
+            if not sequence.calls or sequence.cut or not self._reaches_end(sequence):
+                continue
+            candidate = self._candidate(sequence, "whole")
+            call = sequence.calls[0]
+            due = required(self._catalog.parameters(call.name))
+            if call.arguments.keys() < set(due):
+                continue  # a tool that is only mentioned
+            if candidate.fits and outcome(candidate, "said") == "call":
+                return self._taken(sequence, found.start(), is_alone=False)
+        return None
+
+    def _headers(self) -> ProseJudgement | None:
+        """A message's header whose control tokens a server left out, and its arguments."""
+        found = _HEADER.search(self._said)
+        if found is None or not self._catalog.find(found["name"]):
+            return None
+        source = TextSource(self._text, pos=found.end(), final=True)
+        try:
+            value, repairs = finished(source.json_object())
+        except (Fault, CutOff):
+            return _call_like("the arguments cannot be read")
+        name = self._catalog.find(found["name"])
+        if self._text[source.pos :].strip() or not self._catalog.fits(name, value):
+            return _call_like()
+        call = ToolCall(name, value, None, ("dialect", *repairs))
+        return ProseJudgement(messages=(call,), begin=found.start(), end=source.pos, is_alone=False)
+
+    def _envelopes(self) -> ProseJudgement | None:
+        """An object beside prose that says itself that it is a call, as OpenAI's does."""
+        for found in _ENVELOPE.finditer(self._said):
+            sequence = self._sequence(found.start("object"))
+            candidate = self._candidate(sequence, "line")
+            is_whole = bool(sequence.calls) and not sequence.cut and candidate.kind == "marked"
+            if is_whole and outcome(candidate, "said") == "call":
+                return self._taken(sequence, found.start(), is_alone=False)
+            if self._left < 0:
+                break
+        return None
+
+    def _begun_lines(self) -> ProseJudgement | None:
+        """Calls without a mark that begin a line beside prose: in Python, or an element."""
+        pos = 0
+        for found in re.finditer(r"^ {0,3}(?=[\[<A-Za-z_])", self._said, re.MULTILINE):
+            if found.start() < pos or self._left < 0:
+                continue
+            word = _WORD.match(self._text, found.end())
+            first = self._text[found.end()]
+            if word is not None and not self._known(word[0]):
+                continue
+            if first == "[" and not _CALLED_LINE.match(self._text, found.start()):
+                continue
+            if first == "<" and not (child := _CHILD.match(self._text, found.end())):
+                continue
+            if first == "<" and not (self._catalog.find(child["tag"]) if child else ""):
+                continue
+            sequence = self._sequence(found.start())
+            pos = sequence.source.pos
+            if not sequence.calls or sequence.has_text_behind:
+                continue
+            candidate = self._candidate(sequence, "line")
+            if candidate.kind == "python" and not sequence.calls[0].arguments:
+                continue  # a tool that is only mentioned
+            if outcome(candidate, "said") == "call_like":
+                return _call_like()
+        return None
+
+    def _last_fence(self) -> ProseJudgement | None:
+        """The last fence, where it holds a call and nothing else."""
+        fence = last_fence(self._text)
+        if fence is None or not fence.inside.strip() or self._read_inside is None:
+            return None
+        place: Place = "last_fence"
+        inner = self._read_inside(fence.inside)
+        is_own = all("dialect" not in one.repairs for one in inner.messages)
+        if inner.messages and not inner.bare_text and inner.error is None and is_own:
+            is_alias = any("envelope_alias" in one.repairs for one in inner.messages)
+            if not is_alias:
+                return ProseJudgement(
+                    messages=inner.messages, begin=fence.begin, end=fence.end, is_alone=False
+                )
+        if inner.error is not None:
+            return _call_like(inner.error.message) if inner.call_like else None
+        calls = [one for one in inner.messages if isinstance(one, ToolCall)]
+        calls = [one for one in calls if self._catalog.find(one.name)]
+        is_python = _CALLED_LINE.match(fence.inside) is not None
+        if not calls:
+            return None
+        candidate = Candidate("python" if is_python else "marked", True, self._fits(calls[0]))
+        return _call_like() if outcome(candidate, place) == "call_like" else None
+
+
+_CALL_BEGUN: Final = re.compile(
+    r"(?<![\w.-])(?P<name>[\w.-]+)(?:\(|\s*\{)|^[ \t]*(?:Action|Tool|Call|call|Function):|[|｜]>|"
+    r"[\"'](?:name|tool|tool_name|function|action|tool_calls)[\"']?\s*:|<[\w:|｜]*(?:tool|call|invoke|"
+    r"function)|^(?:Final Answer:|<(?:answer|response)>)|\bto=",
+    re.MULTILINE,
+)
+
+
+def may_become_call(text: str, names: Collection[str]) -> bool:
+    """Return whether what is said so far may go on to be a call, or the frame of an answer."""
+    known = {loose_name(name) for name in names}
+    found = _CALL_BEGUN.finditer(text)
+    return any(one["name"] is None or loose_name(one["name"]) in known for one in found)
