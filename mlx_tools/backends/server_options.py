@@ -8,7 +8,7 @@ from typing import Final
 
 from mlx_tools.backends.models.embedded import folder_bytes
 from mlx_tools.backends.models.listing import memory_bytes
-from mlx_tools.errors import UsageError
+from mlx_tools.errors import UsageError, require_texts
 
 GPU_SHARE: Final = 2 / 3
 """Of the memory of a Mac, what Metal may hold by default: two thirds up to 36 GB, then more."""
@@ -79,6 +79,7 @@ def check_options(words: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UsageError: one is no option that may be set, or lacks its value.
     """
+    words = require_texts("options", words, "give the words of the options as a list")
     left = list(words)
     while left:
         name, equals, _ = left.pop(0).partition("=")

@@ -10,7 +10,13 @@ from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, overl
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
-from mlx_tools.errors import ToolDefinitionError, require_instance, shown
+from mlx_tools.errors import (
+    ToolDefinitionError,
+    require_instance,
+    require_mapping,
+    require_text,
+    shown,
+)
 from mlx_tools.messages import ALL_EFFECTS, TOOL_NAME, Effects, ErrorInfo, ToolSpec, replace
 from mlx_tools.policy import Policy
 from mlx_tools.tools.context import CONTEXT, KnownFile, ToolContext, ToolError, current_context
@@ -208,7 +214,9 @@ class EffectsBy(Struct, frozen=True):
     table: Mapping[str, Effects]
 
     def __post_init__(self) -> None:
-        table = {value: effects_of(some, self.argument) for value, some in self.table.items()}
+        require_text("argument", self.argument, "give the name of a parameter")
+        given = require_mapping("table", self.table, "give the effects for each value")
+        table = {value: effects_of(some, self.argument) for value, some in given.items()}
         force_setattr(self, "table", table)
 
     def __call__(self, arguments: Mapping[str, Any]) -> Effects:

@@ -20,6 +20,7 @@ from mlx_tools import (
     CompletionRequest,
     CompletionsBackend,
     Controller,
+    EffectsBy,
     Limits,
     LocalBackend,
     MlxToolsError,
@@ -126,6 +127,7 @@ def makers(folder: Path) -> dict[str, tuple[Callable[..., Any], dict[str, Any]]]
         "CompletionsBackend": (CompletionsBackend, {"url": "http://127.0.0.1:1"}),
         "LocalBackend": (LocalBackend, {"model": "x"}),
         "ServerBackend": (ServerBackend, {"model": "x"}),
+        "EffectsBy": (EffectsBy, {"argument": "a", "table": {}}),
         "Chunk": (Chunk, {}),
         "CompletionRequest": (CompletionRequest, {"prompt": "a"}),
     }
@@ -320,6 +322,8 @@ def test_nothing_but_true_is_a_yes(approved: Any) -> None:
 def test_every_public_name_is_a_type_an_error_or_tried_here() -> None:
     tried = {*makers(Path())}
     values = {"Answered", "ApprovalRequest", "Approver", "Outcome", "Paused", "Source", "Sources"}
+    values |= {"AnswerPiece", "CallRead", "CallReport", "Event", "Finished", "PendingCall"}
+    values |= {"ThoughtPiece", "ToolContext", "ToolEnded", "ToolStarted"}
     others = {"AlwaysApprove", "Conversation", "Stopped", "__version__"}
     errors = {name for name in mlx_tools.__all__ if name.endswith("Error")}
     assert tried | values | others | errors == {*mlx_tools.__all__}
