@@ -385,7 +385,9 @@ class Reader:
     def _mark(self, mark: re.Match[str]) -> Steps[None]:
         """A tag, or what opens or closes a thought, a call or a turn."""
         what, source, draft, marks = mark[0], self._source, self._draft, self._marks
-        if what in marks.closers:
+        if what in marks.closers and self._hides_messages:
+            self._text_of_mark(what)  # within what is shown, such as a message in a last fence
+        elif what in marks.closers:
             source.pos = mark.end()
             closer = dict(self._rules.reasoning_markers).get(what, "")
             yield from self._thought(mark.start(), marks.closers[what][1], closer)
