@@ -460,7 +460,8 @@ def closed(completion: CompletionRecord, style: Style, native: ToolFormat | None
     closers += (
         closing
         for tag, closing in _CLOSING.items()
-        if tag in text and (tag == "<tool_call>" or style == "xml")
+        if (style == "xml" and tag in text)
+        or (tag == "<tool_call>" and tag in _STRING_OR_FENCE.sub("", text))
     )
     if "```" in text or "~~~" in text:
         fences = [match[1] for match in _STRING_OR_FENCE.finditer(text) if match[1]]

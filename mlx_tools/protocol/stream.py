@@ -30,7 +30,7 @@ from mlx_tools.protocol.reading import (
     ThoughtDelta,
     writable,
 )
-from mlx_tools.protocol.scan import CONTROL_ESCAPE, MORE, ObjectScanner
+from mlx_tools.protocol.scan import CLOSED, CONTROL_ESCAPE, MORE, ObjectScanner
 from mlx_tools.protocol.source import CutOff, Steps, TextSource
 from mlx_tools.protocol.strict import Unreadable, arguments_span, compact, decode
 
@@ -271,11 +271,9 @@ class Reader:
             return
         char = source.text[source.pos]
         if char == "{":
-            if self._hides_messages:
-                self._stray()
-                source.pos += 1
-                return
-            yield from self._object(inline=False)
+            yield from (
+                self._shown_object() if self._hides_messages else self._object(inline=False)
+            )
         elif marks.by_line and (form := (yield from self._line_form(char))) is not None:
             yield from self._run(*form, weak=True)
         elif char in ">|@+-" and not draft.messages and (yield from self._is_shown(char)):
@@ -730,6 +728,23 @@ class Reader:
             yield from self._after_unclosed(one)
         else:
             self._act(verdict, scanner.pos, one)
+
+    def _shown_object(self) -> Steps[None]:
+        """An object where messages are quoted: skip it, since marks in its strings are text."""
+        source = self._source
+        self._stray()
+        scanner = ObjectScanner(source.pos)
+        self._line_tried = scanner.take_line(source.text, self._line_tried)
+        while scanner.status == MORE and not self._is_worn:
+            scanner.advance(source.text)
+            if scanner.status != MORE or source.final:
+                break
+            yield
+        if scanner.status == CLOSED:
+            source.pos = scanner.pos
+        else:
+            self._failed += scanner.pos - scanner.start
+            source.pos += 1
 
     def _act(self, verdict: Judgement, end: int, at: OpenObject) -> None:
         """Does what the verdict says with the text up to ``end``."""

@@ -148,7 +148,6 @@ def _examples(words: Any) -> Iterator[Mutation]:
         ("direct", "The capital of Italy is Rome.", "It is Rome."),
         ("generic", 'question = "Use {{name}} with {{arguments}}."', None),
         ("sample", 'string = "example"', 'string = "sample"'),
-        ("foreign", "about the garden, in Spanish", "about a garden, in Spanish"),
         ("calculator", "48 plus 36 is 84.", "48 plus 36 makes 84."),
         ("clock", "It is 09:26 on Friday, 14 March 2025.", "It is 09:26 on Friday."),
     ):
@@ -171,8 +170,8 @@ def _examples(words: Any) -> Iterator[Mutation]:
         "mlx_tools/prompt/opening.py",
         "MAX_WHOLE: Final = 2",
         "MAX_WHOLE: Final = 1",
-        lambda facts: _two_tools(facts) and facts.header.style != "native",
-        "those that tell of two tools or more, in a style that has examples for each",
+        lambda facts: _two_tools(facts) and facts.header.weak_model,
+        "those of a weak model that tell of two tools or more",
     )
     yield _made(
         "prompt",

@@ -131,10 +131,10 @@ def test_a_tool_is_allowed_and_denied_with_all_that_was_said_before(say: Say) ->
     lines = ("first?", "/allow format_xml", "second?", "/deny format_xml, clock", "third?")
     result, server = say(*lines)
     assert result.code == 0
-    has_tool = ['"name":"format_xml"' in prompt for prompt in server.prompts]
+    has_tool = ["\nformat_xml(" in prompt for prompt in server.prompts]
     assert has_tool == [False, True, False]
     assert all("first?" in prompt and "One." in prompt for prompt in server.prompts[1:])
-    assert '"name":"clock"' in server.prompts[1] and '"name":"clock"' not in server.prompts[2]
+    assert "\nclock(" in server.prompts[1] and "\nclock(" not in server.prompts[2]
 
 
 @pytest.mark.parametrize(

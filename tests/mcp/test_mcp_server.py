@@ -509,14 +509,14 @@ def test_an_answer_holds_once_and_for_what_was_shown(serving: Serving, home: Pat
     """The request of a client that makes the call again, with the same answer."""
     served, person = serving(policy__preset="workspace"), Person(YES)
     target = home / "here" / "b.txt"
-    arguments = {"path": "b.txt", "content": "two\n"}
+    arguments = {"operation": "write", "path": "b.txt", "content": "two\n"}
 
     async def replay() -> list[Any]:
         async with Client(served.server(), elicitation_callback=person.asked) as client:
 
             async def send(**more: Any) -> Any:
                 return await client.session.call_tool(
-                    "create_file", arguments, allow_input_required=True, **more
+                    "file_access", arguments, allow_input_required=True, **more
                 )
 
             first = await send()

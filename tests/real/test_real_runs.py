@@ -19,7 +19,12 @@ from mlx_tools import (
     RunSettings,
     builtin_tools,
 )
-from mlx_tools.backends import find_chat_format, read_model_files
+from mlx_tools.backends import (
+    DEFAULT_MODEL,
+    find_chat_format,
+    find_verdict,
+    read_model_files,
+)
 from mlx_tools.backends.capabilities import probe_chat_format
 from mlx_tools.prompt import NAMED_FORMATS
 from mlx_tools.store.session_folder import TranscriptStore
@@ -36,7 +41,7 @@ def _controller(url: str, model: Path, folder: Path) -> Controller:
         builtin_tools(),
         Policy(preset="readonly_basic"),
         limits=Limits(max_tokens=60),
-        settings=RunSettings(chat_format=found.chat_format, strategy="free"),
+        settings=RunSettings(chat_format=found.chat_format, strategy="free", verdict=find_verdict(DEFAULT_MODEL)),
         store=TranscriptStore(folder),
     )
 
