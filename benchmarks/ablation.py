@@ -38,8 +38,8 @@ from mlx_tools.backends import (
     Chunk,
     CompletionRequest,
     CompletionsBackend,
-    FoundVerdict,
     TokenScore,
+    VerdictChoice,
     find_served_format,
     inspect_server,
 )
@@ -99,7 +99,7 @@ class Switched:
     """A `Proposer` that asks as a row has it."""
 
     def __init__(self, row: Row, backend: Backend, settings: RunSettings, limits: Limits) -> None:
-        given = {"strategy": "auto", "style": "jsonl", "verdict": FoundVerdict(), **row.settings}
+        given = {"strategy": "auto", "style": "jsonl", "verdict": VerdictChoice(), **row.settings}
         self.settings = replace(settings, **given)
         self._row = row
         self._propose = Proposer(backend, settings=self.settings, limits=limits)

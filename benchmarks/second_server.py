@@ -45,8 +45,8 @@ from mlx_tools.backends import (
     DEFAULT_MODEL,
     CompletionRequest,
     CompletionsBackend,
-    FoundVerdict,
     ServerBackend,
+    VerdictChoice,
     file_sha256,
     find_chat_format,
     find_served_format,
@@ -190,7 +190,7 @@ async def measured(
         total_timeout=1200,
         max_tokens=options.max_tokens,
     )
-    settings = RunSettings(style="jsonl", chat_format=running.chat_format, verdict=FoundVerdict())
+    settings = RunSettings(style="jsonl", chat_format=running.chat_format, verdict=VerdictChoice())
     proposers = {
         name: Proposer(running.backend, settings=replace(settings, strategy=name), limits=limits)
         for name in strategies

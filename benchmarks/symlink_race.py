@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mlx_tools.store.changes import place_of, put
-from mlx_tools.store.roots import Absent, Refused, Root, RootName, Unfit
+from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName, WrongFileKind
 
 SECRET = b"outside"
 INSIDE = b"inside"
@@ -130,7 +130,7 @@ class Naive:
     def _checked(self, path: str) -> Path:
         whole = self.root / path
         if whole.is_symlink() or not whole.resolve().is_relative_to(self.root):
-            raise Refused("a link")
+            raise PathRefused("a link")
         return whole
 
     def read(self, path: str) -> bytes:
@@ -151,7 +151,7 @@ def race(arena: Arena, way: Walk | Naive, reads: int, changes: int) -> dict[str,
         count = counts[kind]
         count.tried += 1
         result = None
-        with contextlib.suppress(Refused, Unfit, Absent, OSError):
+        with contextlib.suppress(PathRefused, WrongFileKind, PathAbsent, OSError):
             result = call(path)
             count.done += 1
         count.leaked += result == SECRET if kind == "reads" else arena.touched()

@@ -18,11 +18,12 @@ from tests.tables import table
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = [
-    "AlwaysApprove",
+    "ApproveAlways",
     "AnswerPiece",
     "Answered",
     "ApprovalAnswer",
     "ApprovalRequest",
+    "ApproveAlways",
     "Approver",
     "BackendError",
     "CallRead",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mlx_tools.app.http_server import OpenConnections, ServerConfig
     from mlx_tools.app.kept_session import (
         NO_MODEL,
-        KeptSession,
+        SavedSession,
         as_options,
         call_recorded,
         header_of,
@@ -101,7 +101,7 @@ __getattr__, __dir__ = names_of(
             "listen",
         ),
         "http_server": ("OpenConnections", "ServerConfig"),
-        "kept_session": ("NO_MODEL", "KeptSession", "as_options", "call_recorded", "header_of"),
+        "kept_session": ("NO_MODEL", "SavedSession", "as_options", "call_recorded", "header_of"),
         "proposal": ("Proposal", "Proposer"),
         "settings": ("Group", "SettingRow", "signing_key"),
         "statistics": ("Share", "mcnemar"),

@@ -16,7 +16,6 @@ from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
     CompletionsBackend,
-    FoundVerdict,
     Health,
     LocalBackend,
     ModelFiles,
@@ -27,6 +26,7 @@ from mlx_tools.backends import (
     StyleChoice,
     UpstreamPool,
     VendorBackend,
+    VerdictChoice,
     complete_one,
     find_openblas,
     has_logprobs,
@@ -251,7 +251,7 @@ def check_chat_format(files: ModelFiles | None, used: str, *, named: bool = Fals
 
 
 def check_verdict(
-    found: FoundVerdict, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
+    found: VerdictChoice, style: StyleChoice = "auto", strategy: StrategyChoice = "auto"
 ) -> Check:
     """Which verdict is in force; ``style`` and ``strategy`` are those of the settings."""
     named = [f"{name} {value}" for name, value in (("style", style), ("strategy", strategy))]

@@ -32,7 +32,7 @@ from mlx_tools.controller import (
     Controller,
     Conversation,
     DirectCall,
-    NobodyThere,
+    PauseApprover,
     call_tool,
     check_begun_here,
 )
@@ -46,14 +46,14 @@ NO_MODEL: Final = "none"
 """The backend's kind in the header of a call without a model."""
 
 
-class _Nobody:
+class _NoBackend:
     """A model that is not asked."""
 
     def complete(self, request: CompletionRequest) -> AsyncIterator[Chunk]:
         raise BackendError("no model is asked here")
 
 
-class KeptSession(Struct, frozen=True):
+class SavedSession(Struct, frozen=True):
     """A session to go on with: its id or its transcript's path, how its model is reached, and what
     its policy is narrowed by, where by anything. ``note`` takes what a person should know.
     ``other`` reaches it at another address, where that one does not."""
@@ -99,7 +99,7 @@ class KeptSession(Struct, frozen=True):
         configuration = self.run.configuration
         registry = registry_of(configuration, jobs_of(configuration, self.header))
         try:
-            controller = self._controller(_Nobody(), registry, NobodyThere())
+            controller = self._controller(_NoBackend(), registry, PauseApprover())
             async with await self.begin(controller) as conversation:
                 yield conversation
         finally:

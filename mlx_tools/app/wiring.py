@@ -492,14 +492,14 @@ def session_store(configuration: Configuration) -> SessionStore:
     return PostgresStore(settings.sessions, **own)
 
 
-class Keyed(Protocol):
+class HasSecret(Protocol):
     """A store of sessions, as far as it has the key of their approvals."""
 
     @property
     def secret(self) -> bytes: ...
 
 
-def approval_templates(store: Keyed) -> TemplateFile:
+def approval_templates(store: HasSecret) -> TemplateFile:
     """The user's approval templates, sealed with the key of the sessions' approvals."""
     return TemplateFile(config_dir() / "approvals.json", lambda: store.secret)
 

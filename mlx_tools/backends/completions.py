@@ -17,12 +17,12 @@ from mlx_tools.backends.transport import (
     START_HINT,
     WATCH,
     Address,
-    Begun,
+    ConnectionDropped,
     Deadlines,
     DiedAtWork,
-    Dropped,
+    EmptyResponse,
     Exchange,
-    NothingCame,
+    ResponseStart,
     Retry,
     ServerFailed,
     dead,
@@ -349,7 +349,7 @@ class CompletionsBackend:
     @asynccontextmanager
     async def _begun(
         self, request: CompletionRequest, limits: Deadlines, *, whole: bool = False, **options: Any
-    ) -> AsyncGenerator[Begun, None]:
+    ) -> AsyncGenerator[ResponseStart, None]:
         """The answer to a request, from its first byte on; ``options`` are added to the body.
 
         ``whole``: it is not to be streamed. What fails within is translated and diagnosed too.
@@ -374,10 +374,10 @@ class CompletionsBackend:
         limits: Deadlines,
         *,
         silent: bool,
-    ) -> Begun:
+    ) -> ResponseStart:
         """The beginning of an answer; asked for again where that may help."""
         tries = nudges = 0
-        broke_off: Dropped | None = None
+        broke_off: ConnectionDropped | None = None
         while True:
             try:
                 return await self._exchange.begin(
@@ -386,13 +386,15 @@ class CompletionsBackend:
             except BackendError as error:
                 if isinstance(error, BackendUnreachable) and broke_off is not None:
                     raise broke_off from error  # it has ended, perhaps by this very request
-                broke_off = error if isinstance(error, Dropped) else None
+                broke_off = error if isinstance(error, ConnectionDropped) else None
                 health = await self._health_after(error)
                 if health is not None and (died := health.as_error(str(self.address))):
                     raise died from error
                 # mlx-lm's answers nothing at all, where it was to answer whole
                 stock = silent and health is not None and health.is_mlx_lm
-                if isinstance(error, NothingCame) or (stock and isinstance(error, Dropped)):
+                if isinstance(error, EmptyResponse) or (
+                    stock and isinstance(error, ConnectionDropped)
+                ):
                     if nudges > len(NUDGES):
                         said = "began an answer and gave nothing, again and again"
                         raise BackendRefused(
@@ -406,7 +408,7 @@ class CompletionsBackend:
                 if isinstance(error, BackendRefused) and not isinstance(error, ServerFailed):
                     raise await self._with_names(error) from error.__cause__
                 delay = self._retry.delay(tries)
-                passing = isinstance(error, Dropped | ServerFailed)
+                passing = isinstance(error, ConnectionDropped | ServerFailed)
                 if not passing or tries >= self._retry.times or delay >= limits.left:
                     raise
             tries += 1
@@ -416,7 +418,7 @@ class CompletionsBackend:
         kind = Collector if request.messages is None else ChatCollector
         return kind(str(self.address), request.max_tokens)
 
-    async def _read_whole(self, begun: Begun, request: CompletionRequest) -> Answer:
+    async def _read_whole(self, begun: ResponseStart, request: CompletionRequest) -> Answer:
         """All of an answer that came whole, or that is a stream though nobody asked for one."""
         body = bytearray()
         async for piece in begun:
@@ -548,7 +550,7 @@ class CompletionsBackend:
         return chunk, answer.choice.get("logprobs") is not None
 
 
-async def _next(begun: Begun, collector: Collector) -> bytes | None:
+async def _next(begun: ResponseStart, collector: Collector) -> bytes | None:
     """The next bytes; None at the end, or once nothing that matters can follow."""
     finished = collector.finish is not None
     try:

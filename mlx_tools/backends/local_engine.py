@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mlx_tools.backends.interface import Chunk, CompletionRequest, TokenScore
-from mlx_tools.backends.local import NobodyWaits
+from mlx_tools.backends.local import RequestCancelled
 from mlx_tools.backends.scores import spelled_bytes
 from mlx_tools.backends.wire import check_request
 from mlx_tools.errors import BackendBroken, MissingDependency, ModelError, UsageError
@@ -229,7 +229,7 @@ class Engine:
             steps = self._held(run, len(prompt), request, choose, watch)
         try:
             yield from steps
-        except (GeneratorExit, NobodyWaits):
+        except (GeneratorExit, RequestCancelled):
             raise
         except BaseException:
             self._reading.forget()  # nobody knows what it has read
@@ -414,7 +414,7 @@ _SHORTENABLE: Final = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCa
 """mlx-lm's caches that can be cut back from wherever they stand."""
 
 Watch = Callable[[], None]
-"""Called between forward passes; raises `NobodyWaits` where that is so."""
+"""Called between forward passes; raises `RequestCancelled` where that is so."""
 
 
 class CachedPrefix:

@@ -26,10 +26,10 @@ from mlx_tools.backends.transport import (
     START_HINT,
     Address,
     Clock,
-    Dropped,
-    NotHere,
+    ConnectionDropped,
     Retry,
     ServerFailed,
+    TryAnotherServer,
     now,
     parse_address,
 )
@@ -59,11 +59,11 @@ FAILURES: Final = 3
 KEY_CHARS: Final = 4096
 """Characters of a prompt that say which conversation it is, where nothing else does."""
 
-_PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, NotHere)
+_PASSED_ON: Final = (BackendUnreachable, BackendDead, BackendBroken, ServerFailed, TryAnotherServer)
 """After these another server may do what one did not. A request that took all of its time is not
 asked again, and what one refuses another would."""
 
-_PASSING: Final = (Dropped, ServerFailed)
+_PASSING: Final = (ConnectionDropped, ServerFailed)
 """What may work where it is sent once more, to the same server too."""
 
 

@@ -16,11 +16,11 @@ from mlx_tools.backends.models.files import ModelFiles, read_context, read_model
 from mlx_tools.backends.transport import Address
 from mlx_tools.backends.verdicts import (
     DEFAULT_STYLE,
-    FoundVerdict,
     NativeVerdict,
     PromptChoice,
     StrategyChoice,
     StyleChoice,
+    VerdictChoice,
     VerdictStore,
     decide,
     find_verdict,
@@ -64,7 +64,7 @@ def found_within(seconds: float, option: str = "--timeout") -> Iterator[None]:
 # --- chat format ------------------------------------------------------------------------------
 
 
-class FoundFormat(Struct, frozen=True):
+class FormatChoice(Struct, frozen=True):
     """A chat format and, in a few words, where it comes from.
 
     ``doubt`` is one line for a person where it is a mere guess, empty elsewhere.
@@ -85,7 +85,7 @@ _NAMED: Final = "named"
 
 def find_chat_format(
     wanted: str = "auto", *, files: ModelFiles | None = None, model: str | None = None
-) -> FoundFormat:
+) -> FormatChoice:
     """The chat format to use.
 
     ``wanted`` names one, or is ``auto``: then the model's own template decides, where its files are
@@ -126,12 +126,12 @@ def find_chat_format(
             control_tokens=tuple(dict.fromkeys(filter(None, tokens))),
             bos="" if files.adds_bos else found.bos,
         )
-    return FoundFormat(found, source, doubt)
+    return FormatChoice(found, source, doubt)
 
 
 async def find_served_format(
     backend: Backend, wanted: str = "auto", *, files: ModelFiles | None, model: str | None
-) -> FoundFormat:
+) -> FormatChoice:
     """Like `find_chat_format`, for the model behind ``backend``.
 
     Where nothing names the model, mlx-lm's server is asked in a few short requests which format
@@ -144,13 +144,13 @@ async def find_served_format(
         if (name := await format_name(own, model, FORMAT_TIMEOUT)) is not None:
             found = format_for_name(model)
             found = found if found.user == NAMED_FORMATS[name].user else NAMED_FORMATS[name]
-            return FoundFormat(found, f"the template that Ollama shows ({name})")
+            return FormatChoice(found, f"the template that Ollama shows ({name})")
     unknown = wanted == "auto" and files is None and model is None
     if unknown and traits_of(backend).asks_server:
         from mlx_tools.backends.capabilities import is_mlx_lm, probe_chat_format
 
         if await is_mlx_lm(own) and (probed := await probe_chat_format(own)) is not None:
-            return FoundFormat(probed, f"the server's own chat endpoint ({probed.name})")
+            return FormatChoice(probed, f"the server's own chat endpoint ({probed.name})")
     return find_chat_format(wanted, files=files, model=model)
 
 
@@ -353,7 +353,7 @@ class PromptPreferences(Protocol):
     @property
     def strategy(self) -> StrategyChoice: ...
     @property
-    def verdict(self) -> FoundVerdict | None: ...
+    def verdict(self) -> VerdictChoice | None: ...
     @property
     def model(self) -> str | None: ...
     @property

@@ -231,15 +231,15 @@ class Retry(Struct, frozen=True, kw_only=True):
 # --- foreign errors ---------------------------------------------------------------------------
 
 
-class Dropped(BackendBroken):
+class ConnectionDropped(BackendBroken):
     """The connection broke off."""
 
 
-class NothingCame(BackendBroken):
+class EmptyResponse(BackendBroken):
     """The server began an answer and ended it without a byte: mlx-lm's, for a prompt it caches."""
 
 
-class NotHere(BackendRefused):
+class TryAnotherServer(BackendRefused):
     """The server is busy, or has no such model: another one may take the request."""
 
 
@@ -256,8 +256,8 @@ _HTTPX: Final[Mapping[str, tuple[type[MlxToolsError], str, str | None]]] = {
         "allow more time with --timeout, or see the server's log",
     ),
     "ConnectError": (BackendUnreachable, "no server answers at {0}", START_HINT),
-    "NetworkError": (Dropped, "the connection to {0} broke off", LOG_HINT),
-    "RemoteProtocolError": (Dropped, "{0} broke off, or does not speak HTTP", LOG_HINT),
+    "NetworkError": (ConnectionDropped, "the connection to {0} broke off", LOG_HINT),
+    "RemoteProtocolError": (ConnectionDropped, "{0} broke off, or does not speak HTTP", LOG_HINT),
     "ProxyError": (BackendUnreachable, "the proxy on the way to {0} refused", START_HINT),
     "LocalProtocolError": (UsageError, "the request to {0} cannot be sent", None),
     "UnsupportedProtocol": (UsageError, "{0} is no http or https address", None),
@@ -395,7 +395,7 @@ def refused(
         hint = "it may not have that model: leave --model out, or name one of its /v1/models"
     elif status in (429, 503):
         hint = "the server is busy or still loading its model; ask again in a while"
-    kind = NotHere if status in (404, 429) else BackendRefused
+    kind = TryAnotherServer if status in (404, 429) else BackendRefused
     error = (ServerFailed if status >= 500 else kind)(message, hint=hint)
     error.status = status
     if re.fullmatch(r"(?a)[\w ,:+-]{1,40}", later := headers.get("retry-after", "")):
@@ -443,7 +443,7 @@ def error_text(value: Any, depth: int = 4) -> str:
 
 
 @dataclass(slots=True)
-class Begun:
+class ResponseStart:
     """An answer of which the ``first`` bytes are there. ``silent``: no sign of life can be expected
     before it is there as a whole."""
 
@@ -524,14 +524,14 @@ class Exchange:
         *,
         silent: bool,
         watch: Watch | None = None,
-    ) -> Begun:
+    ) -> ResponseStart:
         """Send a request for a completion, and wait for the first byte of what is no error.
 
         ``silent``: no sign of life can be expected before the answer is there as a whole.
         ``watch`` is called while the server is silent, and raises if it cannot answer any more.
 
         Raises:
-            Dropped, ServerFailed, NothingCame: it may work when it is sent once more.
+            ConnectionDropped, ServerFailed, EmptyResponse: it may work when it is sent once more.
             BackendError: it came to nothing otherwise.
         """
         path, body = self.target(body)
@@ -562,7 +562,7 @@ class Exchange:
 
     async def _begun(
         self, response: httpx.Response, limits: Deadlines, silent: bool, watch: Watch | None
-    ) -> Begun:
+    ) -> ResponseStart:
         headers, stream, first = response.headers, response.aiter_bytes(), b""
         if response.status_code == 200:
             stream = self.decoded(response.request.url.path, stream)
@@ -584,8 +584,8 @@ class Exchange:
             said, path = first[:ERROR_BYTES], response.request.url.path
             raise refused(response.status_code, said, str(self._address), headers, path)
         if not first:
-            raise NothingCame(f"{self._address} answered without a byte", hint=LOG_HINT)
-        begun = Begun(response, stream, first, limits, silent, watch)
+            raise EmptyResponse(f"{self._address} answered without a byte", hint=LOG_HINT)
+        begun = ResponseStart(response, stream, first, limits, silent, watch)
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "text/html" and not begun.whole:
             raise BackendBroken(

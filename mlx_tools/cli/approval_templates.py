@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from mlx_tools.app import approval_templates, registry_of, roots_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, in_words, on_one_line, show_all
+from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, show_all
 from mlx_tools.cli.inputs import confirmed, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
 from mlx_tools.cli.output import complain, counted, note, print_json, print_text
@@ -91,7 +91,7 @@ def add(
             hint="name those in which this holds: --root DIR",
         )
     if not yes:
-        show_all(map(ShownLine, _lines(template)))
+        show_all(map(TextLine, _lines(template)))
     if not confirmed("Add this standing yes?", yes, undone="nothing was added"):
         return EXIT_STOPPED
     made = approval_templates(kept_sessions()).add(template)

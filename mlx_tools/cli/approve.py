@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO
 from mlx_tools.app import Configuration
 from mlx_tools.cli import inputs
 from mlx_tools.cli.call_text import (
-    ShownLine,
+    TextLine,
     as_name,
     exact,
     in_brief,
@@ -25,11 +25,11 @@ from mlx_tools.cli.call_text import (
 from mlx_tools.cli.inputs import EditFailed, at_terminal, editor_of, in_editor, read_key
 from mlx_tools.cli.output import folded, steerable
 from mlx_tools.controller import (
-    AlwaysApprove,
     ApprovalAnswer,
     ApprovalRequest,
+    ApproveAlways,
     Approver,
-    NobodyThere,
+    PauseApprover,
 )
 from mlx_tools.errors import UsageError
 
@@ -55,7 +55,7 @@ def approver_of(configuration: Configuration, user: Approver) -> Approver:
     wish = configuration.settings.policy.approve
     if wish != "never" and at_terminal():
         return user
-    return AlwaysApprove() if wish == "always" else NobodyThere()
+    return ApproveAlways() if wish == "always" else PauseApprover()
 
 
 def _plain(request: ApprovalRequest) -> bool:
@@ -231,9 +231,9 @@ class Questions:
         print(file=screen)
         show(in_brief(request, size_of(self._screen), place=place, edited=edited), screen)
 
-    def _page(self, lines: Callable[[], Iterable[ShownLine]]) -> None:
+    def _page(self, lines: Callable[[], Iterable[TextLine]]) -> None:
         """Show lines a screen at a time, as wide as the screen is then."""
-        rows, columns, shown = list[ShownLine](), 0, 0
+        rows, columns, shown = list[TextLine](), 0, 0
         while True:
             size = size_of(self._screen)
             if columns != size.columns:

@@ -34,7 +34,7 @@ from mlx_tools.store import RootName
 from mlx_tools.transcript import Event, Finished
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession
+    from mlx_tools.app import SavedSession
 
 app = typer.Typer(add_completion=False)
 
@@ -120,7 +120,7 @@ def _begun(
     tool_choice: str,
     require_tools: str,
     schema: Path | None,
-) -> tuple[KeptSession | NewSession, str | None]:
+) -> tuple[SavedSession | NewSession, str | None]:
     """The session that a question is asked in, and the tool choice of this question alone."""
     if go_on or session is not None:
         from mlx_tools.cli.resume import going_on, refuse_beside
@@ -206,7 +206,7 @@ class FullTrace:
 
     def traced(self, backend: Backend) -> Backend:
         """The backend, what is asked of it and what it gives written down."""
-        return _Traced(backend, self)
+        return _TracingBackend(backend, self)
 
     def __enter__(self) -> Self:
         return self
@@ -215,7 +215,7 @@ class FullTrace:
         self._file.close()
 
 
-class _Traced:
+class _TracingBackend:
     def __init__(self, backend: Backend, trace: FullTrace) -> None:
         self._backend = backend
         self._trace = trace

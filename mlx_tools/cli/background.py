@@ -37,7 +37,7 @@ from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, Approver, Cont
 from mlx_tools.transcript import Event, Finished, Outcome
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession
+    from mlx_tools.app import SavedSession
 
 _PATIENCE: Final = 10.0
 """Seconds without a sign of life after which a run that was told to stop is left alone."""
@@ -47,14 +47,14 @@ _TICK: Final = 0.1
 
 
 class NewSession(Struct, frozen=True):
-    """A session of its own, as `KeptSession` is one to go on with."""
+    """A session of its own, as `SavedSession` is one to go on with."""
 
     run: RunOptions
 
     def opened(
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AbstractAsyncContextManager[Controller]:
-        """See `KeptSession.opened`."""
+        """See `SavedSession.opened`."""
         return opened(self.run, approver=approver, note=note, wrap=wrap)
 
     async def begin(self, controller: Controller) -> Conversation:
@@ -63,7 +63,7 @@ class NewSession(Struct, frozen=True):
 
 
 def answer(
-    session: NewSession | KeptSession,
+    session: NewSession | SavedSession,
     stream: Callable[[Conversation], AsyncGenerator[Event]],
     view: LiveView,
     *,
@@ -128,7 +128,7 @@ class Turns:
         return answers
 
     async def more_steps(self, made: int) -> int:
-        """Asks the user, from the loop; see `mlx_tools.controller.approvals.AsksForSteps`."""
+        """Asks the user, from the loop; see `mlx_tools.controller.approvals.StepApprover`."""
         return int(await self._asked(lambda: self._questions.more_steps(made)))
 
     async def _asked(self, ask: Callable[[], Any]) -> Any:

@@ -29,7 +29,7 @@ from mlx_tools.paths import state_dir
 from mlx_tools.transcript import Answered, AnswerRecord, Outcome, UserRecord, at_rest
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession, RunOptions
+    from mlx_tools.app import RunOptions, SavedSession
 
 app = typer.Typer(add_completion=False)
 
@@ -57,12 +57,12 @@ def chat(
     return _talk(options.run_options(options_given, tool_choice, require_tools))
 
 
-def talk_on(kept: KeptSession) -> int:
+def talk_on(kept: SavedSession) -> int:
     """Talk on in a session that is kept."""
     return _talk(kept.run, kept)
 
 
-def _talk(run: RunOptions, kept: KeptSession | None = None) -> int:
+def _talk(run: RunOptions, kept: SavedSession | None = None) -> int:
     keyboard = TypeAhead.here()
     quiet = keyboard.quiet() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:

@@ -33,11 +33,11 @@ from mlx_tools.app import (
     written_tokens,
 )
 from mlx_tools.backends import (
-    FoundVerdict,
     Route,
     SelectedBackend,
     StrategyChoice,
     Verdict,
+    VerdictChoice,
     VerdictStore,
     find_served_format,
     find_verdict,
@@ -52,7 +52,7 @@ from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout
 from mlx_tools.evaluate import (
     STRATEGIES,
     Cell,
-    Measured,
+    ProbeResult,
     load_questions,
     make_verdict,
     measure,
@@ -72,9 +72,9 @@ _WITHIN: Final = 1800.0
 @dataclass(slots=True)
 class _Findings:
     checks: list[Check] = field(default_factory=list)
-    verdict: FoundVerdict = field(default_factory=FoundVerdict)
+    verdict: VerdictChoice = field(default_factory=VerdictChoice)
     route: Route | None = None
-    probed: Probed | None = None
+    probed: ProbeReport | None = None
     versions: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -207,11 +207,11 @@ def _spared(check: Check) -> Check:
 # --- the probe ----------------------------------------------------------------------------------
 
 
-class Probed(Struct, frozen=True, kw_only=True):
+class ProbeReport(Struct, frozen=True, kw_only=True):
     """The result of a probe. ``verdict`` is None where it did not come to its end, or nothing tells
     which model it was; ``stored`` is where the verdict is kept, and ``problem`` why it is not."""
 
-    measured: Measured
+    measured: ProbeResult
     questions: int
     verdict: Verdict | None = None
     stored: str | None = None
@@ -247,7 +247,7 @@ class Probed(Struct, frozen=True, kw_only=True):
         }
 
 
-async def probe(run: RunOptions, chosen: SelectedBackend, within: float) -> Probed:
+async def probe(run: RunOptions, chosen: SelectedBackend, within: float) -> ProbeReport:
     """Measures the model that was chosen, within so many seconds, and keeps the verdict.
 
     Raises `BackendTimeout` where finding out what the server serves takes all of them.
@@ -276,7 +276,7 @@ async def probe(run: RunOptions, chosen: SelectedBackend, within: float) -> Prob
             step=step,
             prepare=prepare,
         )
-    found = Probed(measured=measured, questions=len(asked.questions))
+    found = ProbeReport(measured=measured, questions=len(asked.questions))
     if not measured.complete:
         return found
     model = chosen.identity(run.model_name)
@@ -304,7 +304,7 @@ def _versions(chosen: SelectedBackend) -> dict[str, Any]:
     return found
 
 
-def _table(probed: Probed) -> str:
+def _table(probed: ProbeReport) -> str:
     """The figures for a person, and what follows."""
     head = ("style", "strategy", "right", "valid", "time", "tokens")
     rows = [head, *(_row(cell) for cell in probed.measured.cells)]

@@ -31,7 +31,7 @@ from mlx_tools.toolbox import (
     DEFAULT_CORPUS,
     DEFAULT_LIMIT,
     MAX_LIMIT,
-    Added,
+    AddReport,
     Hit,
     KnowledgeBase,
 )
@@ -158,7 +158,7 @@ def _place(hit: Hit) -> str:
     return path if hit.snippet_line is None else f"{path}:{hit.snippet_line}"
 
 
-def _summary(done: Added, binary: int) -> str:
+def _summary(done: AddReport, binary: int) -> str:
     parts = [f"{done.added} added", f"{done.changed} changed", f"{done.unchanged} unchanged"]
     parts.append(f"{done.removed} removed")
     others = len(done.skipped) - binary

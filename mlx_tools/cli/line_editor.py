@@ -89,7 +89,7 @@ class LineEditor:
                 history=_PrivateHistory(history),
                 key_bindings=_keys(self._keyboard, type_ahead.screen),
                 enable_suspend=True,
-                input_processors=[_Shown()],
+                input_processors=[_LineDisplay()],
                 style=Style.from_dict({"status": "ansibrightblack"}),
                 input=self._keyboard,
                 output=_output(type_ahead.screen),
@@ -240,7 +240,7 @@ class _Keyboard(Vt100Input):
         return super().closed
 
 
-class _Shown(Processor):
+class _LineDisplay(Processor):
     """Shows a line with tabs as blanks, what a terminal would obey spelled out, and of a long one
     what stands around the cursor."""
 

@@ -303,7 +303,7 @@ def _renderer() -> tuple[Console, Markdown]:
                 yield Segment.line()
                 mark = " " * len(mark)
 
-    class DrawnMarkdown(markdown.Markdown):
+    class MarkdownElements(markdown.Markdown):
         elements: ClassVar = {
             **markdown.Markdown.elements,
             "heading_open": DrawnHeading,
@@ -315,4 +315,4 @@ def _renderer() -> tuple[Console, Markdown]:
     console = Console(
         file=io.StringIO(), force_terminal=True, theme=Theme(_STYLES), legacy_windows=False
     )
-    return console, DrawnMarkdown("")
+    return console, MarkdownElements("")

@@ -14,7 +14,7 @@ import typer
 
 from mlx_tools.app import AccessRules, Configuration
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, changed, in_message, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, as_name, changed, in_message, in_words, show_all
 from mlx_tools.cli.completion import server_names
 from mlx_tools.cli.inputs import confirmed, parse_json, read_text
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
@@ -189,7 +189,7 @@ def serve(
     if transport == "http":
         refuse_without_key(host, key)
     with needing("mcp", "the server"):
-        from mlx_tools.mcp import Delegation, McpServer, Wording, serve_http, serve_stdio
+        from mlx_tools.mcp import ApprovalText, Delegation, McpServer, serve_http, serve_stdio
 
     def load(profile: str) -> Configuration:
         over = {"policy.local_only": True} if settings.policy.local_only else {}
@@ -197,7 +197,7 @@ def serve(
 
     served = McpServer(
         Delegation(run, load, note),
-        Wording(in_message, in_words),
+        ApprovalText(in_message, in_words),
         by_person=transport == "stdio" or bool(key),
     )
     with suppress(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def serve(
 def _agree(name: str, place: Mapping[str, Any], reads: Sequence[str], yes: bool) -> bool:
     """Ask a server what it offers and a person whether they agree; whether it was added."""
     source = BoundSource(name=name, kind="mcp", at=place)
-    print_place = ShownLine(f"{name} is started as: {in_words(masked(place))}", "bold")
+    print_place = TextLine(f"{name} is started as: {in_words(masked(place))}", "bold")
     show_all([print_place])
     if not confirmed("Connect to it?", yes):
         return False
@@ -279,25 +279,25 @@ def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) ->
 
 def _told(
     source: BoundSource, hints: Mapping[str, str], refused: Mapping[str, str]
-) -> Iterator[ShownLine]:
+) -> Iterator[TextLine]:
     """A server and its tools: ours in words, its own marked as foreign."""
-    yield ShownLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
-    yield ShownLine(f"it calls itself {in_words(source.version) or 'nothing'}")
+    yield TextLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
+    yield TextLine(f"it calls itself {in_words(source.version) or 'nothing'}")
     for tool in source.tools:  # all of them: each is agreed to
         effects = ", ".join(tool.effects)
-        yield ShownLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
+        yield TextLine(f"{as_name(source.tool_name(tool.name))}: {effects}")
         words = cut(" ".join(tool.description.split()), 200)
         if words:
-            yield ShownLine(in_words(words), foreign=True)
+            yield TextLine(in_words(words), foreign=True)
         if hints.get(tool.name):
-            yield ShownLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
+            yield TextLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
     for name, why in refused.items():
-        yield ShownLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
+        yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
     if prompts := source.at.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
-        yield ShownLine(f"prompts for chat: {in_words(listed)}")
+        yield TextLine(f"prompts for chat: {in_words(listed)}")
     if source.at.get("resources"):
-        yield ShownLine("it has resources, which mcp_read reads")
+        yield TextLine("it has resources, which mcp_read reads")
 
 
 def _sources() -> Iterator[BoundSource]:

@@ -239,7 +239,7 @@ def warn_all(messages: Iterable[str]) -> None:
 # --- standard output, kept to ourselves ---------------------------------------------------------
 
 
-class _KeptOutput(NamedTuple):
+class _SavedOutput(NamedTuple):
     """``stream`` is where a command's answers go, ``before`` what ``sys.stdout`` was. ``moved``:
     ``stream`` has a descriptor of its own."""
 
@@ -248,7 +248,7 @@ class _KeptOutput(NamedTuple):
     moved: bool
 
 
-_kept: _KeptOutput | None = None
+_kept: _SavedOutput | None = None
 
 
 def stdout() -> TextIO:
@@ -264,7 +264,7 @@ def keep_output() -> None:
     before = sys.stdout
     before.flush()
     moved = None if before.isatty() else _moved(before)
-    _kept = _KeptOutput(moved or before, before, moved is not None)
+    _kept = _SavedOutput(moved or before, before, moved is not None)
     sys.stdout = sys.stderr
 
 

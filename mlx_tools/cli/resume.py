@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from mlx_tools.app import KeptSession, RunOptions, as_options, config, header_of, job_store
+from mlx_tools.app import RunOptions, SavedSession, as_options, config, header_of, job_store
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import answer
 from mlx_tools.cli.inputs import parse_object
@@ -33,7 +33,7 @@ _GO_WITH: Final = frozenset(
 the time being, and who approves."""
 
 
-def going_on(session: str | None, last: bool, given: options.Options) -> KeptSession:
+def going_on(session: str | None, last: bool, given: options.Options) -> SavedSession:
     """The session that is named, or the last conversation, to go on with under these options.
 
     Raises `UsageError` where there is none, and for an option that would make another one of it:
@@ -152,7 +152,7 @@ def resume_session(
     return outcome.exit_code
 
 
-def _kept(session: str, given: options.Options) -> KeptSession:
+def _kept(session: str, given: options.Options) -> SavedSession:
     """A session, read without holding it, and how its header says to go on with it."""
     store = kept_sessions()
     place = session if os.sep in session else store.find(session)
@@ -171,7 +171,7 @@ def _kept(session: str, given: options.Options) -> KeptSession:
             other = options.run_options({**elsewhere, **given})
         if other is not None and kind == "environment":
             run, other = other, run
-    return KeptSession(place, records, header, run, note, _within(run, given), other)
+    return SavedSession(place, records, header, run, note, _within(run, given), other)
 
 
 def _within(run: RunOptions, given: options.Options) -> Policy | None:

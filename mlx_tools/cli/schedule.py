@@ -29,7 +29,7 @@ from mlx_tools.cli.output import complain, cut, note, print_json, print_prose, p
 from mlx_tools.cli.root import Interrupted, internal_error
 from mlx_tools.cli.serve import program, tell_left
 from mlx_tools.cli.sessions import kept_sessions
-from mlx_tools.controller import NobodyThere
+from mlx_tools.controller import PauseApprover
 from mlx_tools.errors import (
     EXIT_BACKEND,
     EXIT_OK,
@@ -43,13 +43,13 @@ from mlx_tools.errors import (
 from mlx_tools.policy import Policy
 from mlx_tools.toolbox import (
     OPEN,
-    Ended,
+    FinishedRun,
     Job,
+    JobListing,
     JobRun,
-    Listed,
     RunEnd,
+    RunInspection,
     Runner,
-    Seen,
     local_zone,
     parse_when,
     settle,
@@ -158,7 +158,7 @@ def run(
 ) -> int:
     """Run the jobs that are due now, and exit with the worst exit code of the runs."""
 
-    def tell(ended: Ended) -> None:
+    def tell(ended: FinishedRun) -> None:
         _tell(ended, as_lines=as_lines)
 
     def trouble(error: ScheduleError) -> None:
@@ -226,7 +226,7 @@ def _note(line: str) -> None:
         note(line)
 
 
-def _tell(ended: Ended, *, as_lines: bool) -> None:
+def _tell(ended: FinishedRun, *, as_lines: bool) -> None:
     run, end = ended.run, ended.end
     if ended.fault is not None:
         internal_error(ended.fault)
@@ -242,7 +242,7 @@ def _tell(ended: Ended, *, as_lines: bool) -> None:
         complain(f"mlx-tools sessions resume {run.session}", kind="waits")
 
 
-def _print(listed: Listed) -> None:
+def _print(listed: JobListing) -> None:
     """A job for a person: a line, and another for what waits or came of it."""
     job = listed.job
     if job is None:
@@ -295,7 +295,7 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
     )
     try:
         async with found(run, note) as (chosen, settings):
-            nobody = NobodyThere()
+            nobody = PauseApprover()
             controller = controller_of(
                 configuration, registry, chosen.backend, settings, nobody, policy
             )
@@ -306,17 +306,17 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
         await registry.aclose()
 
 
-def look(session: str) -> Seen:
+def look(session: str) -> RunInspection:
     """Return how the session of a run stands, by its transcript."""
     store = kept_sessions()
     if store.size(session) < 0:
-        return Seen(state="missing")
+        return RunInspection(state="missing")
     listed = store.listed(session)
     try:
         records = store.records(session)
     except TranscriptError as error:
-        return Seen(state="damaged", reason=str(error))
+        return RunInspection(state="damaged", reason=str(error))
     changed = any(isinstance(one, ExecutionRecord) and one.mutates for one in records)
     known = listed.status
     doubt = bool(known.in_doubt)
-    return Seen(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)
+    return RunInspection(state=known.state, reason=known.reason, changed=changed, in_doubt=doubt)

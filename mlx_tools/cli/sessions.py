@@ -36,7 +36,7 @@ from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, TranscriptError, UsageError
 from mlx_tools.paths import expand_user
 from mlx_tools.store import (
     LAST,
-    Copied,
+    CopyReport,
     ListedSession,
     PostgresStore,
     SessionStatus,
@@ -339,7 +339,7 @@ def _opened(given: str) -> SessionStore:
     return TranscriptStore(folder / "sessions")
 
 
-def _said(copied: Copied) -> str:
+def _said(copied: CopyReport) -> str:
     rows = {name: sum(tables.values()) for name, tables in copied.tables.items()}
     said = [
         f"{counted(copied.sessions, 'session')} ({amount(copied.bytes)})",

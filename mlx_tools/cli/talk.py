@@ -46,7 +46,7 @@ from mlx_tools.transcript import (
 )
 
 if TYPE_CHECKING:
-    from mlx_tools.app import KeptSession
+    from mlx_tools.app import SavedSession
 
 
 def folders(configuration: Configuration) -> dict[str, str]:
@@ -74,7 +74,7 @@ class ChatSession:
     """
 
     def __init__(
-        self, run: RunOptions, portal: BlockingPortal, kept: KeptSession | None = None
+        self, run: RunOptions, portal: BlockingPortal, kept: SavedSession | None = None
     ) -> None:
         self.run = run
         self.steps = False
@@ -290,7 +290,7 @@ class ChatSession:
         return in_words(form.name), replace(form, name="")
 
     def _found(
-        self, run: RunOptions, kept: KeptSession | None = None
+        self, run: RunOptions, kept: SavedSession | None = None
     ) -> tuple[ExitStack, Controller]:
         """A controller of the backend that is found for these options, and what closes that."""
         configuration = run.configuration

@@ -17,7 +17,7 @@ import typer
 
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import ShownLine, as_name, changed, exact, in_words, show_all
+from mlx_tools.cli.call_text import TextLine, as_name, changed, exact, in_words, show_all
 from mlx_tools.cli.inputs import MAX_BYTES, confirmed, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
 from mlx_tools.cli.output import complain, counted, cut, note, print_text
@@ -163,7 +163,7 @@ def tell_printed(name: str) -> None:
         text = read_regular(collection.log_of(name)).decode("utf-8", "replace")
         if text.strip():
             note(f"its last call printed, in {collection.said().making[name]}:")
-            show_all(ShownLine(in_words(line), foreign=True) for line in text.split("\n"))
+            show_all(TextLine(in_words(line), foreign=True) for line in text.split("\n"))
 
 
 def _tools() -> Registry:
@@ -237,38 +237,38 @@ def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
     return confirmed(question, yes)
 
 
-def _declared(found: ToolFolder) -> Iterator[ShownLine]:
+def _declared(found: ToolFolder) -> Iterator[TextLine]:
     """The tool's own words, for a person who decides about it: nothing of it can look like
     a line of ours."""
     spec = found.spec
-    yield ShownLine(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
+    yield TextLine(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
     for line in spec.description.split("\n"):
-        yield ShownLine(in_words(line), foreign=True)
+        yield TextLine(in_words(line), foreign=True)
     for line in exact(spec.parameters).split("\n"):
-        yield ShownLine(line, foreign=True)
+        yield TextLine(line, foreign=True)
     everything = spec.effects == ALL_EFFECTS
     effects = ", ".join(sorted(spec.possible_effects)) or "none"
-    yield ShownLine(f"effects: {effects}{' (all there are)' if everything else ''}")
-    yield ShownLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
-    yield ShownLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
+    yield TextLine(f"effects: {effects}{' (all there are)' if everything else ''}")
+    yield TextLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
+    yield TextLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
     restrictions = found.restrictions
     if restrictions.mode == "ro":
-        yield ShownLine("mode ro: calls whose operation does not read or list are refused")
+        yield TextLine("mode ro: calls whose operation does not read or list are refused")
     if restrictions.whitelist:
         known = restrictions.parameters
         kinds = [kind for kind in ("paths", "commands") if getattr(known, kind)]
         patterns = ", ".join(map(in_words, restrictions.whitelist))
         names = ", ".join(map(in_words, sorted(known.paths | known.commands)))
-        yield ShownLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
+        yield TextLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
     if found.missing:
-        yield ShownLine(
+        yield TextLine(
             f"it imports what is not installed: {', '.join(map(in_words, found.missing))}"
         )
-    yield ShownLine(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
-    yield ShownLine(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
+    yield TextLine(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
+    yield TextLine(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
     for name, file in sorted(found.contents.items()):
-        yield ShownLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
-    yield ShownLine(_NO_SANDBOX)
+        yield TextLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
+    yield TextLine(_NO_SANDBOX)
 
 
 def _origin(plugin: str) -> str:
@@ -331,7 +331,7 @@ def bind(
     )
     lines = [*_told(source, _chosen(found, wanted))]
     if before is not None:
-        same = ShownLine("Nothing changed since it was agreed to.", "bold")
+        same = TextLine("Nothing changed since it was agreed to.", "bold")
         lines += [*changed(before, source)] or [same]
     show_all(lines)
     if not confirmed(f"Bind {source.name}?", yes):
@@ -414,33 +414,33 @@ def _refuse_unknown(given: Sequence[str] | set[str], names: Sequence[str], what:
             raise UsageError(f"{what}: there is no operation {name[:100]!r}", hint=hint)
 
 
-def _told(source: BoundSource, found: Found) -> Iterator[ShownLine]:
+def _told(source: BoundSource, found: Found) -> Iterator[TextLine]:
     """What would be bound: ours in words, the document's own marked as foreign."""
     digest = source.digest[:16]
-    yield ShownLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
+    yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
     servers = {source.at["server"], *(tool.at.get("server") for tool in source.tools)} - {None}
     for server in sorted(servers):
-        yield ShownLine(f"asked at {in_words(server)}")
+        yield TextLine(f"asked at {in_words(server)}")
     if len(servers) > 1:
         secret = ", with the secrets that they need" if source.at["secrets"] else ""
-        yield ShownLine(f"! These are {len(servers)} servers{secret}", "yellow")
+        yield TextLine(f"! These are {len(servers)} servers{secret}", "yellow")
     effects = Counter("write" if "write" in tool.effects else "read" for tool in source.tools)
-    yield ShownLine(f"{effects['read']} that read, {effects['write']} that may write")
+    yield TextLine(f"{effects['read']} that read, {effects['write']} that may write")
     for tool in source.tools:  # all of them: each is agreed to
         line = tool.description.partition("\n")[0]
         kind = "writes" if "write" in tool.effects else "reads"
-        yield ShownLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
+        yield TextLine(f"{kind}  {as_name(source.tool_name(tool.name))}")
         place = tool.at.get("server", source.at["server"]) + tool.at["path"]
-        yield ShownLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
+        yield TextLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
         if line:
-            yield ShownLine(f"  {in_words(cut(line, 100))}", foreign=True)
+            yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
     for name, why in found:
         if isinstance(why, OperationRefused):
             text = f"left out: {in_words(cut(name, 80))}: {in_words(why.message)}"
-            yield ShownLine(text, "yellow")
+            yield TextLine(text, "yellow")
     named = source.at["secrets"]
     needed = {scheme for tool in source.tools for way in tool.at["security"] for scheme in way}
     for scheme in sorted(needed):
         where = named.get(scheme)
         said = f"from {in_words(where)}" if where else f"not named (--secret {scheme}=env:VARIABLE)"
-        yield ShownLine(f"secret {in_words(scheme)}: {said}")
+        yield TextLine(f"secret {in_words(scheme)}: {said}")

@@ -46,9 +46,9 @@ from mlx_tools.tools import (
     DEFAULT_LIMIT,
     FORMATS,
     NO_SUCH,
-    FoundTools,
     Progress,
     Registry,
+    ToolSearch,
     export,
     find_tools,
 )
@@ -192,7 +192,7 @@ def export_tools(
 register(app)
 
 
-def _tell_hidden(found: FoundTools) -> None:
+def _tell_hidden(found: ToolSearch) -> None:
     """Notes on what a search did not show."""
     if not found.hits:
         note("no tool matches that may be called")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any, Final, Self, TextIO
 
-from mlx_tools.cli.call_text import ShownLine, as_name, diff, exact, show, size_of, wrapped
+from mlx_tools.cli.call_text import TextLine, as_name, diff, exact, show, size_of, wrapped
 from mlx_tools.cli.markdown import MarkdownScreen, PlainScreen
 from mlx_tools.cli.output import (
     PROSE,
@@ -360,11 +360,11 @@ def show_change(
     name: str, preview: str, screen: TextIO, arguments: Mapping[str, Any] | None = None
 ) -> None:
     """Show what a call would change, as an approval does; where that is not known, the call."""
-    head = ShownLine(f"{as_name(name)} would change:", "bold")
+    head = TextLine(f"{as_name(name)} would change:", "bold")
     lines = diff(preview)
     if not preview:
-        head = ShownLine(f"{as_name(name)} would be called with:", "bold")
-        lines = (ShownLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
+        head = TextLine(f"{as_name(name)} would be called with:", "bold")
+        lines = (TextLine(line, foreign=True) for line in exact(arguments or {}).split("\n"))
     show(wrapped([head, *lines], columns_of(screen)), screen)
 
 

@@ -171,7 +171,7 @@ class Approver(Protocol):
 
 
 @runtime_checkable
-class AsksForSteps(Protocol):
+class StepApprover(Protocol):
     """An approver that can also be asked whether a run may take more steps than its limit."""
 
     async def more_steps(self, made: int) -> int:
@@ -223,14 +223,14 @@ def by_template(
     return decide_by_template(found, tool.spec, tool.spec.effects_of(call.arguments))
 
 
-class NobodyThere:
+class PauseApprover:
     """Decides nothing: every run that must ask pauses."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         return [ApprovalAnswer(None) for _ in requests]
 
 
-class AlwaysApprove:
+class ApproveAlways:
     """Approves every call but a suspect one, about which nothing is decided."""
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
@@ -270,7 +270,7 @@ def as_approver(approver: Approver | DecideFunction | None) -> Approver:
         UsageError: it is neither.
     """
     if approver is None:
-        return NobodyThere()
+        return PauseApprover()
     if not isinstance(approver, type):
         if callable(attribute_of(approver, "decide")):
             return cast("Approver", approver)
@@ -368,7 +368,8 @@ class CallApprovals:
 
     async def check_template(self, call: CallRecord, rule: str) -> str | None:
         """The state of what a call acts on that a template let through by this ``rule``, None for
-        none. Raises `Changed` where that does not cover it any more, which is written down."""
+        none. Raises `ApprovalOutdated` where that does not cover it any more, which is written
+        down."""
         decision, state = await self._by_template(call)
         if decision is None or decision.rule != rule:
             raise self._ask_again(call, f"{rule} no longer covers {call.name}")
@@ -617,8 +618,8 @@ class CallApprovals:
         """The state that the call must find, None where its approval binds to none; use the
         approval up.
 
-        Raises `Changed` where a person approved something else than what would run now: it is
-        written down that somebody must decide about the call again.
+        Raises `ApprovalOutdated` where a person approved something else than what would run now: it
+        is written down that somebody must decide about the call again.
         """
         one = await self._seen(call, approval.expires_at)
         if not same(seal_of(self._conversation.secret, approval), approval.seal):
@@ -633,11 +634,11 @@ class CallApprovals:
             return one.state or None
         raise self._ask_again(call, why)
 
-    def _ask_again(self, call: CallRecord, why: str) -> Changed:
+    def _ask_again(self, call: CallRecord, why: str) -> ApprovalOutdated:
         """Write down that somebody must decide about a call again; return what to raise."""
         asks = Decision("ask", CHANGED, why, "requires_confirmation")
         self._conversation.append(recorded(call.call, asks))
-        return Changed()
+        return ApprovalOutdated()
 
     # --- what is shown ---
 
@@ -757,7 +758,7 @@ def check_header(header: Record, secret: bytes) -> None:
         )
 
 
-class Changed(Exception):
+class ApprovalOutdated(Exception):
     """A call is no longer what was approved."""
 
 

@@ -20,10 +20,10 @@ from msgspec import Meta, ValidationError, convert, structs
 from mlx_tools.backends import (
     Backend,
     CompleteFunction,
-    FoundVerdict,
     ModelSetup,
     StrategyChoice,
     StyleChoice,
+    VerdictChoice,
     as_backend,
     find_setup,
     found_within,
@@ -128,7 +128,7 @@ class RunSettings(RecordedSettings, frozen=True, kw_only=True):
 
     style: StyleChoice = "auto"
     strategy: StrategyChoice = "auto"
-    verdict: FoundVerdict | None = None
+    verdict: VerdictChoice | None = None
     chat_format: ChatFormat | None = None
     catalog_budget: Annotated[int, Meta(ge=0, description="tokens, a whole number from 0")] = (
         CATALOG_BUDGET

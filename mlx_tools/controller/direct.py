@@ -15,7 +15,7 @@ from mlx_tools.controller.approvals import (
     ApprovalAnswer,
     ApprovalRequest,
     Approver,
-    NobodyThere,
+    PauseApprover,
     Templates,
     approval_request,
     ask_approver,
@@ -106,7 +106,7 @@ async def call_tool(
     ``session`` and ``secret``; ``undo`` keeps what the call replaces; ``templates`` answer first,
     in these ``roots``. Raises nothing where a call is wrong, denied or fails: the result says so.
     """
-    limits, approver, clean = limits or Limits(), approver or NobodyThere(), cleaner(policy)
+    limits, approver, clean = limits or Limits(), approver or PauseApprover(), cleaner(policy)
     end = partial(_ended, limit=limits.observation_chars, clean=clean, record=record)
     call, done, fault = _read(registry, name, arguments)
     record(call)

@@ -22,12 +22,12 @@ import anyio
 
 from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of, started
 from mlx_tools.controller.approvals import (
+    ApprovalOutdated,
     ApprovalRequest,
     Approvals,
     Approver,
-    AsksForSteps,
     CallApprovals,
-    Changed,
+    StepApprover,
     Templates,
     answers_of,
     confirmed,
@@ -538,7 +538,7 @@ class Conversation:
         """Ask whoever approves calls, at the limit of steps, whether the run may take more; return
         whether it may."""
         asker = self.approver
-        if not self.folded.at_step_limit or not isinstance(asker, AsksForSteps):
+        if not self.folded.at_step_limit or not isinstance(asker, StepApprover):
             return False
         with self.person_waits():
             more = await asker.more_steps(self.folded.iterations)
@@ -709,7 +709,7 @@ class Conversation:
                 expected = await self._approvals.consume_approval(call, state.approval)
             elif state.decision is not None and state.decision.rule.startswith(TEMPLATE):
                 expected = await self._approvals.check_template(call, state.decision.rule)
-        except Changed:
+        except ApprovalOutdated:
             return
         denied = self.files.access.check(tool.spec)
         if denied is not None:

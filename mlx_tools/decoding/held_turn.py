@@ -135,7 +135,7 @@ class ScoreTokens(Struct, frozen=True):
     text: str
 
 
-class _OwnTurn:
+class _NativeTurn:
     """A turn that does not go on as the host began it, until it is known whether it is a message in
     the model's own form: read with the host's beginning, and without it."""
 
@@ -218,7 +218,7 @@ class ConstrainedTurn:
         self._first_ended: FinishReason | None = None
         self._ended: FinishReason | None = None  # how the last draw ended
         self._open: tuple[MendKind, int] | None = None  # what is to be mended, and from where
-        self._own: _OwnTurn | None = None  # what may be a message in the model's own form
+        self._own: _NativeTurn | None = None  # what may be a message in the model's own form
         self._guided = self._guides and bool(rules.prefix)
         self._renamed = self._ended_inside = self._was_cut_out = False
         self._free = not self._holds  # nothing is held (any more)
@@ -369,7 +369,7 @@ class ConstrainedTurn:
         kind = "end" if held.tentative_violation is None else held.tentative_violation.kind
         boundary = self._begin + held.last_boundary
         if self._begins_own(kind, boundary):
-            own = _OwnTurn(kind, boundary, self._rules)
+            own = _NativeTurn(kind, boundary, self._rules)
             own.feed(self.text)
             return deltas + self._end_own(own)
         return deltas + self._mend(kind, boundary)
@@ -583,7 +583,7 @@ class ConstrainedTurn:
             # The model begins a call in a form of its own: so it is read.
             return self._take_whole(self._whole[boundary:].lstrip('" \t\r\n'))
         if self._begins_own(kind, boundary):
-            self._own = _OwnTurn(kind, boundary, self._rules)
+            self._own = _NativeTurn(kind, boundary, self._rules)
             return self._read_own(self._own)
         return self._mend_misfit(kind, boundary)
 
@@ -593,7 +593,7 @@ class ConstrainedTurn:
             return False
         return kind != "name" or _NAME_WRITTEN.match(self.text) is None
 
-    def _read_own(self, own: _OwnTurn) -> list[Delta]:
+    def _read_own(self, own: _NativeTurn) -> list[Delta]:
         """Read on in what may be the model's own form; mend it once it cannot be."""
         own.feed(self.text)
         head = self.text[:LONGEST_HEAD]
@@ -604,7 +604,7 @@ class ConstrainedTurn:
                 return self._take_own(index)
         return self._give_own_up(own) if own.is_decided else []
 
-    def _end_own(self, own: _OwnTurn) -> list[Delta]:
+    def _end_own(self, own: _NativeTurn) -> list[Delta]:
         """The text has ended: take it in the model's own form, or mend it."""
         for index, reader in enumerate(own.readers):
             if self._is_valid(reader.finish()):
@@ -619,7 +619,7 @@ class ConstrainedTurn:
         self._object, self._free = None, True
         return self._go_on()
 
-    def _give_own_up(self, own: _OwnTurn) -> list[Delta]:
+    def _give_own_up(self, own: _NativeTurn) -> list[Delta]:
         self._own = None
         return self._mend_misfit(own.kind, own.boundary)
 

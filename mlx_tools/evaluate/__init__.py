@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlx_tools.evaluate.probe import (
         STRATEGIES,
         Cell,
-        Measured,
+        ProbeResult,
         load_questions,
         make_verdict,
         measure,
@@ -47,7 +47,7 @@ __getattr__, __dir__ = names_of(
         "probe": (
             "STRATEGIES",
             "Cell",
-            "Measured",
+            "ProbeResult",
             "load_questions",
             "make_verdict",
             "measure",

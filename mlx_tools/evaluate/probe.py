@@ -23,10 +23,10 @@ from mlx_tools.app import Proposal, Proposer, Share, mcnemar
 from mlx_tools.backends import (
     DEFAULT_STYLE,
     Backend,
-    FoundVerdict,
     StrategyChoice,
     StyleVerdict,
     Verdict,
+    VerdictChoice,
 )
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
@@ -232,7 +232,7 @@ class Cell(Struct, frozen=True):
         }
 
 
-class Measured(Struct, frozen=True):
+class ProbeResult(Struct, frozen=True):
     """What came of a probe. ``cells`` are in the order of styles and strategies.
 
     ``failure`` is what ended it before its time, None where nothing did; ``complete`` says that all
@@ -255,7 +255,7 @@ async def measure(
     seconds: float,
     step: Callable[[], None] = lambda: None,
     prepare: Callable[[Style], None] = lambda style: None,
-) -> Measured:
+) -> ProbeResult:
     """Asks every question in every style by each of the strategies, within so many seconds.
 
     ``step`` is called after each, ``prepare`` before, with the style. A completion that takes too
@@ -272,7 +272,7 @@ async def measure(
             settings,
             style=style,
             strategy=strategy,
-            verdict=FoundVerdict(),
+            verdict=VerdictChoice(),
             tool_choice="auto",
             require_tools=(),
         )
@@ -303,7 +303,7 @@ async def measure(
         for way in strategies
     )
     complete = all(result is not None for _, result in told)
-    return Measured(cells, complete, monotonic() - began, failure)
+    return ProbeResult(cells, complete, monotonic() - began, failure)
 
 
 def _order(
@@ -324,7 +324,7 @@ def _order(
 # --- what follows -----------------------------------------------------------------------------
 
 
-class Judged(Struct, frozen=True):
+class ProbeConclusion(Struct, frozen=True):
     """What follows from the figures: the style to use, and the strategy to begin with in each."""
 
     style: Style
@@ -332,7 +332,7 @@ class Judged(Struct, frozen=True):
     styles: Mapping[Style, StyleVerdict]
 
 
-def judge(cells: Sequence[Cell]) -> Judged:
+def judge(cells: Sequence[Cell]) -> ProbeConclusion:
     """What follows from the cells of a whole probe, which must hold ``auto`` for every style.
 
     In each style ``auto``, unless ``guided`` is better and in no group of questions right less
@@ -350,12 +350,12 @@ def judge(cells: Sequence[Cell]) -> Judged:
     figures = (_figures(f"{style} {styles[style].strategy}", cell) for style, cell in used.items())
     why = "better than" if best is not usual else "none is clearly better than"
     said = f"{why} {DEFAULT_STYLE}; right: {', '.join(figures)}"
-    return Judged(best.style, said, styles)
+    return ProbeConclusion(best.style, said, styles)
 
 
 def make_verdict(
     model: str,
-    measured: Measured,
+    measured: ProbeResult,
     asked: ProbeQuestions,
     settings: RunSettings,
     versions: Mapping[str, Any],

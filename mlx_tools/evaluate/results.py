@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from mlx_tools.app import Proposal, Share
-from mlx_tools.backends import DEFAULT_STYLE, FoundVerdict
+from mlx_tools.backends import DEFAULT_STYLE, VerdictChoice
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import (
     BackendError,
@@ -278,7 +278,7 @@ def described(settings: RunSettings, limits: Limits, **more: Any) -> dict[str, A
     if settings.chat_format is not None:
         given["chat_format"] = settings.chat_format.to_json()
     if settings.style == "auto":
-        known = settings.verdict or FoundVerdict()
+        known = settings.verdict or VerdictChoice()
         given["style"] = known.verdict.style if known.verdict is not None else DEFAULT_STYLE
     kind, digest = settings.backend.get("kind"), words_digest()
     return given | {"backend": kind, "limits": limits.to_json(), "prompts": digest} | more

@@ -76,7 +76,7 @@ class JobDue(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     holds: tuple[str, ...] = ()
 
 
-class After(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ExpectedWorld(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What must stand when the run has ended, beside what stood before."""
 
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -107,7 +107,7 @@ class Task(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ran: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()
     quiet: bool = False
-    after: After = field(default_factory=After)
+    after: ExpectedWorld = field(default_factory=ExpectedWorld)
 
 
 class TaskSet(Struct, frozen=True, forbid_unknown_fields=True):
@@ -196,7 +196,7 @@ async def ask_task(
             limits=limits,
             settings=replace(settings, roots=(world.root,)),
             store=world.sessions,
-            approver=SaysYes(),
+            approver=ApproveAll(),
             now=world.now,
         )
         began, broken, outcome = monotonic(), 0, None
@@ -252,7 +252,7 @@ READING_ON: Final = "read_artifact"
 """Reads on in an output that was too long: every preset has it, so every task does."""
 
 
-class SaysYes:
+class ApproveAll:
     """Approves every call, a repaired one too: in a task's own folder nothing can be lost, and what
     came of it is judged."""
 
@@ -260,7 +260,7 @@ class SaysYes:
         return [ApprovalAnswer(True) for _ in requests]
 
 
-class Left(Struct, frozen=True):
+class FinalWorld(Struct, frozen=True):
     """What a run left behind: the files by their paths, the texts of new notes, the jobs with when
     each is due first."""
 
@@ -324,12 +324,12 @@ class World:
         """What the task's person allows: its preset, its tools."""
         return Policy(allow=(*self._task.tools, READING_ON), preset=self._task.preset)
 
-    def left(self) -> Left:
+    def left(self) -> FinalWorld:
         """What is there now."""
         seeded = set(self._task.notes)
         notes = Notes(self._notes).read_all().notes
         jobs = [one for one in self._store().listing() if one.job is not None]
-        return Left(
+        return FinalWorld(
             _read(self.files),
             tuple(f"{n.title}\n{n.text}" for n in notes if n.path not in seeded),
             tuple((one.job, one.next_due) for one in jobs if one.job is not None),
@@ -362,7 +362,7 @@ _WITH_COMMA: Final = re.compile(r"(-?\d+(?:\.\d{3})*),(\d{1,2})(?!\d)", re.ASCII
 _MINUS: Final = str.maketrans("\u2212\u00a0\u202f", "-  ")
 
 
-def fault_of(task: Task, outcome: Outcome, left: Left) -> str:
+def fault_of(task: Task, outcome: Outcome, left: FinalWorld) -> str:
     """What is wrong with a run, in a few words; empty where nothing is."""
     if not isinstance(outcome, Answered):
         return outcome.status
@@ -387,7 +387,7 @@ def fault_of(task: Task, outcome: Outcome, left: Left) -> str:
 # --- what stands afterwards -------------------------------------------------------------------
 
 
-def fault_of_world(after: After, before: Mapping[str, str], left: Left) -> str:
+def fault_of_world(after: ExpectedWorld, before: Mapping[str, str], left: FinalWorld) -> str:
     """What is not there that must be, or was changed though nobody asked for it."""
     for path, texts in after.files.items():
         if path not in left.files:

@@ -19,7 +19,7 @@ from mlx_tools.gateway.body import (
     Body,
     Choice,
     Parts,
-    Sampled,
+    SamplingBody,
     answer_schema,
     check_names,
     part_text,
@@ -108,7 +108,7 @@ class OutputConfig(Body):
     format: OutputFormat | None = None
 
 
-class CountedBody(Sampled):
+class CountedBody(SamplingBody):
     """What a prompt is made of: the body whose tokens are counted."""
 
     model: str

@@ -141,7 +141,7 @@ def unknown_fields(body: Body, accepted: Container[str]) -> tuple[str, ...]:
     return tuple(name for name in extra if extra[name] is not None and name not in accepted)
 
 
-class Sampled(Body):
+class SamplingBody(Body):
     """A body with what says how tokens are chosen."""
 
     temperature: float | None = Field(None, ge=0, le=2)
@@ -155,7 +155,7 @@ class Sampled(Body):
 
     def sampling(self) -> dict[str, Any]:
         """What goes to the server as it is."""
-        found = {name: getattr(self, name) for name in Sampled.model_fields}
+        found = {name: getattr(self, name) for name in SamplingBody.model_fields}
         return {name: value for name, value in found.items() if value is not None}
 
 

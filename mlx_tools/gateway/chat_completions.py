@@ -17,7 +17,7 @@ from mlx_tools.gateway.body import (
     AnswerFormat,
     Body,
     Parts,
-    Sampled,
+    SamplingBody,
     check_names,
     place,
     read,
@@ -108,7 +108,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class OpenAiBody(Sampled):
+class OpenAiBody(SamplingBody):
     """What both of OpenAI's completions are asked with."""
 
     model: str | None = None

@@ -19,7 +19,7 @@ from mlx_tools.gateway.body import (
     AnswerFormat,
     Body,
     Parts,
-    Sampled,
+    SamplingBody,
     check_names,
     place,
     read,
@@ -115,7 +115,7 @@ def _items(value: Any) -> Any:
     return [{"role": "user", "content": value}] if isinstance(value, str) else value
 
 
-class ResponsesBody(Sampled):
+class ResponsesBody(SamplingBody):
     """The body, but for its items and tools, which have a reader each."""
 
     model: str | None = None
@@ -279,7 +279,7 @@ def _messages_of(items: Sequence[JsonObject]) -> Iterator[ClientMessage]:
         yield replace(said, calls=tuple(calls))
 
 
-class OfferedTools(Struct, frozen=True):
+class RequestTools(Struct, frozen=True):
     """A client's tools. ``names`` are their namespaces and names, by the names they have here,
     ``told`` is how a response says them, ``left_out`` are the kinds of those that are no
     functions."""
@@ -290,7 +290,7 @@ class OfferedTools(Struct, frozen=True):
     left_out: tuple[str, ...]
 
 
-def _tools_of(tools: Sequence[JsonObject]) -> OfferedTools:
+def _tools_of(tools: Sequence[JsonObject]) -> RequestTools:
     """The functions among a client's tools. Raises `ApiError`."""
     specs: list[ToolSpec] = []
     names: dict[str, tuple[str, str]] = {}
@@ -319,7 +319,7 @@ def _tools_of(tools: Sequence[JsonObject]) -> OfferedTools:
             }
         )
     check_names(specs)
-    return OfferedTools(tuple(specs), names, told, tuple(left_out))
+    return RequestTools(tuple(specs), names, told, tuple(left_out))
 
 
 def _flat(tools: Sequence[JsonObject]) -> Iterator[tuple[str, NamespaceParam | None, JsonObject]]:

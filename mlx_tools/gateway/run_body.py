@@ -138,7 +138,7 @@ class RunAct(Struct, frozen=True):
     records: int = 0
 
 
-class AskedRun(Struct, frozen=True, kw_only=True):
+class RunRequest(Struct, frozen=True, kw_only=True):
     """A run as a client asks for it: what its body says, the question and what was said before
     that; ``own`` are the tools that the client itself runs, ``schema`` is what the answer fits."""
 
@@ -163,7 +163,7 @@ class AskedRun(Struct, frozen=True, kw_only=True):
         return Limits(**wanted).lower(most)
 
 
-def read_run(body: Mapping[str, Any]) -> AskedRun:
+def read_run(body: Mapping[str, Any]) -> RunRequest:
     """What a body asks for. Raises `ApiError` for the first field that is wrong."""
     given = read(RunBody, body)
     question, history = _asked(given)
@@ -172,7 +172,7 @@ def read_run(body: Mapping[str, Any]) -> AskedRun:
     if given.preset is not None and given.preset not in PRESETS:
         raise invalid("preset", f"one of {', '.join(PRESETS)}")
     schema = given.answer_schema
-    return AskedRun(
+    return RunRequest(
         given=given,
         question=question,
         history=history,
@@ -203,7 +203,7 @@ def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
     return content, history
 
 
-class _Said(Body):
+class _MessageContent(Body):
     """A message of which only the content is looked at here."""
 
     content: Parts | None = None
@@ -212,7 +212,7 @@ class _Said(Body):
 def _as_text(index: int, message: JsonObject) -> JsonObject:
     """A message whose content is a text, where it was given as parts of one."""
     at = place("messages", index)
-    said = read(_Said, message, at).content
+    said = read(_MessageContent, message, at).content
     return message if said is None else message | {"content": text_of(said, place(at, "content"))}
 
 

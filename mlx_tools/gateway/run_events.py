@@ -12,9 +12,9 @@ from mlx_tools.transcript import (
     CallRecord,
     CompletionRecord,
     Finished,
-    GivenSource,
     Header,
     MendRecord,
+    NumberedSource,
     PauseRecord,
     Record,
     RepairRecord,
@@ -54,7 +54,7 @@ class SessionEventReader:
         self._read = 0  # records that were taken in
         self._run = self._mends = 0  # where the last question stands, and the first mend of a turn
         self._calls: dict[str, CallRecord] = {}
-        self._sources: dict[int, GivenSource] = {}
+        self._sources: dict[int, NumberedSource] = {}
 
     def read(self, records: Sequence[Record], upto: int) -> Iterator[Numbered]:
         """The events of the next records, to the number ``upto``; those that are known are left

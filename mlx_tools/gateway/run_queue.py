@@ -23,7 +23,7 @@ from mlx_tools.gateway.meters import Meters
 from mlx_tools.gateway.request import ApiError, JsonObject
 from mlx_tools.gateway.run_body import RunAct
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.runs import PATIENCE, Runs, conflict, in_thread, is_taken, shut
 from mlx_tools.messages import replace
 from mlx_tools.paths import to_install
@@ -156,7 +156,7 @@ class QueuedRuns(Runs):
     """The runs of one gateway, which workers do that take them from ``queue``."""
 
     def __init__(
-        self, work: RunWork, admission: Admission, meters: Meters, queue: RunQueue
+        self, work: RunExecution, admission: Admission, meters: Meters, queue: RunQueue
     ) -> None:
         super().__init__(work, admission, meters)
         self._queue = queue

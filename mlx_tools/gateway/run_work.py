@@ -24,13 +24,13 @@ from mlx_tools.app import (
     session_store,
 )
 from mlx_tools.controller import (
-    AlwaysApprove,
     ApprovalAnswer,
     ApprovalRequest,
+    ApproveAlways,
     Approver,
     Controller,
     Conversation,
-    NobodyThere,
+    PauseApprover,
     check_header,
 )
 from mlx_tools.errors import (
@@ -43,7 +43,7 @@ from mlx_tools.errors import (
 )
 from mlx_tools.gateway.body import read
 from mlx_tools.gateway.request import ApiError, invalid
-from mlx_tools.gateway.run_body import AskedRun, ResultBody, RunAct, read_run
+from mlx_tools.gateway.run_body import ResultBody, RunAct, RunRequest, read_run
 from mlx_tools.gateway.run_rows import Hook, Queue, RunRow, RunRows
 from mlx_tools.gateway.served_models import DEFAULT, ServedModels
 from mlx_tools.gateway.turn import TurnRunner
@@ -65,7 +65,7 @@ from mlx_tools.transcript import (
 )
 
 
-class _OwnToolsWait(Struct, frozen=True):
+class _ClientToolApprover(Struct, frozen=True):
     """Decides as another approver does, save about a client's own tools: their calls wait."""
 
     inner: Approver
@@ -77,7 +77,7 @@ class _OwnToolsWait(Struct, frozen=True):
         return [ApprovalAnswer(None) if one.name in self.own else said for one, said in pairs]
 
 
-class _Begun(Struct, frozen=True):
+class _ExistingSession(Struct, frozen=True):
     """A store whose next new session is one that is there, of which nothing was asked yet."""
 
     inner: SessionStore
@@ -98,7 +98,7 @@ class _Begun(Struct, frozen=True):
         return files
 
 
-class RunWork:
+class RunExecution:
     """Opens the sessions of runs, under one configuration, does in them what is asked, and keeps
     what came of that in ``rows``.
 
@@ -121,7 +121,7 @@ class RunWork:
         self.store = session_store(configuration)
         self.rows = RunRows(self.store) if queue is None else RunRows(self.store, queue=queue)
 
-    async def begin(self, asked: AskedRun) -> tuple[Conversation, str]:
+    async def begin(self, asked: RunRequest) -> tuple[Conversation, str]:
         """A new session, and the model that it is of. Raises `MlxToolsError`."""
         speaker = await self._models.speaker(self._model_of(asked))
         controller = self._controller(speaker, asked, self.store)
@@ -133,7 +133,7 @@ class RunWork:
         asked = await anyio.to_thread.run_sync(read_run, row.body)
         speaker = await self._models.speaker(row.model or self._model_of(asked))
         if not was_asked(records):
-            controller = self._controller(speaker, asked, _Begun(self.store, row.id))
+            controller = self._controller(speaker, asked, _ExistingSession(self.store, row.id))
             return await controller.conversation(history=asked.history)
         header = next(record for record in records if isinstance(record, Header))
         return await self._controller(speaker, asked, self.store, header).reopen(row.id)
@@ -182,7 +182,7 @@ class RunWork:
         if hook is not None:
             self.webhooks.wake(self.rows)
 
-    def _model_of(self, asked: AskedRun) -> str:
+    def _model_of(self, asked: RunRequest) -> str:
         """The model that a run is to have, empty where neither it nor its profile names one."""
         layer = self.configuration.profiles.get(asked.given.profile or "")
         named = "" if layer is None else str(layer.values.get("model.name", ""))
@@ -205,8 +205,8 @@ class RunWork:
     def _controller(
         self,
         speaker: TurnRunner,
-        asked: AskedRun,
-        store: SessionStore | _Begun,
+        asked: RunRequest,
+        store: SessionStore | _ExistingSession,
         header: Header | None = None,
     ) -> Controller:
         """What a run goes by: the server's policy and limits, narrowed as its client says, and the
@@ -240,7 +240,7 @@ class RunWork:
             limits=asked.limits_within(limits),
             settings=replace(settings, output_schema=asked.schema),
             store=store,
-            approver=_OwnToolsWait(AlwaysApprove() if always else NobodyThere(), own),
+            approver=_ClientToolApprover(ApproveAlways() if always else PauseApprover(), own),
             templates=approval_templates(store),
             configured_policy=_admitting(configuration.configured_policy(), own),
         )

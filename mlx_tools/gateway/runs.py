@@ -40,7 +40,7 @@ from mlx_tools.gateway.request import ApiError, JsonObject, as_api_error, invali
 from mlx_tools.gateway.run_body import ResultBody, RunAct, own_tool_names, read_run
 from mlx_tools.gateway.run_events import Numbered, SessionEventReader, closed_count
 from mlx_tools.gateway.run_rows import RunRow
-from mlx_tools.gateway.run_work import RunWork, requests_of, standing_of_run, was_asked
+from mlx_tools.gateway.run_work import RunExecution, requests_of, standing_of_run, was_asked
 from mlx_tools.gateway.served_models import DEFAULT
 from mlx_tools.messages import replace
 from mlx_tools.transcript import (
@@ -75,7 +75,7 @@ in_thread = anyio.to_thread.run_sync
 
 
 @dataclass(eq=False)
-class _Live:
+class _LiveRun:
     """A run at work in this process. ``began`` is how many records there were before, ``tools`` are
     the labels of its tools, ``taken`` is set once what it was begun with is written down,
     ``refused`` why it was not."""
@@ -102,11 +102,11 @@ class Runs:
     """The runs of one gateway, which does them itself, by ``work``; ``admission`` says how many are
     at it at once, and how many may wait. ``meters`` count what happens."""
 
-    def __init__(self, work: RunWork, admission: Admission, meters: Meters) -> None:
+    def __init__(self, work: RunExecution, admission: Admission, meters: Meters) -> None:
         self.work, self.admission, self._meters = work, admission, meters
         self.sessions, self.rows = work.store, work.rows
         self.rows.forget = self._forget
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _LiveRun] = {}
         self._followers: dict[str, set[_Follower]] = {}
         self._creating, self._settling = anyio.Lock(), anyio.Lock()
         self._acts: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -377,17 +377,17 @@ class Runs:
         """How many are at work, and wait for that."""
         return {"active": self.admission.active, "waiting": self.admission.waiting}
 
-    def _begin(self, row: RunRow, conversation: Conversation) -> _Live:
+    def _begin(self, row: RunRow, conversation: Conversation) -> _LiveRun:
         assert row.act is not None
         tools = {name: name for name in conversation.folded.specs}
         tools |= dict.fromkeys(own_tool_names(row.body), CLIENTS)
-        live = _Live(conversation, len(conversation.files.transcript), tools)
+        live = _LiveRun(conversation, len(conversation.files.transcript), tools)
         self._live[row.id] = live
         live.task = asyncio.create_task(self._do(row, live, row.act))
         live.task.add_done_callback(lambda _: self._rest(row, live))  # also of one never begun
         return live
 
-    async def _do(self, row: RunRow, live: _Live, act: RunAct) -> None:
+    async def _do(self, row: RunRow, live: _LiveRun, act: RunAct) -> None:
         """Have a run go on until it comes to rest, whoever looks on."""
         async with self.admission.slot(row.owner):
             live.status = "running"
@@ -397,7 +397,7 @@ class Runs:
                 if live.refused or rests(live.records):
                     await self.work.put_to_rest(row, live.records, live.refused)
 
-    def _rest(self, row: RunRow, live: _Live) -> None:
+    def _rest(self, row: RunRow, live: _LiveRun) -> None:
         del self._live[row.id]
         live.conversation.close()
         live.taken.set()
@@ -406,7 +406,7 @@ class Runs:
         if len(live.records) > live.began:
             self._meters.count("runs_total", model=live.model, end=_end_of(live.records))
 
-    def _happens(self, row: RunRow, live: _Live, event: Event) -> None:
+    def _happens(self, row: RunRow, live: _LiveRun, event: Event) -> None:
         if not live.taken.is_set() and is_taken(live.records[live.began :]):
             live.taken.set()
         self._meters.happened(event, live.model, live.tools)

@@ -58,7 +58,7 @@ from mlx_tools.gateway.request import (
 )
 from mlx_tools.gateway.responses import read_responses, responses_error
 from mlx_tools.gateway.run_queue import QueuedRuns, RunQueue
-from mlx_tools.gateway.run_work import RunWork
+from mlx_tools.gateway.run_work import RunExecution
 from mlx_tools.gateway.runs import Runs
 from mlx_tools.gateway.runs_api import run_routes
 from mlx_tools.gateway.served_models import DEFAULT, Note, ServedModels
@@ -365,7 +365,7 @@ async def serve(options: RunOptions, key: str, note: Note, keep: Keep) -> None:
     store, webhooks = session_store(options.configuration), Webhooks.of(options.configuration)
     queue = None if store.dsn is None else RunQueue(store)
     taken_up = None if queue is None else queue.add
-    work = RunWork(options.configuration, models, note, webhooks, queue=taken_up)
+    work = RunExecution(options.configuration, models, note, webhooks, queue=taken_up)
     places = Admission(own.concurrency, own.concurrency + WAITING, time.monotonic)
     runs = Runs(work, places, meters)
     if queue is not None:

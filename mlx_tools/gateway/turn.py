@@ -172,7 +172,7 @@ class TurnRunner:
             return self.counter.count(prompt)
 
 
-class _Stopped(Exception):
+class _StopTextFound(Exception):
     """One of the client's stop texts came."""
 
 
@@ -236,7 +236,7 @@ class _TurnInProgress:
             step = await self._within(await self.pending_request())
             try:
                 written = await completer.complete(step, self._show)
-            except _Stopped:
+            except _StopTextFound:
                 return await self._cut_off(step)
             await self._count_prompt(step, written.usages[:1])
             done, problem = self._ended(step, written)
@@ -291,7 +291,7 @@ class _TurnInProgress:
             self._text.append(said)
             self._tell(said)
         if self._stops.found:
-            raise _Stopped
+            raise _StopTextFound
 
     def _say_rest(self, text: str) -> None:
         """Say what is left of a text that is whole now. A mend may have put it in the place of what
@@ -345,7 +345,7 @@ class _TurnInProgress:
     def _answered(self, answer: AnswerRecord) -> TurnDone:
         try:
             self._say_rest(answer.content)
-        except _Stopped:
+        except _StopTextFound:
             return self._done("stop")
         return self._done("length" if answer.truncated else "stop")
 
@@ -355,7 +355,7 @@ class _TurnInProgress:
         if reading.commentary:
             try:
                 self._say_rest(reading.commentary)
-            except _Stopped:
+            except _StopTextFound:
                 return self._done("stop")
         calls = tuple(
             ClientCall(self._new_id(), record.name, json_line(record.arguments))
@@ -450,7 +450,7 @@ class _TurnInProgress:
                     if written.finish_reason is not None or text.ended:
                         break
                 self._say(text.feed("", ended=True), ended=True)
-        except _Stopped:
+        except _StopTextFound:
             return await self._cut_off(step)
         written.usages.append(usage)
         await self._count_prompt(step, written.usages)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlx_tools.golden.record import CannotSettle, make_golden, settled
     from mlx_tools.golden.replaying import Replay, replay
     from mlx_tools.golden.report import write_report
-    from mlx_tools.golden.training import Exported, export_lora
+    from mlx_tools.golden.training import ExportCounts, export_lora
 
 __getattr__, __dir__ = names_of(
     globals(),
@@ -30,6 +30,6 @@ __getattr__, __dir__ = names_of(
         "record": ("CannotSettle", "make_golden", "settled"),
         "replaying": ("Replay", "replay"),
         "report": ("write_report",),
-        "training": ("Exported", "export_lora"),
+        "training": ("ExportCounts", "export_lora"),
     },
 )

@@ -194,7 +194,7 @@ async def check_live(
     for number in range(samples):
         began, error = monotonic(), ""
         seeded = own if own.seed is None else replace(own, seed=own.seed + number)
-        registry = Registry(_Replayed(golden, wanted).tools(recorded_specs(golden)))
+        registry = Registry(_RecordedTools(golden, wanted).tools(recorded_specs(golden)))
         records: Sequence[Record] = ()
         with tempfile.TemporaryDirectory(prefix="mlx-tools-golden-") as folder:
             try:
@@ -227,7 +227,7 @@ async def _ask(
         limits=Limits.from_json(header.limits),
         settings=settings,
         store=store,
-        approver=_SameSaid(golden.records),
+        approver=_RecordedApprover(golden.records),
     )
     carried = [record for record in golden.records if isinstance(record, CarriedRecord)]
     async with await controller.conversation() as conversation:
@@ -254,7 +254,7 @@ def _differences(records: Sequence[Record], wanted: Sequence[Expectation]) -> It
         yield from one.differences(outcome, where)
 
 
-class _Replayed:
+class _RecordedTools:
     """Tools that give what they were recorded to give.
 
     A call gets the output of the recorded call with the same arguments; else that of a recorded
@@ -305,7 +305,7 @@ def _recorded(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
             yield call, record.error
 
 
-class _SameSaid:
+class _RecordedApprover:
     """An approver that says of a call what was said of the same call when it was recorded, and
     nothing of any other."""
 

@@ -43,7 +43,7 @@ prompt_feature: none
 """
 
 
-class Exported(Struct, frozen=True):
+class ExportCounts(Struct, frozen=True):
     """The size of an export."""
 
     train: int
@@ -84,7 +84,7 @@ def samples_of(golden: Golden) -> Iterator[TrainingExample | None]:
         yield TrainingExample(prompt, completion, "".join((prompt, completion, *ends[:1])))
 
 
-def export_lora(goldens: Iterable[Golden], folder: Path) -> Exported:
+def export_lora(goldens: Iterable[Golden], folder: Path) -> ExportCounts:
     """Write the right completions of runs as a data set for ``mlx_lm.lora``.
 
     Args:
@@ -124,7 +124,7 @@ def export_lora(goldens: Iterable[Golden], folder: Path) -> Exported:
     _write(folder / TRAIN, "".join(f"{json_line(sample.to_json())}\n" for sample in train))
     _write(folder / VALID, "".join(f"{json_line(sample.to_json())}\n" for sample in valid))
     _write(folder / CONFIG, _CONFIG_TEXT)
-    return Exported(len(train), len(valid), left_out)
+    return ExportCounts(len(train), len(valid), left_out)
 
 
 def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequence[Record]]]:

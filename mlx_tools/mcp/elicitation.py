@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 from msgspec import Struct
 
-from mlx_tools.controller import AlwaysApprove, ApprovalAnswer, ApprovalRequest, NobodyThere
+from mlx_tools.controller import ApprovalAnswer, ApprovalRequest, ApproveAlways, PauseApprover
 
 PATIENCE: Final = 600.0
 """Seconds that a form waits for its person; then nobody has decided."""
@@ -58,7 +58,7 @@ def form_of(request: ApprovalRequest) -> dict[str, Any]:
     return FORM | {"properties": FORM["properties"] | {"typed": _TYPED}}
 
 
-class Wording(Struct, frozen=True):
+class ApprovalText(Struct, frozen=True):
     """How things are put before a person, escaped: a call that waits for an approval, whole, and
     any text, on one line."""
 
@@ -87,7 +87,7 @@ class ClientApprover:
     """
 
     context: ServerRequestContext[Any, Any]
-    wording: Wording
+    wording: ApprovalText
     way: Way
     always: bool = False
     asked: dict[str, ApprovalRequest] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class ClientApprover:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """One answer a request; once nobody decides about one, nobody does about the others."""
-        consent = AlwaysApprove() if self.always else NobodyThere()
+        consent = ApproveAlways() if self.always else PauseApprover()
         answers = list(await consent.decide(requests))
         for place, request in enumerate(requests):
             if answers[place].approved is not None:

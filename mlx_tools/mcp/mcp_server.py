@@ -54,7 +54,14 @@ from mlx_tools.controller import ApprovalAnswer, DirectCall
 from mlx_tools.errors import MlxToolsError, UsageError
 from mlx_tools.lazy import VERSION
 from mlx_tools.mcp.delegation import DelegatedRun, Delegation, until_left
-from mlx_tools.mcp.elicitation import PATIENCE, ClientApprover, Wording, answer_of, key_of, way_of
+from mlx_tools.mcp.elicitation import (
+    PATIENCE,
+    ApprovalText,
+    ClientApprover,
+    answer_of,
+    key_of,
+    way_of,
+)
 from mlx_tools.messages import ToolSpec
 from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, permitted
@@ -100,7 +107,7 @@ class McpServer:
     """
 
     delegation: Delegation
-    wording: Wording
+    wording: ApprovalText
     by_person: bool
     tools: dict[str, ToolSpec] = field(init=False)
 
@@ -173,7 +180,7 @@ class McpServer:
             wrong = described(faults(validator_for(schema), arguments, 5))
         if wrong:
             raise UsageError(f"the arguments do not fit {params.name}: {wrong}")
-        tell = _Teller(context, self.wording.line)
+        tell = _ProgressReporter(context, self.wording.line)
         more: dict[str, Any] = {"approver": approver, "see": tell.see, "left": _left(context)}
         if params.request_state is not None:
             begun = json.loads(params.request_state)
@@ -193,7 +200,7 @@ class McpServer:
         if params.request_state is not None:
             shown = self._shown.pop(params.request_state, "")  # what was approved is, once
             approver.given = shown, (params.input_responses or {}).get(_CALL)
-        tell = _Teller(context, self.wording.line)
+        tell = _ProgressReporter(context, self.wording.line)
 
         async def work(tasks: TaskGroup) -> DirectCall:
             def report(progress: Progress) -> None:
@@ -344,7 +351,7 @@ def _object_in(text: str) -> dict[str, Any] | None:
 
 
 @dataclass
-class _Teller:
+class _ProgressReporter:
     """Tells a client what happens in its request, where it asked for that. ``line`` escapes."""
 
     context: Context
@@ -475,7 +482,7 @@ def http_application(served: McpServer, door: AccessRules) -> Any:
             allow_headers=["*"],
             expose_headers=["mcp-session-id"],
         ),
-        Middleware(_Leaving),
+        Middleware(_CancelOnDisconnect),
         *app.user_middleware,
     ]
     return app
@@ -486,7 +493,7 @@ def _refused(refusal: Refusal) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": None, "error": error}
 
 
-class _Leaving:
+class _CancelOnDisconnect:
     """Tells a request's work that its client has gone. The SDK keeps the work of a session going
     then, for a client that comes back for the answer; here there is none to come back for."""
 

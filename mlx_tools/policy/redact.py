@@ -448,7 +448,7 @@ _PLACEHOLDER = re.compile(r"\[redacted:([a-z0-9_]{1,60})\]")
 # --- what is shown --------------------------------------------------------------------------------
 
 
-class Redacted(Struct, frozen=True):
+class RedactedText(Struct, frozen=True):
     """A text without its secrets, and the kinds of what was taken out: sorted, each once."""
 
     text: str
@@ -488,12 +488,12 @@ class Redactor:
         self._folders = re.compile(f"(?:{known}){_AFTER}") if known else None
         self._paths = paths
 
-    def text(self, text: str) -> Redacted:
+    def text(self, text: str) -> RedactedText:
         """The text with placeholders."""
         if not self._paths and _NEXT.search(text) is None:
-            return Redacted(text, ())
+            return RedactedText(text, ())
         stream = self.stream()
-        return Redacted(stream.feed(text, closed=True), stream.kinds)
+        return RedactedText(stream.feed(text, closed=True), stream.kinds)
 
     def _without_paths(self, text: str) -> str:
         if self._folders is not None:

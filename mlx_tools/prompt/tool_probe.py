@@ -48,11 +48,11 @@ class ToolsUnknown(Exception):
     """Why a template's way with tools cannot be learnt, for a person."""
 
 
-class _CallsUnwritten(ToolsUnknown):
+class _CallsNotRendered(ToolsUnknown):
     """The template leaves it to what was said how calls are written."""
 
 
-class _Called(NamedTuple):
+class _ProbeCall(NamedTuple):
     """A call of the probe: its tool's name, its id, its one argument's name and value."""
 
     name: str
@@ -76,13 +76,13 @@ class _Called(NamedTuple):
 
 
 _CALLS: Final = tuple(
-    _Called(f"xq{one}Toolxq", f"xq{one[0]}aaaaq{n}", f"xq{one}Keyxq", f"xq{one}Valuexq")
+    _ProbeCall(f"xq{one}Toolxq", f"xq{one[0]}aaaaq{n}", f"xq{one}Keyxq", f"xq{one}Valuexq")
     for n, one in enumerate(_ORDINALS)
 )
 
 
 @dataclass(frozen=True)
-class _Way:
+class _TemplateTraits:
     """A template's way of being given things: tools beside the messages or in the system message, a
     system message or none, a call's arguments as an object or a string, what a message that calls
     says beside, content as text or in parts."""
@@ -97,7 +97,7 @@ class _Way:
 class _Conversations:
     """Renders conversations with tools, all of them in one way."""
 
-    def __init__(self, template: ChatTemplate, way: _Way) -> None:
+    def __init__(self, template: ChatTemplate, way: _TemplateTraits) -> None:
         self._template, self.way = template, way
 
     def text(self, *messages: Message, system: str = _SYSTEM, tools: int = 2) -> str:
@@ -188,7 +188,7 @@ def _that_lists(template: ChatTemplate) -> tuple[_Conversations, str]:
     for beside, system, parts in product((True, False), (True, False), (False, True)):
         if not (beside or system):
             continue
-        tried = _Conversations(template, _Way(beside=beside, system=system, parts=parts))
+        tried = _Conversations(template, _TemplateTraits(beside=beside, system=system, parts=parts))
         try:
             written = tried.text(_asking())
             differs = differs or written != tried.text(_asking(), tools=0)
@@ -251,7 +251,9 @@ class _Learner:
     def __init__(self, chat_format: ChatFormat, marks: Sequence[str]) -> None:
         self._format, self._marks = chat_format, marks
 
-    def turns(self, template: ChatTemplate, way: _Way) -> tuple[dict[str, Any], _Way, bool]:
+    def turns(
+        self, template: ChatTemplate, way: _TemplateTraits
+    ) -> tuple[dict[str, Any], _TemplateTraits, bool]:
         """The first reading of turns in which the template takes calls and results at all, as in
         `ToolFormat`; in which way it did, and whether it writes calls that it is given apart from
         what was said."""
@@ -265,7 +267,7 @@ class _Learner:
                 return self._rendered(tried, calls, results), tried.way, True
             except ToolsUnknown as unknown:
                 fault = fault or unknown
-                unwritten = unwritten or isinstance(unknown, _CallsUnwritten)
+                unwritten = unwritten or isinstance(unknown, _CallsNotRendered)
         for results in (2, 1) if unwritten else ():
             try:
                 return self._unrendered(_Conversations(template, way), results), way, False
@@ -281,7 +283,7 @@ class _Learner:
         )
         turn, (between, after), encoded = self._results(text, results)
         if _CALLS[0].name not in turn and _CALLS[0].value not in turn:
-            raise _CallsUnwritten("its template does not write calls")
+            raise _CallsNotRendered("its template does not write calls")
         header = next((h for h in self._headers if turn.startswith(h)), None)
         if header is None:
             raise ToolsUnknown("its template opens a turn that calls otherwise than others")

@@ -19,7 +19,7 @@ from mlx_tools.protocol.reading import Reading
 from mlx_tools.protocol.strict import loose_name
 from mlx_tools.schema import (
     MOST_CHARS,
-    TooMuch,
+    CheckTooLong,
     bounded,
     coerced,
     described,
@@ -154,7 +154,7 @@ def validate_arguments(
     except ToolDefinitionError as error:
         text = f"{spec.name}: its parameters cannot be used: {error.message}"
         return given, (), ErrorInfo("tool_error", text[:MOST_CHARS])
-    except (TooMuch, RecursionError):
+    except (CheckTooLong, RecursionError):
         text = "arguments: less, they are too large or too deep to be checked"
         return given, (), ErrorInfo("invalid_arguments", text)
     if found:

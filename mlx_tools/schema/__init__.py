@@ -24,7 +24,7 @@ from mlx_tools.schema.resolve import (
 from mlx_tools.schema.sample import sample_arguments
 from mlx_tools.schema.validator import (
     MOST_CHARS,
-    TooMuch,
+    CheckTooLong,
     bounded,
     choices_in,
     coerced,

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, Final
 
 from mlx_tools.errors import ToolDefinitionError
-from mlx_tools.schema.pattern import TooLong, compiled
+from mlx_tools.schema.pattern import TextTooLong, compiled
 from mlx_tools.schema.resolve import check_parameters, is_plain, kept_by_identity, schema_text
 
 _MAX_STEPS: Final = 200_000
@@ -30,7 +30,7 @@ _STEPS_OF: Final = {"$ref": 10, "$dynamicRef": 10}
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
 
-class TooMuch(Exception):
+class CheckTooLong(Exception):
     """The check took more steps than it may."""
 
 
@@ -60,7 +60,7 @@ def bounded() -> Iterator[None]:
 
 
 def faults(validator: Any, value: Any, most: int) -> list[Any]:
-    """The first ``most`` faults of ``value``. Raises `TooMuch` or RecursionError."""
+    """The first ``most`` faults of ``value``. Raises `CheckTooLong` or RecursionError."""
     return list(islice(validator.iter_errors(value), most))
 
 
@@ -111,7 +111,7 @@ def fits(value: Any, parameters: Mapping[str, Any]) -> bool:
             return fits_plainly(value, parameters) or not faults(
                 validator_for(parameters), value, 1
             )
-    except (ToolDefinitionError, TooMuch, RecursionError):
+    except (ToolDefinitionError, CheckTooLong, RecursionError):
         return False
 
 
@@ -138,7 +138,7 @@ def _counted(keyword: _Keyword, steps: int) -> _Keyword:
         left = _steps.get()
         left[0] -= steps
         if left[0] < 0:
-            raise TooMuch
+            raise CheckTooLong
         return keyword(validator, value, instance, schema)
 
     return count
@@ -164,7 +164,7 @@ def _pattern(validator: Any, pattern: Any, instance: Any, schema: Any) -> Iterat
         try:
             if not compiled(pattern).search(instance):
                 yield _fault(f"text that matches {pattern}")
-        except TooLong:
+        except TextTooLong:
             yield _fault("a shorter text")
 
 
@@ -176,7 +176,7 @@ def _pattern_properties(validator: Any, patterns: Any, instance: Any, schema: An
             try:
                 if compiled(pattern).search(key):
                     yield from validator.descend(value, subschema, path=key, schema_path=pattern)
-            except TooLong:
+            except TextTooLong:
                 yield _fault("a shorter name", path=(key,))
 
 
@@ -190,7 +190,7 @@ def _additional_properties(
         try:
             if key in known or any(compiled(pattern).search(key) for pattern in patterns):
                 continue
-        except TooLong:
+        except TextTooLong:
             continue  # patternProperties has said so
         yield from _member(validator, allowed, key, value)
 

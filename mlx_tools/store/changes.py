@@ -20,7 +20,15 @@ from msgspec import Struct
 
 from mlx_tools.store.artifacts import Change, UndoStore
 from mlx_tools.store.exchange import exchange, is_being_written
-from mlx_tools.store.roots import Absent, Identity, Refused, Root, Unfit, folded, identity_of
+from mlx_tools.store.roots import (
+    Identity,
+    PathAbsent,
+    PathRefused,
+    Root,
+    WrongFileKind,
+    folded,
+    identity_of,
+)
 from mlx_tools.store.transcript import write_all
 
 MAX_NEW_FOLDERS: Final = 32
@@ -49,7 +57,7 @@ _REPOSITORY: Final = {
 """Git takes any folder with a ``HEAD`` for a repository, and runs what its ``config`` names."""
 
 
-class Taken(Unfit):
+class NameTaken(WrongFileKind):
     """A file of this name is there already, and a new one was to be made."""
 
 
@@ -80,10 +88,10 @@ def place_of(
     """The place of a path below the root, open while the block runs.
 
     ``writable`` says of each root whether it may be written to. With ``make`` missing folders are
-    made, and removed again where the block raises. Raises Refused, Unfit or Absent.
+    made, and removed again where the block raises. Raises PathRefused, WrongFileKind or PathAbsent.
     """
     if not parts:
-        raise Unfit("this is a folder, not a file")
+        raise WrongFileKind("this is a folder, not a file")
     root.check_listed(parts)
     made: list[tuple[int, str]] = []
     may = writable.get(root.identity, root.writable)
@@ -114,10 +122,10 @@ def _entered(root: Root, parent: int, name: str, made: list[tuple[int, str]] | N
     """A descriptor of a folder in an open one, which is made where it is missing."""
     if made is None:
         return root.enter(parent, name)
-    with contextlib.suppress(Absent):
+    with contextlib.suppress(PathAbsent):
         return root.enter(parent, name)
     if len(made) >= MAX_NEW_FOLDERS:
-        raise Refused(f"at most {MAX_NEW_FOLDERS} folders are made at once")
+        raise PathRefused(f"at most {MAX_NEW_FOLDERS} folders are made at once")
     try:
         os.mkdir(name, 0o777, dir_fd=parent)
     except FileExistsError:  # another made it meanwhile
@@ -132,7 +140,7 @@ def _check_repository(folder: int, name: str) -> None:
     """Refuses to make, of a folder that is called something else, a repository that runs things."""
     for other in _REPOSITORY.get(folded(name), ()):
         if status_of(folder, other) is not None:
-            raise Refused(f"{name} beside {other} is a repository's, and may run things")
+            raise PathRefused(f"{name} beside {other} is a repository's, and may run things")
 
 
 def _sync(folder: int) -> None:
@@ -141,7 +149,7 @@ def _sync(folder: int) -> None:
         os.fsync(folder)
     except OSError as error:
         if error.errno not in _NO_SYNC:
-            raise Unfit(
+            raise WrongFileKind(
                 f"the change was made, and may not last through a crash: {error.strerror}"
             ) from None
 
@@ -157,31 +165,33 @@ def status_of(folder: int, name: str) -> os.stat_result | None:
 def _trouble(error: OSError, name: str) -> Exception:
     """The meaning of an error of the system to somebody who wanted to change a file."""
     if error.errno in _NO_ROOM:
-        return Unfit(f"the disk is full, or what you may use of it; {_UNCHANGED}")
+        return WrongFileKind(f"the disk is full, or what you may use of it; {_UNCHANGED}")
     match error.errno:
         case errno.EACCES | errno.EPERM | errno.EROFS:
-            return Refused(f"{name} may not be changed by this user ({error.strerror})")
+            return PathRefused(f"{name} may not be changed by this user ({error.strerror})")
         case errno.EIO:
-            return Unfit(f"the disk failed (input/output error); {_UNCHANGED}")
+            return WrongFileKind(f"the disk failed (input/output error); {_UNCHANGED}")
         case errno.ENAMETOOLONG:
-            return Refused("a name in the path is too long")
+            return PathRefused("a name in the path is too long")
         case errno.ENOENT:
-            return Unfit(f"the folder of {name} was removed meanwhile; {_UNCHANGED}")
-    return Unfit(f"{name}: {error.strerror}; {_UNCHANGED}")
+            return WrongFileKind(f"the folder of {name} was removed meanwhile; {_UNCHANGED}")
+    return WrongFileKind(f"{name}: {error.strerror}; {_UNCHANGED}")
 
 
 def state_of(content: bytes | int | None) -> str:
     """A name for the content that a path has: a hash of its bytes, or that nothing is there.
 
     ``content`` is the bytes themselves, or a descriptor of a file, which is read to its end. Raises
-    Unfit for a file that is too large to be compared.
+    WrongFileKind for a file that is too large to be compared.
     """
     if content is None:
         return ABSENT
     hashed, offset = hashlib.sha256(content if isinstance(content, bytes) else b""), 0
     while isinstance(content, int):
         if max(offset, os.fstat(content).st_size) > MAX_COMPARED_BYTES:
-            raise Unfit(f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is")
+            raise WrongFileKind(
+                f"the file is larger than {MAX_COMPARED_BYTES} bytes; it is left as it is"
+            )
         piece = os.pread(content, 1 << 18, offset)
         if not piece:
             break
@@ -191,11 +201,11 @@ def state_of(content: bytes | int | None) -> str:
 
 
 def open_present(place: Place) -> int | None:
-    """A descriptor of the file that may be changed, None where there is nothing. Raises Refused or
-    Unfit for what is no file, or may not be changed."""
+    """A descriptor of the file that may be changed, None where there is nothing. Raises PathRefused
+    or WrongFileKind for what is no file, or may not be changed."""
     try:
         fd = place.root.open_last(place.folder, place.name)
-    except Absent:
+    except PathAbsent:
         return None
     # A rename needs no right to the file itself; whoever took it away did not want it replaced.
     effective = os.access in os.supports_effective_ids
@@ -205,7 +215,7 @@ def open_present(place: Place) -> int | None:
         wrong = "is marked read-only"
     if wrong is not None:
         os.close(fd)
-        raise Refused(f"{place.name} {wrong}")
+        raise PathRefused(f"{place.name} {wrong}")
     return fd
 
 
@@ -226,14 +236,14 @@ def put(
     With ``new`` there must be none. ``expected`` is the state (`state_of`) that the file must be
     in, None for any, ``since`` when it was in it; ``given_up`` is asked last of all. ``undo`` keeps
     the old content before anything is changed, ``mode`` are the permissions of a new file, 0 for
-    the usual ones. Raises Refused, Unfit or Absent, and then the old content is there, and nothing
-    else.
+    the usual ones. Raises PathRefused, WrongFileKind or PathAbsent, and then the old content is
+    there, and nothing else.
     """
     before, old = _look(place, expected, since, whole=undo is not None)
     if new and before is not None:
-        raise Taken(f"there is a file {place.name} already")
+        raise NameTaken(f"there is a file {place.name} already")
     if content is None and before is None:
-        raise Absent(f"there is no {place.name}")
+        raise PathAbsent(f"there is no {place.name}")
     with _kept(place, before, old, state_of(content), undo) as held, _system_errors(place):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
@@ -241,9 +251,9 @@ def put(
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
-                raise Refused(f"{place.name} was replaced by something else; {_UNCHANGED}")
+                raise PathRefused(f"{place.name} was replaced by something else; {_UNCHANGED}")
             if given_up():
-                raise Unfit(f"the call came to its end before; {_UNCHANGED}")
+                raise WrongFileKind(f"the call came to its end before; {_UNCHANGED}")
             if temporary is None:
                 _remove(place, _identity(before), expected or held)
             elif now is None:
@@ -264,7 +274,7 @@ def _system_errors(place: Place) -> Iterator[None]:
     try:
         yield
     except FileExistsError:
-        raise Refused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
+        raise PathRefused(f"a {place.name} has been made meanwhile; {_UNCHANGED}") from None
     except OSError as error:
         raise _trouble(error, place.name) from None
 
@@ -298,13 +308,13 @@ def _kept(
         )
         key = undo.keep_old(change, content)
     except OSError as error:
-        raise Unfit(
+        raise WrongFileKind(
             f"the old content of {place.name} cannot be kept for undo ({error.strerror}); "
             f"{_UNCHANGED}"
         ) from None
     try:
         yield state
-    except (Refused, Unfit, Absent):  # anything else may have come after the change
+    except (PathRefused, WrongFileKind, PathAbsent):  # anything else may have come after the change
         undo.forget(key)
         raise
 
@@ -316,7 +326,7 @@ def _look(
     with ``whole`` its content, None where that is too much to be kept."""
     with _opened(place) as fd:
         if expected is not None and state_of(fd) != expected:
-            raise Refused(f"{place.name} has changed since {since}; {_UNCHANGED}")
+            raise PathRefused(f"{place.name} has changed since {since}; {_UNCHANGED}")
         if fd is None:
             return None, b""
         content = None
@@ -396,7 +406,7 @@ def _replace(
 
     Another writer may come between the last look and the change. So both names are swapped in one
     step, and what the target held at that moment is looked at under the temporary name: if it is
-    not what was ``expected``, both are swapped back. Raises Refused then.
+    not what was ``expected``, both are swapped back. Raises PathRefused then.
     """
     folder, name = place.folder, temporary[0]
     if not exchange(folder, name, place.name):  # a plain rename: the last look must do
@@ -415,14 +425,14 @@ def _replace(
             exchange(folder, name, place.name)
             break
         inside = outside  # somebody replaced the target once more: that is put back
-    raise Refused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
+    raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
 def _remove(place: Place, before: Identity | None, expected: str | None) -> None:
     """Delete the target, if it is what was ``expected`` at that moment.
 
     It is renamed first, so that what is deleted is what was looked at; anything else gets its name
-    back. Raises Refused then.
+    back. Raises PathRefused then.
     """
     folder, aside = place.folder, _temporary_name()
     os.rename(place.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
@@ -433,20 +443,20 @@ def _remove(place: Place, before: Identity | None, expected: str | None) -> None
         name_new(place, aside)
     with contextlib.suppress(FileNotFoundError):  # it was renamed, where there are no links
         os.unlink(aside, dir_fd=folder)
-    raise Refused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
+    raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
 def _holds(place: Place, name: str, identity: Identity | None, state: str | None) -> bool:
     """True if the name leads to this file, in this state (None: any), and nobody is writing it."""
     try:
         fd = place.root.open_last(place.folder, name)
-    except (Refused, Unfit, Absent):
+    except (PathRefused, WrongFileKind, PathAbsent):
         return False
     try:
         if identity_of(os.fstat(fd)) != identity or is_being_written(fd):
             return False
         return state is None or state_of(fd) == state
-    except (Unfit, OSError):
+    except (WrongFileKind, OSError):
         return False
     finally:
         os.close(fd)

@@ -403,14 +403,14 @@ class PostgresTables(Tables):
             db.execute(f"SELECT setval(?::regclass, {last})", (numbers,))
 
     def presence(self) -> Presence:
-        return _Sign(self._database, self._form.error)
+        return _PresenceLock(self._database, self._form.error)
 
     def present(self, token: str) -> bool:
         with self._database.connection(self._form.error) as connection:
             return is_locked(connection, token)
 
 
-class _Sign:
+class _PresenceLock:
     """A lock on a connection of its own, which the database takes away with that. Where it was lost
     there is a new one, with another token: what was begun under the old one is nobody's."""
 

@@ -34,9 +34,9 @@ from mlx_tools.store.artifacts import (
 )
 from mlx_tools.store.session_store import (
     SESSION,
-    KeptPart,
     SessionFiles,
     SessionInUse,
+    SessionPart,
     SessionStore,
     StoreKeys,
     check_part,
@@ -284,19 +284,19 @@ class TranscriptStore(SessionStore):
         if keys.used:
             self._used.take_all(keys.used)
 
-    def parts(self, session: str) -> Iterator[KeptPart]:
+    def parts(self, session: str) -> Iterator[SessionPart]:
         folder = self.path(session).parent
         with self._file(session) as file, os.fdopen(os.dup(file), "rb") as reader:
             data, at = reader.read(), os.fstat(file).st_mtime
-        yield KeptPart(NAME, at, data[: data.rfind(b"\n") + 1])
+        yield SessionPart(NAME, at, data[: data.rfind(b"\n") + 1])
         for kind in (ARTIFACTS, UNDO_FOLDER):
             for path, written in BlobFiles(folder / kind).all():
                 with contextlib.suppress(FileNotFoundError):  # it has expired
-                    yield KeptPart(
+                    yield SessionPart(
                         f"{kind}/{path.name}", written, read_regular(path, MAX_TRANSCRIPT)
                     )
 
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         draft, size = self.folder / f"{_TAKEN_IN}{session}", 0
         with self._copied():
             try:

@@ -21,9 +21,9 @@ from mlx_tools.store.access_list import ConsumedApprovals, RunPermit
 from mlx_tools.store.artifacts import BlobStore
 from mlx_tools.store.postgres import PostgresDatabase, PostgresTables, database, is_locked, lock_key
 from mlx_tools.store.session_store import (
-    KeptPart,
     SessionFiles,
     SessionInUse,
+    SessionPart,
     SessionStore,
     StoreKeys,
     check_part,
@@ -191,19 +191,21 @@ class PostgresStore(SessionStore):
                 db.execute(_KEEP_KEY, (keys.secret,))
             db.cursor().executemany(_USE, [(digest,) for digest in keys.used])
 
-    def parts(self, session: str) -> Iterator[KeptPart]:
+    def parts(self, session: str) -> Iterator[SessionPart]:
         with self._database.connection() as db:
             query = "SELECT updated FROM sessions WHERE id = %s"
             if (row := db.execute(query, (session,)).fetchone()) is None:
                 raise TranscriptError(f"there is no session {session}")
-            yield KeptPart(NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session)))
+            yield SessionPart(
+                NAME, row[0], b"".join(b"%b\n" % line for line in _lines(db, session))
+            )
             query = "SELECT kind, key, at FROM kept WHERE session = %s ORDER BY kind, key"
             for kind, key, at in db.execute(query, (session,)).fetchall():
                 query = "SELECT data FROM kept WHERE session = %s AND kind = %s AND key = %s"
                 for (data,) in db.execute(query, (session, kind, key), binary=True).fetchall():
-                    yield KeptPart(f"{kind}/{key}", at, data)
+                    yield SessionPart(f"{kind}/{key}", at, data)
 
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         size = 0
         with self._database.connection() as db, db.transaction():
             db.execute("INSERT INTO sessions (id) VALUES (%s)", (session,))
@@ -263,7 +265,7 @@ def _lines(db: Connection, session: str) -> list[bytes]:
     return [line for (line,) in db.execute(query, (session,), binary=True).fetchall()]
 
 
-def _keep_part(db: Connection, session: str, part: KeptPart) -> None:
+def _keep_part(db: Connection, session: str, part: SessionPart) -> None:
     if part.name != NAME:
         kind, _, key = part.name.partition("/")
         query = "INSERT INTO kept (session, kind, key, at, data) VALUES (%s, %s, %s, %s, %b)"

@@ -81,7 +81,7 @@ class SessionFiles(Struct, frozen=True):
         return None if self.transcript.path is None else str(self.transcript.path)
 
 
-class KeptPart(NamedTuple):
+class SessionPart(NamedTuple):
     """Something that a session keeps, byte for byte: its name, as that of its file where there are
     files, and when it was written, in seconds since 1970."""
 
@@ -423,13 +423,13 @@ class SessionStore(ABC):
         `StorageError`."""
 
     @abstractmethod
-    def parts(self, session: str) -> Iterator[KeptPart]:
+    def parts(self, session: str) -> Iterator[SessionPart]:
         """All that a session keeps, its transcript first: without a line that a crash cut off, as
         whoever opens it, and without an access list, which would help no run. Raises
         `TranscriptError` where there is none, or it cannot be read."""
 
     @abstractmethod
-    def take_in(self, session: str, parts: Iterable[KeptPart]) -> int:
+    def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         """Keep a session of another store, whole or not at all; return of how many bytes. Raises
         `StorageError` where it cannot be, or one of this id is here."""
 
@@ -449,7 +449,7 @@ def is_session_id(text: object) -> bool:
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 
-def check_part(session: str, part: KeptPart) -> KeptPart:
+def check_part(session: str, part: SessionPart) -> SessionPart:
     """A part of a session of another store. Raises `StorageError` where no session has such."""
     if not (is_session_id(session) and _PART.fullmatch(part.name)):
         said = f"{session[:100]!r} holds {part.name[:100]!r}"

@@ -25,7 +25,15 @@ import msgspec
 from msgspec import Struct
 
 from mlx_tools.paths import open_regular, read_data
-from mlx_tools.store import FOLDERS, Absent, Refused, Root, Unfit, folded, private_part
+from mlx_tools.store import (
+    FOLDERS,
+    PathAbsent,
+    PathRefused,
+    Root,
+    WrongFileKind,
+    folded,
+    private_part,
+)
 
 PATH: Final = "path"
 """The kind of an option's value that is a path below a root."""
@@ -126,25 +134,27 @@ def check(rule: Rule, arguments: Sequence[str]) -> tuple[Word, ...]:
 
 def _check_size(arguments: Sequence[str]) -> None:
     if len(arguments) > MAX_ARGUMENTS:
-        raise Refused(f"there are more than {MAX_ARGUMENTS} arguments")
+        raise PathRefused(f"there are more than {MAX_ARGUMENTS} arguments")
     text = "".join(arguments)
     if "\0" in text:
-        raise Refused("an argument holds a NUL character")
+        raise PathRefused("an argument holds a NUL character")
     try:
         size = len(text.encode()) + len(arguments)
     except UnicodeEncodeError:
-        raise Refused("an argument holds half a character (a lone surrogate)") from None
+        raise PathRefused("an argument holds half a character (a lone surrogate)") from None
     if size > MAX_BYTES:
-        raise Refused(f"the arguments are longer than {MAX_BYTES} bytes")
+        raise PathRefused(f"the arguments are longer than {MAX_BYTES} bytes")
 
 
 def _subcommand(rule: Rule, arguments: Sequence[str]) -> list[Word]:
     known = ", ".join(rule.subcommands)
     if not arguments:
-        raise Refused(f"{rule.name}: the first argument is one of {known}")
+        raise PathRefused(f"{rule.name}: the first argument is one of {known}")
     chosen = rule.subcommands.get(arguments[0])
     if chosen is None:
-        raise Refused(f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}")
+        raise PathRefused(
+            f"{rule.name} {_quoted(arguments[0])} is not allowed here; there are {known}"
+        )
     words = _RuleReader(chosen).options(arguments[1:])
     return [Word(arguments[0]), *map(Word, chosen.insert), *words]
 
@@ -220,7 +230,7 @@ class _RuleReader:
                 raise self._refused(option if len(argument) > 2 else argument)
             self._seen.add(option)
         if argument == "-":
-            raise Refused(f"{self._rule.name}: standard input is empty here; name a file")
+            raise PathRefused(f"{self._rule.name}: standard input is empty here; name a file")
         return [Word(argument)]
 
     def _hold(self, option: str, value: str) -> None:
@@ -228,11 +238,11 @@ class _RuleReader:
         self._seen.add(option)
         kind = self._kinds[option]
         if kind != PATH and not kinds()[kind].fullmatch(value):
-            raise Refused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
+            raise PathRefused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
 
     def _next(self, option: str, rest: Iterator[str]) -> str:
         if (value := next(rest, None)) is None:
-            raise Refused(f"{self._rule.name} {option} needs a value")
+            raise PathRefused(f"{self._rule.name} {option} needs a value")
         return value
 
     def _operands(self, before: list[str], after: list[str]) -> list[Word]:
@@ -242,9 +252,9 @@ class _RuleReader:
         if rule.first and self._seen.isdisjoint(rule.instead):
             source = before or after
             if not source:
-                raise Refused(f"{rule.name}: the first argument is what is looked for")
+                raise PathRefused(f"{rule.name}: the first argument is what is looked for")
             if not before and rule.operands == "revisions":
-                raise Refused(f"{rule.name}: what is looked for stands before --, or after -e")
+                raise PathRefused(f"{rule.name}: what is looked for stands before --, or after -e")
             first = [Word(source.pop(0))]
         self._check_count(len(before) + len(after))
         if rule.operands == "revisions":
@@ -259,13 +269,15 @@ class _RuleReader:
         most = 0 if rule.operands == "none" else rule.most
         what = "path" if rule.operands == "paths" else "argument"
         if most is not None and count > most:
-            raise Refused(f"{rule.name} takes {most} {what}{'s' * (most != 1)} here, not {count}")
+            raise PathRefused(
+                f"{rule.name} takes {most} {what}{'s' * (most != 1)} here, not {count}"
+            )
         if count < rule.least and self._seen.isdisjoint(rule.anywhere):
             least = rule.least
-            raise Refused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
+            raise PathRefused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
 
-    def _refused(self, argument: str) -> Refused:
-        return Refused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
+    def _refused(self, argument: str) -> PathRefused:
+        return PathRefused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
 
 
 def _quoted(text: str) -> str:
@@ -326,7 +338,7 @@ class Plan(Struct, frozen=True):
     rule: Rule
     argv: tuple[str, ...]
     environment: Mapping[str, str]
-    private: Hidden
+    private: HiddenPaths
 
     def state(self) -> str:
         """A name for the words and the program's file as they are now. Raises OSError."""
@@ -348,11 +360,11 @@ def plan(
     rule = programs.get(name)
     if rule is None:
         known = ", ".join(programs)
-        raise Refused(f"the program {name[:60]!r} is not allowed; there are {known}")
+        raise PathRefused(f"the program {name[:60]!r} is not allowed; there are {known}")
     checked = check(rule, words)
     found = program(name, folders)
     if found is None:
-        raise Absent(f"{name} is not installed in {' or '.join(folders)}")
+        raise PathAbsent(f"{name} is not installed in {' or '.join(folders)}")
     environment = dict(rule.environment)
     if rule.repository:
         environment |= _repository(roots[0])
@@ -367,7 +379,7 @@ def plan(
             f":(top,exclude,literal){path}" for path in below if not path.startswith(".git/")
         ]
     if sum(len(os.fsencode(argument)) + 1 for argument in arguments) > MAX_EXPANDED_BYTES:
-        raise Refused(
+        raise PathRefused(
             f"the arguments are longer than {MAX_EXPANDED_BYTES} bytes with the files they match"
         )
     return Plan(rule, (found, *arguments), environment, private)
@@ -381,9 +393,11 @@ def _repository(root: Root) -> dict[str, str]:
     """
     folder = root.path / ".git"
     if folder.is_symlink() or not folder.is_dir():
-        raise Absent("there is no repository here: the first root has no folder .git of its own")
+        raise PathAbsent(
+            "there is no repository here: the first root has no folder .git of its own"
+        )
     if os.path.lexists(folder / "commondir"):
-        raise Absent("the repository here is a part of one that lies elsewhere (a worktree)")
+        raise PathAbsent("the repository here is a part of one that lies elsewhere (a worktree)")
     path = str(folder)
     return {"GIT_DIR": path, "GIT_COMMON_DIR": path, "GIT_WORK_TREE": str(root.path)}
 
@@ -399,7 +413,7 @@ def _located(roots: Sequence[Root], word: Word) -> list[str]:
         case "revision":
             return [_revision(roots, word.text)]
         case "free" if pattern:
-            with contextlib.suppress(Refused, Absent):  # some text, such as a program's
+            with contextlib.suppress(PathRefused, PathAbsent):  # some text, such as a program's
                 return _paths(roots, word.text, pattern=True)
     return [word.text]
 
@@ -409,10 +423,10 @@ def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[s
     where it could be. Of a ``pattern`` that is no file's name, the files that it matches in the
     first root where it matches any. Raises Refused, Absent."""
     if not text:
-        raise Refused("a path is empty")
+        raise PathRefused("a path is empty")
     places = [(root, parts) for root in roots if (parts := root.parts(text)) is not None]
     if not places:
-        raise Refused(f"{text[:100]!r} lies outside the folders that may be seen")
+        raise PathRefused(f"{text[:100]!r} lies outside the folders that may be seen")
     for root, parts in places:
         if os.path.lexists(root.path.joinpath(*parts)):
             return [_argument(roots, root, parts)]
@@ -421,7 +435,7 @@ def _paths(roots: Sequence[Root], text: str, *, pattern: bool = False) -> list[s
     for root, parts in places:
         if found := expand(root, parts):
             return [_argument(roots, root, path) for path in found]
-    raise Absent(f"no file matches {text[:100]!r}")
+    raise PathAbsent(f"no file matches {text[:100]!r}")
 
 
 def _argument(roots: Sequence[Root], root: Root, parts: Sequence[str]) -> str:
@@ -439,10 +453,10 @@ def _revision(roots: Sequence[Root], text: str) -> str:
     for path in (text, text.rpartition(":")[2]):
         parts = [part for part in path.split("/") if part not in ("", ".")]
         if ".." in parts:
-            raise Refused("the path goes up (..); paths go down from the folder")
+            raise PathRefused("the path goes up (..); paths go down from the folder")
         private = private_part(parts, Path(roots[0].path).name)
         if private is not None:
-            raise Refused(f"{private} is private: files of this name hold secrets")
+            raise PathRefused(f"{private} is private: files of this name hold secrets")
     return text
 
 
@@ -476,7 +490,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
         entries = _entries(root, at)
         looked_at += len(entries)
         if looked_at > MAX_LOOKED_AT:
-            raise Refused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
+            raise PathRefused(f"the pattern looks at more than {MAX_LOOKED_AT} files")
         for name, is_folder in entries:
             fitting = (place for place in places if _fits(name, steps[place]))
             next_places = {place + (steps[place] != _ANY_DEPTH) for place in fitting}
@@ -486,7 +500,7 @@ def expand(root: Root, pattern: Sequence[str]) -> list[tuple[str, ...]]:
                 found.append((*at, name))
                 next_places.remove(len(steps))
             if len(found) > MAX_MATCHES:
-                raise Refused(f"the pattern matches more than {MAX_MATCHES} files")
+                raise PathRefused(f"the pattern matches more than {MAX_MATCHES} files")
             if is_folder and next_places and len(at) < MAX_DEPTH:
                 waiting.append(((*at, name), next_places))
     return sorted(found)
@@ -502,7 +516,7 @@ def _entries(root: Root, at: Sequence[str]) -> list[tuple[str, bool]]:
     """The names in a folder, and which are folders; none where it is gone, or not to be seen."""
     try:
         fd = root.open_folder(at)
-    except (Absent, Unfit, Refused):
+    except (PathAbsent, WrongFileKind, PathRefused):
         return []
     try:
         with os.scandir(fd) as found:
@@ -529,7 +543,7 @@ _MAX_CONFIG_BYTES: Final = 100_000
 
 
 @dataclass(slots=True)
-class Hidden:
+class HiddenPaths:
     """Absolute paths: files and folders to hide, and repositories not to be written to."""
 
     files: list[str] = field(default_factory=list)
@@ -537,9 +551,9 @@ class Hidden:
     repositories: list[str] = field(default_factory=list)
 
 
-def hidden(roots: Sequence[Root]) -> Hidden:
+def hidden(roots: Sequence[Root]) -> HiddenPaths:
     """All that is private below the roots. Raises Refused where it cannot all be looked through."""
-    found = Hidden()
+    found = HiddenPaths()
     left = MAX_ENTRIES
     waiting = [(str(root.path), _above((root.path.name,))) for root in roots]
     while waiting:
@@ -561,7 +575,7 @@ def hidden(roots: Sequence[Root]) -> Hidden:
                 waiting.append((entry.path, _above((above, entry.name))))
             count = len(found.files) + len(found.folders) + len(found.repositories)
             if left < 0 or count > MAX_HIDDEN:
-                raise Refused(
+                raise PathRefused(
                     f"below the roots are more than {MAX_ENTRIES} files, or {MAX_HIDDEN} private "
                     "ones: too many to be hidden; a smaller root would do"
                 )

@@ -17,12 +17,12 @@ from mlx_tools.messages import Effects, ToolSpec, replace
 from mlx_tools.store import (
     ABSENT,
     MAX_KEPT_BYTES,
-    Absent,
+    PathAbsent,
+    PathRefused,
+    PathUnlisted,
     Place,
-    Refused,
     Root,
-    Unfit,
-    Unlisted,
+    WrongFileKind,
     expand_home,
     identity_of,
     open_present,
@@ -163,7 +163,7 @@ class Changes:
                         diff = replace(diff, text=said + diff.text)
                     return preview_of_diff(diff, state, paths)
                 if operation == "delete":
-                    raise Absent(f"there is no {place.name}")
+                    raise PathAbsent(f"there is no {place.name}")
         return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
 
     @contextlib.contextmanager
@@ -191,7 +191,7 @@ class Changes:
     def _candidates(self, path: str, *, making: bool) -> list[Candidate]:
         """The names to walk, for every root that the path may lie in."""
         if path.endswith(("/", "/.")):
-            raise Unfit("the path names a folder, not a file")
+            raise WrongFileKind("the path names a folder, not a file")
         found = [(root, root.parts(path, writing=True)) for root in self._roots]
         inside = [(root, parts) for root, parts in found if parts is not None]
         if path.startswith("~/") and any(parts[:1] != ("~",) for _, parts in inside):
@@ -199,7 +199,7 @@ class Changes:
         elif making:
             _check_meant(path)
         if not inside:
-            raise Refused("the path lies outside the folders that may be changed")
+            raise PathRefused("the path lies outside the folders that may be changed")
         if making:
             for _, parts in inside:
                 _check_names(parts)
@@ -210,13 +210,13 @@ class Changes:
         like it are suggested; nothing new is made whose name only looks different."""
         try:
             root, parts = self._find_exact(operation, path)
-        except Absent as error:
+        except PathAbsent as error:
             places = self._candidates(path, making=False)
-            raise Absent(f"{error}{did_you_mean(places)}") from None
+            raise PathAbsent(f"{error}{did_you_mean(places)}") from None
         if operation in ("write", "create"):
             names = equal_names(root, parts, partly=True)
             if names is not None:
-                raise Unfit(f"there is no {parts[-1]}; did you mean {escape_path(names)}?")
+                raise WrongFileKind(f"there is no {parts[-1]}; did you mean {escape_path(names)}?")
         return root, parts
 
     def _find_exact(self, operation: Operation, path: str) -> Candidate:
@@ -232,12 +232,12 @@ class Changes:
                 with place_of(root, parts, self._writable) as place:
                     taken = place.exists()
                     vacant.append((False, not place.writable, number))
-            except (Absent, Unfit, Unlisted) as error:
-                fault = error if fault is None or isinstance(fault, Absent) else fault
-                if operation == "create" and isinstance(error, Absent):
+            except (PathAbsent, WrongFileKind, PathUnlisted) as error:
+                fault = error if fault is None or isinstance(fault, PathAbsent) else fault
+                if operation == "create" and isinstance(error, PathAbsent):
                     vacant.append((True, not root.writable, number))
             if taken and operation == "create":
-                raise Unfit(
+                raise WrongFileKind(
                     f"{parts[-1]} exists already, and create_file replaces nothing; file_access "
                     "can, with write, below a folder that was named with :rw"
                 )
@@ -245,11 +245,11 @@ class Changes:
                 return root, parts
         if vacant and operation in ("write", "create"):
             return candidates[min(vacant)[2]]
-        if operation == "write" and isinstance(fault, Absent):
-            raise Absent(f"{fault}; write makes no folders, create_file does")
-        if vacant and not isinstance(fault, Unfit | Unlisted):
-            raise Absent(f"there is no {candidates[vacant[0][2]][1][-1]}")
-        raise fault or Absent("there is no such file")
+        if operation == "write" and isinstance(fault, PathAbsent):
+            raise PathAbsent(f"{fault}; write makes no folders, create_file does")
+        if vacant and not isinstance(fault, WrongFileKind | PathUnlisted):
+            raise PathAbsent(f"there is no {candidates[vacant[0][2]][1][-1]}")
+        raise fault or PathAbsent("there is no such file")
 
 
 def _led(root: Root, parts: Sequence[str]) -> str:
@@ -264,7 +264,7 @@ def _led(root: Root, parts: Sequence[str]) -> str:
 def _check_writable(operation: Operation, place: Place) -> None:
     """Refuses to change what is below a root that is not writable; a file may be new there."""
     if operation != "create" and not place.writable:
-        raise Refused(
+        raise PathRefused(
             f"{place.name} is below a folder that may only be read; "
             "naming the folder with :rw (--root DIR:rw) allows to write and to delete"
         )
@@ -274,18 +274,18 @@ def _check_meant(path: str) -> None:
     """Refuses what was meant as another place; it could be made all the same, below the root."""
     first, below, _ = path.partition("/")
     if first == "~" or (first.startswith("~") and below):
-        raise Refused("~ means nothing here; paths go down from the top folder")
+        raise PathRefused("~ means nothing here; paths go down from the top folder")
     if _URL.match(path):
-        raise Refused("the path is a URL; paths go down from the top folder")
+        raise PathRefused("the path is a URL; paths go down from the top folder")
 
 
 def _check_names(parts: Sequence[str]) -> None:
     """Refuses to make names that divide elsewhere, or that nobody could read."""
     for character in "".join(parts):
         if character == "\\":
-            raise Refused("the path holds a backslash; names are divided by /")
+            raise PathRefused("the path holds a backslash; names are divided by /")
         if unicodedata.category(character) in ("Cc", "Zl", "Zp") or character in _DIRECTIONS:
-            raise Refused("the path holds a character that ends a line or cannot be seen")
+            raise PathRefused("the path holds a character that ends a line or cannot be seen")
 
 
 def _changed(fd: int, after: str | None, path: str) -> tuple[TextDiff, str]:

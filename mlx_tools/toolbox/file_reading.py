@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from mlx_tools.store import (
-    Absent,
+    PathAbsent,
     PathPatterns,
-    Refused,
+    PathRefused,
+    PathUnlisted,
     Root,
-    Unfit,
-    Unlisted,
+    WrongFileKind,
     check_patterns,
     state_of,
 )
@@ -216,13 +216,13 @@ def open_first(
             if parts is not None:
                 absent.append((root, parts))
                 return how(root, parts), root, parts
-        except (Unlisted, Unfit, Absent) as error:  # another root may have it
-            fault = error if fault is None or isinstance(fault, Absent) else fault
-        except Refused as error:
+        except (PathUnlisted, WrongFileKind, PathAbsent) as error:  # another root may have it
+            fault = error if fault is None or isinstance(fault, PathAbsent) else fault
+        except PathRefused as error:
             raise ToolError(str(error), code="not_allowed") from None
-    if isinstance(fault, Unlisted):
+    if isinstance(fault, PathUnlisted):
         raise ToolError(str(fault), code="not_allowed")
-    if isinstance(fault, Absent):
+    if isinstance(fault, PathAbsent):
         for root, asked in absent:
             names = equal_names(root, asked)
             if names is not None:
@@ -254,9 +254,9 @@ def tool_errors(failed: str = "the file cannot be changed") -> Iterator[None]:
     system raises."""
     try:
         yield
-    except Refused as error:
+    except PathRefused as error:
         raise ToolError(str(error), code="not_allowed") from None
-    except (Unfit, Absent) as error:
+    except (WrongFileKind, PathAbsent) as error:
         raise ToolError(str(error)) from None
     except OSError as error:
         raise ToolError(f"{failed}: {error.strerror}") from None

@@ -9,7 +9,7 @@ from mlx_tools.messages import replace
 from mlx_tools.store import Root
 from mlx_tools.toolbox.text_files import one_line
 from mlx_tools.tools import current_context
-from mlx_tools.transcript import FileSeen
+from mlx_tools.transcript import FileView
 
 
 def identify(root: Root, names: Sequence[str]) -> str:
@@ -18,7 +18,7 @@ def identify(root: Root, names: Sequence[str]) -> str:
     return hashlib.sha256(path).hexdigest()[:16]
 
 
-def known(root: Root, names: Sequence[str]) -> FileSeen | None:
+def known(root: Root, names: Sequence[str]) -> FileView | None:
     """What the model knows of a file from earlier calls."""
     look_up = current_context().known_file
     return None if look_up is None else look_up(identify(root, names))
@@ -39,7 +39,7 @@ def note_lines(
     is_same = before is not None and before.state == state and not (before.is_cut or is_cut)
     if is_same and before is not None and first <= before.last + 1 and before.first <= last + 1:
         first, last = min(first, before.first), max(last, before.last)
-    seen = FileSeen(
+    seen = FileView(
         file=identify(root, names), state=state, first=first, last=last, total=total, is_cut=is_cut
     )
     current_context().files.append(seen)

@@ -27,10 +27,10 @@ from mlx_tools.messages import Effects
 from mlx_tools.paths import expand_user, private_dir
 from mlx_tools.prompt import Bm25
 from mlx_tools.store import (
-    Refused,
+    NameTaken,
+    PathRefused,
     Root,
     RootName,
-    Taken,
     folded,
     place_of,
     put,
@@ -105,7 +105,7 @@ def note_of(path: str, text: str, modified: float = 0.0) -> Note:
     )
 
 
-class FoundNotes(NamedTuple):
+class NoteSearch(NamedTuple):
     """The notes of a folder; ``unread`` counts those that were not looked at."""
 
     notes: Sequence[Note] = ()
@@ -156,7 +156,7 @@ class Notes:
             while True:
                 name = _free_name(heading, taken)
                 if context.expected not in (None, f"{_NEW}{name}"):
-                    raise Refused("there is a note of this name by now; nothing was written")
+                    raise PathRefused("there is a note of this name by now; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
                     try:
                         put(
@@ -167,14 +167,14 @@ class Notes:
                             given_up=lambda: bool(context.cancelled),
                             undo=context.undo,
                         )
-                    except (Refused, Taken):
+                    except (PathRefused, NameTaken):
                         if status_of(place.folder, name) is None or context.cancelled:
                             raise
                         taken.add(folded(name))  # another was quicker: the next number
                         continue
                 return name, len(raw)
 
-    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> FoundNotes:
+    def read_all(self, given_up: Callable[[], bool] = lambda: False) -> NoteSearch:
         """All notes in the folder and the folders below it, in the order of their paths.
 
         Hidden files and folders, links, files with several names, and what is no text are left out.
@@ -184,7 +184,7 @@ class Notes:
         notes: list[Note] = []
         unread = size = 0
         if self.folder is None or not os.path.lexists(self.folder):
-            return FoundNotes()
+            return NoteSearch()
         try:
             start = WalkStart.named(self.folder)
         except UsageError as error:
@@ -209,7 +209,7 @@ class Notes:
             size += len(raw)
             path = unicodedata.normalize("NFC", "/".join(file.parts))
             notes.append(note_of(path, text, status.st_mtime))
-        return FoundNotes(sorted(notes, key=lambda note: note.path), unread)
+        return NoteSearch(sorted(notes, key=lambda note: note.path), unread)
 
     @contextlib.contextmanager
     def _opened(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
@@ -361,7 +361,7 @@ def ranked(
     smiley, is found where it stands in a note as it was asked for. ``given_up`` is asked before
     each note.
     """
-    from mlx_tools.toolbox.kb.query import TermMatcher, WantedTerm, query_of
+    from mlx_tools.toolbox.kb.query import QueryTerm, TermMatcher, query_of
     from mlx_tools.toolbox.kb.search import snippet
 
     roots = tuple(one.root for one in query_of(query, lambda _: 0).wanted)
@@ -370,7 +370,7 @@ def ranked(
         return []
     said = set().union(*counts)
 
-    def holding(one: WantedTerm) -> int:
+    def holding(one: QueryTerm) -> int:
         matching = {term for term in said if one.matches(term)}
         return sum(not matching.isdisjoint(count) for count in counts)
 
@@ -428,7 +428,7 @@ def _body(note: Note) -> str:
     return unicodedata.normalize("NFC", note.text).removeprefix(f"# {note.title}\n").strip()
 
 
-def _shown(found: FoundNotes, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]) -> str:
+def _shown(found: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]) -> str:
     """What was found: for each note its file, its title and where it came from, and below that its
     text or a part of it, indented, so that no note can look like another."""
     lines = []

@@ -21,15 +21,15 @@ from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.store import (
     ABSENT,
-    Absent,
     Change,
+    PathAbsent,
+    PathRefused,
     Place,
-    Refused,
     Root,
     RootName,
     SessionStore,
     UndoStore,
-    Unfit,
+    WrongFileKind,
     open_present,
     place_of,
     put,
@@ -42,7 +42,7 @@ Action = Literal["restore", "bring_back", "remove"]
 
 Status = Literal["due", "undone", "refused"]
 
-_FAULTS: Final = (Refused, Unfit, Absent, UsageError, OSError)
+_FAULTS: Final = (PathRefused, WrongFileKind, PathAbsent, UsageError, OSError)
 _NOT_LEFT: Final = "it is no longer what the run left"
 
 
@@ -140,7 +140,7 @@ class Undo:
         try:
             old = store.old(change.key)
             if change.before != ABSENT and state_of(old) != change.before:
-                raise Unfit("what was kept of it is gone or damaged")
+                raise WrongFileKind("what was kept of it is gone or damaged")
             with _place(change) as place:
                 new = change.after == ABSENT
                 content = None if change.before == ABSENT else old
@@ -196,7 +196,7 @@ def _place(change: Change) -> Iterator[Place]:
     found under is another one by now."""
     with contextlib.closing(Root(RootName(change.root, writable=True))) as root:
         if str(root.path) != change.root or root.identity[1] != change.inode:
-            raise Refused(f"{change.root} is another folder by now")
+            raise PathRefused(f"{change.root} is another folder by now")
         parts = root.parts("/".join(change.names), writing=True)
         with place_of(root, parts or (), {}) as place:
             yield place

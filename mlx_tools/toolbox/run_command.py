@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mlx_tools.errors import ErrorCode, UsageError
 from mlx_tools.messages import Effects, replace
-from mlx_tools.store import Refused, Root, identity_of
+from mlx_tools.store import PathRefused, Root, identity_of
 from mlx_tools.toolbox.command_rules import (
     Plan,
     Rule,
@@ -22,7 +22,7 @@ from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.sandbox import (
     MAX_OUTPUT_BYTES,
     NoSandbox,
-    Ran,
+    ProcessResult,
     Sandbox,
     SandboxView,
     run,
@@ -140,7 +140,7 @@ class _Commands:
 
     def _plan(self, arguments: Mapping[str, Any]) -> Plan:
         if why := _unfit(self._roots):
-            raise Refused(why)
+            raise PathRefused(why)
         program, words = arguments["program"], arguments.get("arguments", ())
         return plan(self.programs, _folders(), self._roots, program, words)
 
@@ -149,7 +149,7 @@ class _Commands:
         replaced: dict[str, bytes] = {}
         if made.rule.repository:
             if not box.hides_contents:
-                raise Refused(
+                raise PathRefused(
                     f"{made.rule.name} cannot be confined here: {box.name} cannot hide what a "
                     "repository's configuration makes it run"
                 )
@@ -157,12 +157,12 @@ class _Commands:
             if str(config) in made.private.files:
                 replaced[str(config)] = repository_state(config)
         if not all(map(_in_place, self._roots)):
-            raise Refused("a root was moved or replaced since it was opened")
+            raise PathRefused("a root was moved or replaced since it was opened")
         free = made.rule.form == "any"  # what has rules only reads, and starts nothing
         roots = [(str(root.path), root.writable and free) for root in self._roots]
         return SandboxView(str(first), roots, made.private, replaced, starts=free)
 
-    def _report(self, ran: Ran) -> str:
+    def _report(self, ran: ProcessResult) -> str:
         """The end of the program, on the first line, where nothing that it prints can stand; then
         what it printed."""
         notices = self._notices

@@ -26,7 +26,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from mlx_tools.process import Pipes, end
-from mlx_tools.toolbox.command_rules import Hidden, program, trusted_folders
+from mlx_tools.toolbox.command_rules import HiddenPaths, program, trusted_folders
 
 PROBE_SECONDS: Final = 10.0
 CPU_SECONDS: Final = 600
@@ -48,7 +48,7 @@ class SandboxView(Struct, frozen=True):
 
     folder: str
     roots: Sequence[tuple[str, bool]]
-    hidden: Hidden = field(default_factory=Hidden)
+    hidden: HiddenPaths = field(default_factory=HiddenPaths)
     replaced: Mapping[str, bytes] = field(default_factory=dict)
     starts: bool = True
 
@@ -58,7 +58,7 @@ class SandboxView(Struct, frozen=True):
         return sorted(self.roots, key=lambda root: (root[0].count("/"), root[1]))
 
 
-class Confined(Struct, frozen=True):
+class SandboxCommand(Struct, frozen=True):
     """A command that starts a program in the sandbox: its words, the descriptors it inherits, and
     the one from which its state is read (JSON lines), where the sandbox tells it."""
 
@@ -79,7 +79,7 @@ class Bubblewrap(Struct, frozen=True):
     hides_contents = True
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
         with contextlib.ExitStack() as stack:
             status, status_end = os.pipe()
             stack.callback(os.close, status)
@@ -94,7 +94,7 @@ class Bubblewrap(Struct, frozen=True):
             ]
             if _counts_by_namespace(os.uname().release):
                 limits.append(f"--nproc={PROCESSES}")
-            yield Confined(
+            yield SandboxCommand(
                 (self.path, "--args", str(fd), "--", *limits, "--", *argv),
                 (status_end, fd, *datas.values()),
                 status,
@@ -110,8 +110,8 @@ class Seatbelt(Struct, frozen=True):
     hides_contents = False
 
     @contextlib.contextmanager
-    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[Confined]:
-        yield Confined((self.path, "-p", seatbelt_profile(argv[0], view), *argv))
+    def confined(self, argv: Sequence[str], view: SandboxView) -> Iterator[SandboxCommand]:
+        yield SandboxCommand((self.path, "-p", seatbelt_profile(argv[0], view), *argv))
 
 
 Sandbox = Bubblewrap | Seatbelt
@@ -324,7 +324,7 @@ _GRACE: Final = 0.5
 Ending = Literal["finished", "flood", "timeout", "cancelled", "processes"]
 
 
-class Ran(Struct, frozen=True):
+class ProcessResult(Struct, frozen=True):
     """The end of a program, and what it printed. ``code`` is its exit code, negative where a signal
     ended it; ``status`` is what the sandbox said of it, None where it says nothing, ``started``
     whether it got as far as starting the program."""
@@ -338,11 +338,11 @@ class Ran(Struct, frozen=True):
 
 
 def run(
-    confined: Confined,
+    confined: SandboxCommand,
     environment: Mapping[str, str],
     seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
-) -> Ran:
+) -> ProcessResult:
     """Runs the command, without input, until it ends or ``seconds`` are over, or ``cancelled``, or
     it has printed `MAX_OUTPUT_BYTES`. Whatever it started is ended with it. Raises OSError where it
     cannot be started."""
@@ -358,7 +358,7 @@ def run(
         start_new_session=True,
     ) as child:
         try:
-            program = _Running(child, confined.status)
+            program = _ChildOutput(child, confined.status)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
@@ -372,10 +372,10 @@ def run(
     status = None if confined.status is None else bytes(program.status)
     started = ending != "finished" or status is None or "exit-code" in status_of(status)
     output, errors = bytes(program.output), bytes(program.errors)
-    return Ran(ending, child.returncode, output, errors, status, started)
+    return ProcessResult(ending, child.returncode, output, errors, status, started)
 
 
-class _Running:
+class _ChildOutput:
     """A child: what it prints, and what the sandbox tells of it, as it comes."""
 
     def __init__(self, child: subprocess.Popen[bytes], status: int | None) -> None:

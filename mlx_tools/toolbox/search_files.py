@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any, Final
 
 from mlx_tools.messages import Effects
-from mlx_tools.store import Absent, PathPatterns, Refused, Root, Unfit
+from mlx_tools.store import PathAbsent, PathPatterns, PathRefused, Root, WrongFileKind
 from mlx_tools.toolbox.file_reading import open_first, path_patterns, tool_errors
 from mlx_tools.toolbox.line_pattern import LinePattern
 from mlx_tools.toolbox.path_globs import expanded_globs
@@ -97,7 +97,7 @@ class _Search:
                     self._search_entry(root, entry)
                     if self._is_over or self._gives_up():
                         break
-            except Unfit:  # a file
+            except WrongFileKind:  # a file
                 self._search_file(root, parts)
         self._unreadable += walk.unreadable
         self._is_late |= not walk.is_complete
@@ -122,7 +122,7 @@ class _Search:
     def _search_entry(self, root: Root, entry: Entry) -> None:
         try:
             fd = root.open_listed(entry.parent, entry.name)
-        except (Refused, Unfit, Absent):
+        except (PathRefused, WrongFileKind, PathAbsent):
             self._unreadable += 1
             return
         try:
@@ -196,7 +196,7 @@ def _open_either(root: Root, parts: Sequence[str]) -> int:
     """A descriptor of a folder or of a file."""
     try:
         return root.open_listing(parts)
-    except Unfit:
+    except WrongFileKind:
         return root.open_file(parts)
 
 

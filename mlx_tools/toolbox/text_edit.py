@@ -180,14 +180,14 @@ class _Finder:
 # --- replacing -----------------------------------------------------------------------------------
 
 
-class Edited(Struct, frozen=True):
+class EditResult(Struct, frozen=True):
     """A text after an edit, and the lines, from 1, where ``old`` stood."""
 
     text: str
     lines: tuple[int, ...]
 
 
-def edit_text(text: str, old: str, new: str, name: str, *, every: bool = False) -> Edited:
+def edit_text(text: str, old: str, new: str, name: str, *, every: bool = False) -> EditResult:
     """Replace ``old`` by ``new`` where it stands, which must be once, or anywhere with ``every``.
 
     The new text gets the file's line ends. Lines at the beginning and the end of ``new`` that are
@@ -223,7 +223,7 @@ def edit_text(text: str, old: str, new: str, name: str, *, every: bool = False) 
     result = "".join((*parts, text[done:]))
     if result == text:
         raise ToolError("old and new are the same: nothing would change")
-    return Edited(result, tuple(places))
+    return EditResult(result, tuple(places))
 
 
 def _change(lines: TextLines, span: Span, old: str, new: str) -> tuple[int, int, str]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from mlx_tools.store import Absent, PrivateNames, Refused, Root, Unfit
+from mlx_tools.store import PathAbsent, PathRefused, PrivateNames, Root, WrongFileKind
 from mlx_tools.toolbox.ignore_rules import (
     IGNORE_FILE,
     MAX_IGNORE_BYTES,
@@ -123,9 +123,9 @@ class TreeWalk:
             return
         try:
             if len(names) > MAX_DEPTH:
-                raise Unfit("the folders are too deep")
+                raise WrongFileKind("the folders are too deep")
             below = self._root.enter(fd, name)
-        except (Refused, Unfit, Absent):
+        except (PathRefused, WrongFileKind, PathAbsent):
             self.unreadable += 1
             return
         yield from self._entries(below, names, rules)
@@ -161,7 +161,7 @@ class TreeWalk:
         for number, part in enumerate(parts):
             try:
                 fd = self._root.open_folder(parts[:number])
-            except (Refused, Unfit, Absent):
+            except (PathRefused, WrongFileKind, PathAbsent):
                 return ()
             try:
                 rules = (*rules, *self._rules_in(fd, prefix))
@@ -176,7 +176,7 @@ class TreeWalk:
         """The rules in an open folder; none if they cannot be read."""
         try:
             file = self._root.open_last(fd, IGNORE_FILE)
-        except (Refused, Unfit, Absent):
+        except (PathRefused, WrongFileKind, PathAbsent):
             return ()
         try:
             return (IgnoreRules(os.read(file, MAX_IGNORE_BYTES), prefix),)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from mlx_tools.errors import ErrorCode
 from mlx_tools.policy import Policy
 from mlx_tools.store import UndoStore
-from mlx_tools.transcript import FileSeen
+from mlx_tools.transcript import FileView
 
 if TYPE_CHECKING:
     from mlx_tools.tools.registry import Registry
@@ -80,7 +80,7 @@ Ask = Callable[["ToolContext", str, Sequence[str] | None], Awaitable[str]]
 """Asks the model on behalf of a call: a question, and the tools that may be called."""
 
 
-KnownFile = Callable[[str], FileSeen | None]
+KnownFile = Callable[[str], FileView | None]
 """Gives what the model knows of a file, by what identifies it; None if nothing."""
 
 
@@ -128,7 +128,7 @@ class ToolContext:
     loop: asyncio.AbstractEventLoop | None = None
     cancelled: bool = field(default=False, init=False)
     asking: futures.Future[str] | None = field(default=None, init=False)
-    files: list[FileSeen] = field(default_factory=list, init=False)
+    files: list[FileView] = field(default_factory=list, init=False)
     _waited: float = field(default=0.0, init=False)
     _waiting: float | None = field(default=None, init=False)
 

@@ -35,7 +35,7 @@ from mlx_tools.tools.context import (
 )
 from mlx_tools.tools.signature import InvalidArguments
 from mlx_tools.tools.tool import ToolLike, member_of
-from mlx_tools.transcript import FileSeen, Sources, render_sources, sources_of
+from mlx_tools.transcript import FileView, Sources, render_sources, sources_of
 
 MAX_OUTPUT_CHARS: Final = 10_000_000
 
@@ -69,7 +69,7 @@ class ToolResult(Struct, frozen=True):
     output_size_chars: int
     cached: bool = False
     sources: Sources | None = None
-    files: tuple[FileSeen, ...] = ()
+    files: tuple[FileView, ...] = ()
 
 
 async def execute(

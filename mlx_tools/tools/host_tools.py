@@ -55,7 +55,7 @@ sees of an observation."""
 MAX_REASON_CHARS: Final = 200
 
 
-class FoundTools(Struct, frozen=True):
+class ToolSearch(Struct, frozen=True):
     """The outcome of a search.
 
     ``hits`` match and may be called, the best first, each with its score; ``more`` further ones do.
@@ -76,7 +76,7 @@ def find_tools(
     limit: int = DEFAULT_LIMIT,
     *,
     everything: bool = False,
-) -> FoundTools:
+) -> ToolSearch:
     """The tools that ``policy`` may allow and that match ``query``, at most ``limit``.
 
     What is hidden is counted among the ``limit`` best matches of all tools. A tool that policy
@@ -92,7 +92,7 @@ def find_tools(
     best: list[str] = []
     if len(usable) < len(specs):
         best = [spec.name for spec in Finder(specs).hits(query)[:limit]]
-    return FoundTools(
+    return ToolSearch(
         hits=tuple(hits[:limit]),
         more=max(0, len(hits) - limit),
         denied=sum(1 for name in best if name not in allowed),
@@ -120,7 +120,7 @@ def tool_search() -> Tool:
     return Tool(words.spec(frozenset(("read",))), run)
 
 
-def _told(found: FoundTools, notices: Mapping[str, str]) -> str:
+def _told(found: ToolSearch, notices: Mapping[str, str]) -> str:
     """Return what was found as the catalog would show it, and in a line each what was not shown."""
     catalog = build_catalog([spec for spec, _ in found.hits], BUDGET)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]

@@ -53,7 +53,7 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
 )
-from mlx_tools.transcript.sources import GivenSource, cited, given_in
+from mlx_tools.transcript.sources import NumberedSource, cited, given_in
 
 # --- the history of a run and of its session, as far as it decides about later calls --------------
 
@@ -498,7 +498,7 @@ class Answered(Outcome, frozen=True, kw_only=True):
 
     status: ClassVar[str] = "answered"
     answer: str
-    sources: tuple[GivenSource, ...] = ()
+    sources: tuple[NumberedSource, ...] = ()
     bare_text: bool = False
     truncated: bool = False
     call_like: bool = False
@@ -555,7 +555,7 @@ def outcome_of(
     """
     header = next(r for r in records if isinstance(r, Header))
     start = next(i for i in reversed(range(len(records))) if isinstance(records[i], UserRecord))
-    given: dict[int, GivenSource] = {}
+    given: dict[int, NumberedSource] = {}
     for record in records if isinstance(at_rest(records), AnswerRecord) else ():
         given |= sources_in(record)
     return outcome_of_run(
@@ -569,7 +569,7 @@ def outcome_of(
     )
 
 
-def sources_in(record: Record) -> Mapping[int, GivenSource]:
+def sources_in(record: Record) -> Mapping[int, NumberedSource]:
     """The sources that the model was given with this record, by number."""
     observed = record.record if isinstance(record, CarriedRecord) else record
     if not isinstance(observed, ObservationRecord) or not observed.sources:
@@ -580,7 +580,7 @@ def sources_in(record: Record) -> Mapping[int, GivenSource]:
 def outcome_of_run(
     header: Header,
     run: Sequence[Record],
-    sources: Mapping[int, GivenSource],
+    sources: Mapping[int, NumberedSource],
     *,
     so_far: bool = False,
     transcript: str | None = None,

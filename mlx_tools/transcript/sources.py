@@ -65,7 +65,7 @@ class Sources(Struct, frozen=True):
         return Sources(tuple(found), clean(self.note))
 
 
-class GivenSource(Struct, frozen=True):
+class NumberedSource(Struct, frozen=True):
     """A source under the number by which the model was given it."""
 
     n: int
@@ -85,7 +85,7 @@ class RenderedSources(NamedTuple):
     """
 
     text: str
-    given: tuple[GivenSource, ...]
+    given: tuple[NumberedSource, ...]
     cut_at: int | None = None
     omitted: int = 0
 
@@ -108,7 +108,9 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
     Where there is too little room the longest are cut first, and the last ones left out.
     """
     given = [
-        GivenSource(n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS))
+        NumberedSource(
+            n, _line(one.title, MAX_TITLE_CHARS), _line(one.location, MAX_LOCATION_CHARS)
+        )
         for n, one in enumerate(sources.found, start=first)
     ]
     heads = [_head(one) for one in given]
@@ -127,8 +129,8 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
 
 
 def cited(
-    content: str, named: Iterable[Any], given: Mapping[int, GivenSource]
-) -> tuple[GivenSource, ...]:
+    content: str, named: Iterable[Any], given: Mapping[int, NumberedSource]
+) -> tuple[NumberedSource, ...]:
     """The given sources that an answer cites, by number: in its text as ``[2]``, or in ``named``,
     the protocol's own list of them (numbers, or titles or locations).
 
@@ -146,7 +148,7 @@ def cited(
     return tuple(given[n] for n in sorted(numbers))
 
 
-def expand_citations(content: str, given: Iterable[GivenSource]) -> str:
+def expand_citations(content: str, given: Iterable[NumberedSource]) -> str:
     """An answer with its citations as names, for a reader who was not given the numbers."""
     known = {one.n: one for one in given}
     either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)
@@ -162,12 +164,12 @@ def expand_citations(content: str, given: Iterable[GivenSource]) -> str:
     )
 
 
-def given_in(rows: Iterable[Any]) -> Iterator[GivenSource]:
+def given_in(rows: Iterable[Any]) -> Iterator[NumberedSource]:
     """The sources that a record keeps; what is none is passed over."""
     for row in rows:
         match row:
             case {"n": int(n), "title": str(title), "location": str(location)} if n > 0:
-                yield GivenSource(n, title, location)
+                yield NumberedSource(n, title, location)
 
 
 def _line(text: str, limit: int) -> str:
@@ -176,18 +178,18 @@ def _line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + _CUT
 
 
-def _head(one: GivenSource) -> str:
+def _head(one: NumberedSource) -> str:
     known = _known(one)
     if len(known) < 2:
         return f"[{one.n}] {''.join(known)}".rstrip()
     return f"[{one.n}] {one.title} ({one.location})"
 
 
-def _name(one: GivenSource) -> str:
+def _name(one: NumberedSource) -> str:
     return ", ".join(_known(one))
 
 
-def _known(one: GivenSource) -> list[str]:
+def _known(one: NumberedSource) -> list[str]:
     """Title and location, once where they are the same."""
     return [part for part in dict.fromkeys((one.title, one.location)) if part]
 
@@ -250,7 +252,7 @@ def _lines(content: str) -> Iterator[tuple[str, bool]]:
             yield line, bool(fence)
 
 
-def _meant_by(found: re.Match[str], given: Mapping[int, GivenSource]) -> set[int]:
+def _meant_by(found: re.Match[str], given: Mapping[int, NumberedSource]) -> set[int]:
     """The given numbers between brackets, and those within spans of nothing but given ones."""
     text = next(filter(None, found.groups()))
     numbers = {int(part) for part in re.findall("[0-9]+", _SPAN.sub(" ", text))}
@@ -261,7 +263,7 @@ def _meant_by(found: re.Match[str], given: Mapping[int, GivenSource]) -> set[int
     return numbers & given.keys()
 
 
-def _meant(one: Any, given: Mapping[int, GivenSource]) -> set[int]:
+def _meant(one: Any, given: Mapping[int, NumberedSource]) -> set[int]:
     """The source that an item of an answer's own list names; none where nobody gave it."""
     match one:
         case bool():

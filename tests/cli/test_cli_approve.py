@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from mlx_tools import builtin_tools
 from mlx_tools.cli.approve import Look, Questions
 from mlx_tools.cli.call_text import (
-    ShownLine,
+    TextLine,
     escape_invisible,
     exact,
     in_brief,
@@ -529,7 +529,7 @@ WORDS = st.lists(st.text("abé好", min_size=1, max_size=12), min_size=20, max_s
 def test_a_line_of_ours_is_parted_between_words_and_loses_none(
     words: list[str], columns: int
 ) -> None:
-    first, *others = (row.text for row in wrapped([ShownLine(" ".join(words))], columns))
+    first, *others = (row.text for row in wrapped([TextLine(" ".join(words))], columns))
     assert others and all(row[:2] == "  " for row in others)
     assert all(cells(row) < columns for row in (first, *others))
     assert " ".join([first, *(row[2:] for row in others)]).split(" ") == words

@@ -15,7 +15,7 @@ from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
 from mlx_tools.messages import ErrorInfo, Usage
 from mlx_tools.transcript import events
 from mlx_tools.transcript.outcome import Answered, Context
-from mlx_tools.transcript.sources import GivenSource
+from mlx_tools.transcript.sources import NumberedSource
 
 SLOW = ErrorInfo("timeout", "too slow")
 
@@ -111,7 +111,7 @@ def test_a_streamed_answer_is_shown_once_and_another_one_after_it() -> None:
 def test_cited_sources_are_told_and_of_an_answer_that_it_was_cut_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cited = (GivenSource(2, "Tea\x1b[2J", "docs/tea.md"),)
+    cited = (NumberedSource(2, "Tea\x1b[2J", "docs/tea.md"),)
     cut_off = (
         "mlx-tools: truncated: the answer was cut off at the token limit "
         "(raise it with --max-tokens)\n"

@@ -320,6 +320,6 @@ def test_nothing_but_true_is_a_yes(approved: Any) -> None:
 def test_every_public_name_is_a_type_an_error_or_tried_here() -> None:
     tried = {*makers(Path())}
     values = {"Answered", "ApprovalRequest", "Approver", "Outcome", "Paused", "Source", "Sources"}
-    others = {"AlwaysApprove", "Conversation", "Stopped", "__version__"}
+    others = {"ApproveAlways", "Conversation", "Stopped", "__version__"}
     errors = {name for name in mlx_tools.__all__ if name.endswith("Error")}
     assert tried | values | others | errors == {*mlx_tools.__all__}

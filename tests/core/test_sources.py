@@ -21,7 +21,7 @@ from mlx_tools.testing import ScriptedBackend
 from mlx_tools.tools import ToolContext
 from mlx_tools.transcript.records import ObservationRecord
 from mlx_tools.transcript.sources import (
-    GivenSource,
+    NumberedSource,
     cited,
     expand_citations,
     render_sources,
@@ -29,7 +29,7 @@ from mlx_tools.transcript.sources import (
 from tests.core.sessions import answered, records_of
 from tests.tables import table
 
-GIVEN = {n: GivenSource(n, f"Title {n}", f"docs/{n}.md") for n in range(1, 7)}
+GIVEN = {n: NumberedSource(n, f"Title {n}", f"docs/{n}.md") for n in range(1, 7)}
 ALL = Policy(allow=["look", "read_artifact"])
 
 

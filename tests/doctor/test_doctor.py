@@ -13,7 +13,6 @@ from mlx_tools.app import checks
 from mlx_tools.app.checks import Check, check_all
 from mlx_tools.backends import (
     CompletionsBackend,
-    FoundVerdict,
     Health,
     LocalBackend,
     ModelFiles,
@@ -21,6 +20,7 @@ from mlx_tools.backends import (
     ServerBackend,
     StyleVerdict,
     Verdict,
+    VerdictChoice,
     read_model_files,
 )
 from mlx_tools.messages import replace
@@ -222,7 +222,7 @@ def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     kept = Verdict(
         model="m", style="xml", styles=styles, measured_at="2026-01-02T03", prompts=digest
     )  # type: ignore[arg-type]
-    found = FoundVerdict(model="m", verdict=kept, source="stored", place="v/m.json")
+    found = VerdictChoice(model="m", verdict=kept, source="stored", place="v/m.json")
     check = checks.check_verdict(found)
     assert (check.status, check.hint) == ("ok", "")
     assert check.detail.startswith("style xml, strategy guided, as measured on 2026-01-02")
@@ -234,14 +234,14 @@ def test_the_verdict_in_force_is_told_and_what_is_wrong_with_it() -> None:
     stale = checks.check_verdict(replace(found, verdict=replace(kept, prompts="0")))
     assert stale.status == "warn" and "changed since" in stale.detail and stale.hint
     assert checks.check_verdict(replace(shipped, problem="damaged")).status == "warn"
-    assert checks.check_verdict(FoundVerdict(model="m", problem="damaged")).detail == "damaged"
+    assert checks.check_verdict(VerdictChoice(model="m", problem="damaged")).detail == "damaged"
 
 
 def test_where_nothing_was_measured_the_doctor_says_how() -> None:
-    check = checks.check_verdict(FoundVerdict(model="m"))
+    check = checks.check_verdict(VerdictChoice(model="m"))
     assert check.status == "ok" and check.detail == "none: style jsonl, strategy auto"
     assert check.hint.startswith("mlx-tools doctor --probe measures")
-    nameless = checks.check_verdict(FoundVerdict())
+    nameless = checks.check_verdict(VerdictChoice())
     assert "which model" in nameless.detail and "--model NAME" in nameless.hint
 
 

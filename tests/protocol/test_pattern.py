@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_tools.schema.pattern import TooLong, UnsupportedPattern, compiled
+from mlx_tools.schema.pattern import TextTooLong, UnsupportedPattern, compiled
 from tests.tables import table
 
 PATTERNS = (
@@ -56,5 +56,5 @@ def test_no_pattern_runs_away(pattern: str) -> None:
 
 
 def test_a_text_too_long_for_its_pattern_is_said_to_be_so() -> None:
-    with pytest.raises(TooLong):
+    with pytest.raises(TextTooLong):
         compiled("(ab|b){1000}").search("ab" * 10_000)

@@ -156,7 +156,7 @@ def folder_bytes(folder: Path) -> int:
 # --- making it --------------------------------------------------------------------------------
 
 
-class Pulled(Struct, frozen=True):
+class PullResult(Struct, frozen=True):
     """Where a model stands. ``fetched`` is False where it was there already."""
 
     path: Path
@@ -169,7 +169,7 @@ def pull_embedded(
     *,
     precision: Precision | None = None,
     environ: Mapping[str, str] = os.environ,
-) -> Pulled:
+) -> PullResult:
     """Have ``model`` in the cache, whole; ``report`` is told how far it is.
 
     Two pulls at once do not clash: the second says ``wait``, and then finds what the first made.
@@ -183,14 +183,14 @@ def pull_embedded(
     precision = precision or best_precision()
     folder = model_folder(model, precision, environ)
     if is_complete(folder, model):
-        return Pulled(folder, fetched=False)
+        return PullResult(folder, fetched=False)
     if importlib.util.find_spec("mlx") is None:
         raise MissingDependency("converting the embedded model needs MLX", hint=to_install("mlx"))
     parent = private_dir(folder.parent)
     try:
         with _lock(parent / f".{folder.name}.lock", report):
             if is_complete(folder, model):
-                return Pulled(folder, fetched=False)
+                return PullResult(folder, fetched=False)
             for left in parent.glob(f"{_UNFINISHED}{folder.name}-*"):  # nobody else is at work
                 shutil.rmtree(left, ignore_errors=True)
             _check_space(parent, model, precision)
@@ -200,7 +200,7 @@ def pull_embedded(
             f"{folder} cannot be written: {error.strerror or error}",
             hint="check the disk and its permissions, then pull again",
         ) from error
-    return Pulled(folder, fetched=True)
+    return PullResult(folder, fetched=True)
 
 
 def _make(

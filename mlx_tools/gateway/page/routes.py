@@ -54,7 +54,7 @@ from mlx_tools.gateway.page.shown import (
     tool_rows,
     written_out,
 )
-from mlx_tools.gateway.page.shown_sessions import Sessions
+from mlx_tools.gateway.page.shown_sessions import PageSessions
 from mlx_tools.gateway.request import ApiError, server_sent
 from mlx_tools.gateway.run_rows import RunRow
 from mlx_tools.gateway.runs import ENDED, Runs
@@ -129,7 +129,7 @@ class Page:
     def __init__(self, runs: Runs, models: ServedModels, person: Person, keep: Keep) -> None:
         self._runs, self._models, self._person, self._keep = runs, models, person, keep
         self._owner = runs.owner(person.key)
-        self._sessions = Sessions(runs, self._owner)
+        self._sessions = PageSessions(runs, self._owner)
 
     def routes(self) -> list[BaseRoute]:
         """The routes, each behind the person's key."""

@@ -133,7 +133,7 @@ def _stem(term: str) -> str:
 # --- what a question looks for ------------------------------------------------------------------
 
 
-class WantedTerm(NamedTuple):
+class QueryTerm(NamedTuple):
     """A term, or with ``begins`` all terms that begin so."""
 
     term: str
@@ -154,14 +154,14 @@ class WantedTerm(NamedTuple):
         return term.startswith(self.root) if self.begins else _stem(term) == self.root
 
 
-CountHolding = Callable[[WantedTerm], int]
+CountHolding = Callable[[QueryTerm], int]
 """How many files or notes have what is wanted, counted up to `FEW` at least."""
 
 
 class Query(NamedTuple):
     """What is looked for: the words, and, as FTS5 expressions, they and what was quoted."""
 
-    wanted: tuple[WantedTerm, ...]
+    wanted: tuple[QueryTerm, ...]
     clauses: tuple[str, ...]
 
     @property
@@ -173,7 +173,7 @@ class Query(NamedTuple):
 class TermMatcher:
     """Tells which of the words that are wanted a line says."""
 
-    def __init__(self, wanted: Iterable[WantedTerm]) -> None:
+    def __init__(self, wanted: Iterable[QueryTerm]) -> None:
         words = list(wanted)
         self._stems = {one.root for one in words if not one.begins}
         self._beginnings = tuple(one.term for one in words if one.begins)
@@ -195,29 +195,29 @@ FindNear = Callable[[str], Iterable[str]]
 
 def query_of(question: str, count: CountHolding, near: FindNear = lambda term: ()) -> Query:
     """What is looked for. Where the question has no words, neither has this."""
-    wanted: dict[WantedTerm, None] = {}
+    wanted: dict[QueryTerm, None] = {}
     looked = 0
     for term in asked(question):
         ways = list(_ways(term, count))
         if len(term) >= _LEAST and looked < MAX_NEAR_TERMS and not any(map(count, ways)):
             looked += 1
-            ways += (WantedTerm(one, True) for one in near(term))
+            ways += (QueryTerm(one, True) for one in near(term))
         wanted |= dict.fromkeys(ways)
     quoted = (f'"{one}"' for one in phrases(question) for _ in range(_QUOTED_WEIGHT))
     clauses = [*(one.expression for one in wanted), *quoted]
     return Query(tuple(wanted), tuple(clauses))
 
 
-def _ways(term: str, count: CountHolding) -> Iterator[WantedTerm]:
+def _ways(term: str, count: CountHolding) -> Iterator[QueryTerm]:
     """A term, and what else it is looked for as."""
     if _UNSPACED.fullmatch(term):  # one character stands for every pair that it begins
-        yield WantedTerm(term, len(term) == 1)
+        yield QueryTerm(term, len(term) == 1)
         return
-    yield (plain := WantedTerm(term))
+    yield (plain := QueryTerm(term))
     if len(term) < _LEAST:
         return
-    beginning = WantedTerm(term, True)
-    without_ending = WantedTerm(term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3], True)
+    beginning = QueryTerm(term, True)
+    without_ending = QueryTerm(term[: -1 if len(term) < 7 else -2 if len(term) < 10 else -3], True)
     if not term.isascii():
         yield without_ending
     elif count(plain) < FEW:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from mlx_tools.store import DAMAGED
 from mlx_tools.toolbox.kb.database import Database
 from mlx_tools.toolbox.kb.passages import WITHIN
-from mlx_tools.toolbox.kb.query import FEW, TermMatcher, WantedTerm, nearest, query_of, trigrams
+from mlx_tools.toolbox.kb.query import FEW, QueryTerm, TermMatcher, nearest, query_of, trigrams
 
 SNIPPET_CHARS: Final = 600
 SECONDS: Final = 20.0
@@ -348,7 +348,7 @@ class PassageRanking:
         quoted = (f'"{gram}"' for gram in grams)
         return nearest(term, (r[0] for r in self._database.rows(query, *quoted, least, len(term))))
 
-    def _count(self, wanted: WantedTerm) -> int:
+    def _count(self, wanted: QueryTerm) -> int:
         """How many files match, by their words or their names, up to `FEW`."""
         most = 0
         for table, _ in _OF_FILES:

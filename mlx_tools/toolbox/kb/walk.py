@@ -75,7 +75,7 @@ class WalkStart(Struct, frozen=True):
             os.close(at)
 
 
-class FoundFile(Struct, frozen=True):
+class WalkedFile(Struct, frozen=True):
     """A regular file; ``size`` is in bytes, ``stamp`` its `stamp_of`."""
 
     start: WalkStart
@@ -119,7 +119,7 @@ def files_of(
     tell: Tell,
     most: int = sys.maxsize,
     given_up: Callable[[], bool] = lambda: False,
-) -> Iterator[FoundFile]:
+) -> Iterator[WalkedFile]:
     """The regular files of a place, sorted by path. Hidden ones are passed over, and what no person
     wrote (``__pycache__``, ``node_modules``, virtual environments, caches); so are links.
 
@@ -128,7 +128,7 @@ def files_of(
     if start.only:
         with start.opened((start.only,), _FILE) as file:
             seen = os.fstat(file)
-        yield FoundFile(start, (start.only,), seen.st_size, stamp_of(seen))
+        yield WalkedFile(start, (start.only,), seen.st_size, stamp_of(seen))
         return
     waiting: list[tuple[str, ...]] = [()]
     while waiting and most > 0 and not given_up():
@@ -148,7 +148,7 @@ def files_of(
                         folders.append(entry.name)
                     elif entry.is_file(follow_symlinks=False):
                         seen = entry.stat(follow_symlinks=False)
-                        yield FoundFile(start, (*parts, entry.name), seen.st_size, stamp_of(seen))
+                        yield WalkedFile(start, (*parts, entry.name), seen.st_size, stamp_of(seen))
         except OSError as error:
             tell(start.prefix + "/".join(parts), f"it cannot be looked at: {error.strerror}")
             continue

@@ -23,7 +23,7 @@ from mlx_tools.errors import MlxToolsError, ScheduleError, UsageError
 from mlx_tools.messages import replace
 from mlx_tools.policy import Policy
 from mlx_tools.store import FileFormat, Statements, Tables, passes
-from mlx_tools.toolbox.schedule.when import LAST_YEAR, When
+from mlx_tools.toolbox.schedule.when import LAST_YEAR, Schedule
 from mlx_tools.transcript import Answered, Outcome, Paused
 
 RunStatus = (
@@ -56,7 +56,7 @@ class Job(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     task: str
     said: str
-    when: When
+    when: Schedule
     policy: Mapping[str, Any] = {}
     configured_policy: Mapping[str, Any] = msgspec.field(name="standing", default={})
     roots: tuple[str, ...] = ()
@@ -150,7 +150,7 @@ class RunEnd(Struct, frozen=True, kw_only=True):
         return cls(status="in_doubt" if doubt else "stopped", reason=reason, exit_code=code)
 
 
-class Seen(Struct, frozen=True, kw_only=True):
+class RunInspection(Struct, frozen=True, kw_only=True):
     """What a session's transcript says of a run whose process is gone, or that waits.
 
     ``state`` is one of `mlx_tools.store.session_store.SessionState`, or ``missing``; ``changed``
@@ -164,7 +164,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     in_doubt: bool = False
 
 
-class Listed(Struct, frozen=True, kw_only=True):
+class JobListing(Struct, frozen=True, kw_only=True):
     """A job as a listing shows it. ``job`` is None for one that is damaged, of which nothing can be
     believed; ``next_due`` is in UTC, None where nothing is due any more; ``runs`` are the latest
     first."""
@@ -283,7 +283,7 @@ class JobStore:
             if not db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
 
-    def find(self, given: str) -> Listed:
+    def find(self, given: str) -> JobListing:
         """The job that is meant by an id or the beginning of one. Raises `UsageError` where none or
         several are."""
         listing = self.listing()
@@ -296,7 +296,7 @@ class JobStore:
             )
         return found[0]
 
-    def listing(self) -> list[Listed]:
+    def listing(self) -> list[JobListing]:
         """All jobs: those that are due next first, those that are done last."""
         with self.tables.transaction() as db:
             query = "SELECT * FROM jobs ORDER BY next_due IS NULL, next_due, id"
@@ -404,14 +404,14 @@ class JobStore:
                 plan = "UPDATE jobs SET try_at = next_due, planned_at = ? WHERE id = ?"
                 db.execute(plan, (_seconds(now), job.id))
 
-    def _listed(self, row: Any, runs: list[JobRun]) -> Listed:
+    def _listed(self, row: Any, runs: list[JobRun]) -> JobListing:
         job = self._believed(row)
         if job is None:
-            return Listed(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
+            return JobListing(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
         due = _time(row["next_due"])
         state: JobState = "done" if due is None else "scheduled"
         state = next((run.status for run in runs if run.status in OPEN), state)
-        return Listed(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
+        return JobListing(id=job.id, job=job, state=state, next_due=due, runs=tuple(runs))
 
     def _believed(self, row: Any) -> Job | None:
         """The job of a row, None where it is not as it was sealed, or means nothing today."""

@@ -31,7 +31,7 @@ LAST_YEAR: Final = 9000
 """No job is due later: every zone can tell what time it is then."""
 
 
-class When(Struct, frozen=True, forbid_unknown_fields=True):
+class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
     """When a job runs, in the zone of this IANA name: as ``cron`` has it, or once, ``at`` a time in
     UTC."""
 
@@ -78,7 +78,7 @@ _TIMED: Final = re.compile(
 _DAYS: Final = {"every day": "*", "daily": "*", "every weekday": "1-5"}
 
 
-def parse_when(text: str, zone: str, now: datetime) -> When:
+def parse_when(text: str, zone: str, now: datetime) -> Schedule:
     """What a text means in a zone of this IANA name, said at ``now``.
 
     Raises `UsageError` for a text that is no such time, and for a time that is past.
@@ -97,7 +97,7 @@ def parse_when(text: str, zone: str, now: datetime) -> When:
     at = when.at + timedelta(microseconds=-when.at.microsecond % 1_000_000)  # never early
     if at <= now:
         raise UsageError(f"{text[:100]!r} is past: it is {local:%Y-%m-%d %H:%M} in {local.tzinfo}")
-    return When(when.zone, at=at)
+    return Schedule(when.zone, at=at)
 
 
 def plain(text: str) -> str:
@@ -114,30 +114,32 @@ def _wrong(text: str, why: str) -> UsageError:
     return UsageError(f"{text[:100]!r} {why}", hint=EXAMPLES)
 
 
-def _read(said: str, now: datetime) -> When | None:
+def _read(said: str, now: datetime) -> Schedule | None:
     """What a text means, None for one that means nothing. ``now`` is in the zone that is meant.
     Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
     zone = str(now.tzinfo)
     if looks_like_cron(said):
-        return When(zone, checked(said))
+        return Schedule(zone, checked(said))
     if often := _OFTEN.fullmatch(said):
-        return When(zone, _so_often(int(often[1] or 1), often[2]))
+        return Schedule(zone, _so_often(int(often[1] or 1), often[2]))
     if iso := _ISO.fullmatch(said):
         read = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
-        return When(zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC))
+        return Schedule(
+            zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC)
+        )
     if later := _LATER.fullmatch(said):
         length = timedelta(**{f"{later[2]}s": int(later[1]) if later[1].isdigit() else 1})
         if later[2] in ("day", "week"):  # by the calendar
-            return When(zone, at=_at(now.date() + length, now.time(), now))
-        return When(zone, at=now.astimezone(UTC) + length)
+            return Schedule(zone, at=_at(now.date() + length, now.time(), now))
+        return Schedule(zone, at=now.astimezone(UTC) + length)
     timed = _TIMED.fullmatch(said)
     if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
         return None
     day, time = (timed["day"] or "").removeprefix("on "), _time_of(timed)
     if (days := _cron_days(day)) is not None:
-        return When(zone, f"{time.minute} {time.hour} * * {days}")
+        return Schedule(zone, f"{time.minute} {time.hour} * * {days}")
     at = _once(day, time, now)
-    return None if at is None else When(zone, at=at)
+    return None if at is None else Schedule(zone, at=at)
 
 
 def _time_of(timed: re.Match[str]) -> clock_time:

@@ -99,7 +99,7 @@ def folder_tool(
         if context.expected not in (None, now.digest):
             raise ToolError("its files are no longer those that were approved", code="disabled")
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
-        talk = _Talk(now, context, seconds, until)
+        talk = _ToolProcess(now, context, seconds, until)
         try:
             with _copied(now) as execute:
                 return _call(now, execute, held, talk, traced=log is not None)
@@ -166,7 +166,7 @@ def _call(
     found: ToolFolder,
     execute: Path,
     arguments: Mapping[str, Any],
-    talk: _Talk,
+    talk: _ToolProcess,
     *,
     traced: bool,
 ) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _call(
         end(child, _GONE)  # its lifeline first, then all that is left
 
 
-class _Talk:
+class _ToolProcess:
     """The other side of a call as it is heard: its results, and what the tool prints. ``until`` is
     when at the latest it is ended, of the ``seconds`` that the call has."""
 

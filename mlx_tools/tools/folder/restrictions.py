@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from mlx_tools.messages import ALL_EFFECTS, MUTATING, Effects
-from mlx_tools.store import PathPatterns, Refused, Root, RootName, Unfit, check_patterns
+from mlx_tools.store import PathPatterns, PathRefused, Root, RootName, WrongFileKind, check_patterns
 from mlx_tools.tools.context import ToolError
 
 Mode = Literal["", "ro", "rw"]
@@ -362,9 +362,9 @@ def _resolved(path: str, roots: Sequence[Root], patterns: PathPatterns, *, writi
             if parts is None or not patterns.fit(parts):
                 continue
             if writing and not root.writable:
-                raise Refused("the folder was named without :rw (--root DIR:rw)")
+                raise PathRefused("the folder was named without :rw (--root DIR:rw)")
             return str(root.resolved(parts))
-    except (Refused, Unfit) as error:
+    except (PathRefused, WrongFileKind) as error:
         raise ToolError(f"{path[:200]}: {error}", code="not_allowed") from None
     raise ToolError(f"{path[:200]} is not in the tool's whitelist", code="not_allowed")
 

@@ -489,10 +489,10 @@ async def _http(
                 raise httpx2.ReadError("it packed its answer, which it was asked not to")
             kind = response.headers.get("content-type", "")
             if not kind.startswith("text/event-stream"):  # of those the SDK bounds each event
-                response.stream = _Counted(response.stream)
+                response.stream = _CountingStream(response.stream)
             return response
 
-    class _Counted(httpx2.AsyncByteStream):
+    class _CountingStream(httpx2.AsyncByteStream):
         def __init__(self, stream: Any) -> None:
             self._stream = stream
 

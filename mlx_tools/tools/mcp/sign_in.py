@@ -49,7 +49,7 @@ def sign_in(url: str, name: str, show: Callable[[str], None] | None = None) -> O
     from mcp.shared.auth import OAuthClientMetadata
     from pydantic import AnyUrl
 
-    back = _WayBack()
+    back = _RedirectServer()
 
     async def opened(page: str) -> None:
         if show is None:
@@ -109,7 +109,7 @@ class _Tokens:
         write_whole(self._path, json.dumps(self._read() | values).encode())
 
 
-class _WayBack:
+class _RedirectServer:
     """The address on loopback to which the page leads back."""
 
     def __init__(self) -> None:
