@@ -157,11 +157,11 @@ def own_name(name: str, aliases: Mapping[str, str] = ALIASES) -> str:
     return aliases.get(name, name)
 
 
-def tool_named(name: str, known: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
-    """Which of the ``known`` names is meant; ``name`` as it is where none is. A tool that bears the
-    very name comes first."""
+def tool_named(name: str, known_names: Container[str], aliases: Mapping[str, str] = ALIASES) -> str:
+    """Which of the ``known_names`` names is meant; ``name`` as it is where none is. A tool that
+    bears the very name comes first."""
     own = aliases.get(name, name)
-    return own if name not in known and own in known else name
+    return own if name not in known_names and own in known_names else name
 
 
 def names_of(name: str, aliases: Mapping[str, str] = ALIASES) -> tuple[str, ...]:

@@ -92,10 +92,10 @@ def setting(
     ge: float | None = None,
     le: float | None = None,
     repr: bool = True,  # noqa: A002
-    **more: Any,
+    **options: Any,
 ) -> Any:
     """A field of the settings, with bounds, and what `Setting` says of it."""
-    extra: Any = {"setting": Setting(project, help, **more)}
+    extra: Any = {"setting": Setting(project, help, **options)}
     return Field(ge=ge, le=le, repr=repr, json_schema_extra=extra)
 
 

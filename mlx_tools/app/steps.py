@@ -120,17 +120,17 @@ def steps_of(records: Sequence[Record]) -> list[ReportStep]:
     return steps
 
 
-def folded(text: str, name: str = "", *, aside: bool = False) -> Block:
-    """A text as a block: folded where it is long, or stands ``aside``, and cut where it is
+def folded(text: str, name: str = "", *, is_aside: bool = False) -> Block:
+    """A text as a block: folded where it is long, or stands ``is_aside``, and cut where it is
     endless."""
     lines = text.count("\n") + 1
-    long = aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
+    long = is_aside or len(text) > SHORT_CHARS or lines > SHORT_LINES
     size = f"{len(text):,} characters" + (f", {lines:,} lines" if lines > 1 else "")
     fold = (f"{name}: {size}" if name else size) if long else ""
     if len(text) <= MAX_CHARS:
-        return Block(text, fold=fold, aside=aside)
+        return Block(text, fold=fold, aside=is_aside)
     head, tail = text[: MAX_CHARS - TAIL], text[-TAIL:]
-    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=aside)
+    return Block(head, fold=fold, left_out=len(text) - MAX_CHARS, tail=tail, aside=is_aside)
 
 
 # --- a step a record ---
@@ -217,7 +217,7 @@ def _completion(record: CompletionRecord) -> ReportStep:
     blocks += _asides(("Left unread", "\n".join(record.dropped)))
     if record.prompt is not None:
         added = "Prompt, what is added to it" if record.shared_prefix_chars else "Prompt"
-        blocks.append(folded(record.prompt, added, aside=True))
+        blocks.append(folded(record.prompt, added, is_aside=True))
     words, bad = "" if prefix or text else "nothing", record.error is not None
     words = words if record.error is None else _error(record.error)
     return ReportStep("model", "Model wrote", "", [*notes, *_took(record)], words, blocks, bad)
@@ -291,11 +291,11 @@ def _of_a_call(
     return ReportStep("tool", f"Result {record.call}", record.name, notes, words, blocks, bad)
 
 
-def _asides(*named: tuple[str, Any]) -> list[Block]:
+def _asides(*blocks_by_title: tuple[str, Any]) -> list[Block]:
     """The values that there are, each as a folded text under its name."""
     return [
-        folded(value if isinstance(value, str) else as_json(value, indent=2), name, aside=True)
-        for name, value in named
+        folded(value if isinstance(value, str) else as_json(value, indent=2), name, is_aside=True)
+        for name, value in blocks_by_title
         if value
     ]
 
@@ -361,10 +361,10 @@ def escape_invisible(text: str, mark: str = "{}") -> str:
     """The text, with the number of each character that is not seen in its place, within ``mark``,
     and how often it stands there."""
 
-    def numbered(found: re.Match[str]) -> str:
+    def numbered(match: re.Match[str]) -> str:
         out, marks = [], 0
-        last = text[found.start() - 1 : found.start()]
-        for char, run in groupby(found[0]):
+        last = text[match.start() - 1 : match.start()]
+        for char, run in groupby(match[0]):
             count = len(list(run))
             kind = unicodedata.category(char)
             if char in _JOINERS:  # behind what it joins; emoji have a joiner behind a selector

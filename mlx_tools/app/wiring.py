@@ -374,25 +374,25 @@ def _note_disabled(configuration: Configuration, registry: Registry, note: Note)
             note(f"{name} of the preset {preset} is disabled: {why}")
 
 
-async def run_settings(options: RunOptions, chosen: SelectedBackend, note: Note) -> RunSettings:
+async def run_settings(options: RunOptions, selected: SelectedBackend, note: Note) -> RunSettings:
     """Return how a run speaks with the model that was chosen.
 
     Where its chat format is a guess, ``note`` is told where a person reads it: nobody else can act
     on it, and a program may rely on silence. `doctor` says it everywhere.
     """
     settings = options.configuration.settings
-    model = chosen.model or options.model_name
+    model = selected.model or options.model_name
     found = await find_served_format(
-        chosen.backend, settings.model.chat_format, files=chosen.files, model=model
+        selected.backend, settings.model.chat_format, files=selected.files, model=model
     )
     if found.doubt and options.person:
         note(found.doubt)
-    verdict = find_verdict(chosen.identity(options.model_name))
+    verdict = find_verdict(selected.identity(options.model_name))
     if verdict.problem and "auto" in (settings.model.prompt_style, settings.model.strategy):
         note(verdict.problem)
     style = decide(settings.model.prompt_style, "free", verdict).style
-    chosen.free_markers(style)
-    route = await route_of(options, chosen)
+    selected.free_markers(style)
+    route = await route_of(options, selected)
     return RunSettings(
         **options.configuration.run_values(),
         verdict=verdict,
@@ -401,13 +401,13 @@ async def run_settings(options: RunOptions, chosen: SelectedBackend, note: Note)
         require_tools=options.require_tools,
         output_schema=options.output_schema,
         model=model,
-        backend=chosen.described(),
+        backend=selected.described(),
         route=route.to_json(),
         **_places_of(options.configuration),
     )
 
 
-async def route_of(options: RunOptions, chosen: SelectedBackend) -> Route:
+async def route_of(options: RunOptions, selected: SelectedBackend) -> Route:
     """By which path the model that was chosen is asked. Raises `UsageError` where the settings
     leave none."""
     configuration = options.configuration
@@ -421,16 +421,16 @@ async def route_of(options: RunOptions, chosen: SelectedBackend) -> Route:
             )
         wanted = "native"
     return await find_route(
-        chosen.backend,
+        selected.backend,
         wanted,
-        model=chosen.identity(options.model_name),
-        template=chosen.template,
+        model=selected.identity(options.model_name),
+        template=selected.template,
         prompts=routing.local_enabled,
     )
 
 
 async def try_native(
-    options: RunOptions, chosen: SelectedBackend, *, again: bool = False
+    options: RunOptions, selected: SelectedBackend, *, retry: bool = False
 ) -> NativeVerdict | None:
     """Whether the server's own function calling works with its model: tried once, then known. Of
     several servers the first that does not do it, or the last.
@@ -439,26 +439,26 @@ async def try_native(
     but messages, nothing tells which model it has, or its template knows no tools. Raises
     `BackendError` where the server fails, and `UsageError` where the verdict cannot be kept.
     """
-    model = chosen.identity(options.model_name)
-    if chosen.health is not None and chosen.health.is_gateway:
+    model = selected.identity(options.model_name)
+    if selected.health is not None and selected.health.is_gateway:
         return None  # its calls are what we made of its model's
-    template = chosen.template
+    template = selected.template
     toolless = template is not None and not tells_of_tools(template)
-    if model is None or chosen.backend.kind == "native" or toolless:
+    if model is None or selected.backend.kind == "native" or toolless:
         return None
     store, found = VerdictStore(), None
-    for server, backend in servers_of(chosen.backend):
-        known = None if again else store.native(server, model)
+    for server, backend in servers_of(selected.backend):
+        known = None if retry else store.native(server, model)
         if known is None:
             at = datetime.now(UTC).isoformat(timespec="seconds")
-            known = await probe_native(backend, server=server, model=model, at=at)
+            known = await probe_native(backend, server=server, model=model, measured_at=at)
             store.put_native(known)
         found = known if found is None or found.passed else found
     return found
 
 
 async def with_route_tried(
-    options: RunOptions, chosen: SelectedBackend, settings: RunSettings, within: float
+    options: RunOptions, selected: SelectedBackend, settings: RunSettings, seconds: float
 ) -> RunSettings:
     """The settings with the route that follows from a trial, which is made where the route is left
     to ``auto`` and none was made, within so many seconds. A server that fails in it changes none.
@@ -469,9 +469,9 @@ async def with_route_tried(
         return settings
     import anyio
 
-    with anyio.move_on_after(within), contextlib.suppress(BackendError, UsageError):
-        await try_native(options, chosen)
-    return replace(settings, route=(await route_of(options, chosen)).to_json())
+    with anyio.move_on_after(seconds), contextlib.suppress(BackendError, UsageError):
+        await try_native(options, selected)
+    return replace(settings, route=(await route_of(options, selected)).to_json())
 
 
 # --- what is kept: sessions, and jobs that are made in them ---------------------------------------

@@ -312,13 +312,13 @@ class _NativeTrial:
 
 
 async def probe_native(
-    backend: Backend, *, server: str, model: str, at: str, timeout: float = 120.0
+    backend: Backend, *, server: str, model: str, measured_at: str, timeout: float = 120.0
 ) -> NativeVerdict:
     """Asks the model behind ``backend`` to call tools by way of its server's chat interface.
 
-    ``server`` and ``model`` are what the verdict is kept by, ``at`` is the wall clock, ``timeout``
-    is that of one request in seconds. Raises `BackendError` where the server fails, but for one
-    that refuses such requests or answers nonsense: that is a verdict.
+    ``server`` and ``model`` are what the verdict is kept by, ``measured_at`` is the wall clock,
+    ``timeout`` is that of one request in seconds. Raises `BackendError` where the server fails, but
+    for one that refuses such requests or answers nonsense: that is a verdict.
     """
     probe = _NativeTrial(backend, timeout)
     passed, obeys, reason = False, False, ""
@@ -342,7 +342,7 @@ async def probe_native(
         obeys=obeys,
         completes=passed and await completes_text(backend, timeout),
         reason=reason,
-        measured_at=at,
+        measured_at=measured_at,
     )
 
 

@@ -149,7 +149,7 @@ class LocalBackend:
         self._gate = threading.Lock()
         self._worker: InferenceThread | None = None
         self._work: set[LocalRequest] = set()
-        self._told = 0
+        self._notified = 0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -189,7 +189,7 @@ class LocalBackend:
                 f"{self.model} was not loaded within {self._load_timeout:g} s",
                 hint="use a smaller model, or a server that keeps it loaded",
             )
-        lines, self._told = self.notes[self._told :], len(self.notes)
+        lines, self._notified = self.notes[self._notified :], len(self.notes)
         if self._note is not None:
             for line in lines:
                 self._note(line)
@@ -242,7 +242,7 @@ class LocalBackend:
             if self._closed:
                 raise BackendUnreachable(f"{NAME} was closed", hint="make a new LocalBackend")
             if self._worker is None:
-                self._worker = InferenceThread(self._loaded)
+                self._worker = InferenceThread(self._load_engine)
                 self._worker.start()
             work = LocalRequest(request)
             self._work.add(work)
@@ -253,7 +253,7 @@ class LocalBackend:
             work.cancelled = True
             self._work.discard(work)
 
-    def _loaded(self) -> Engine:
+    def _load_engine(self) -> Engine:
         from mlx_tools.backends.local_engine import Engine
 
         line = load_openblas(self._openblas)

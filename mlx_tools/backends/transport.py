@@ -114,8 +114,10 @@ def parse_address(url: str) -> Address:
         interface, text = own[1].lower(), text[own.end() :]
     shown = re.sub(r"//[^/@]*@", "//…@", text)[:200]  # before an @ could stand a password
 
-    def refused(why: str, hint: str = "an address looks like http://127.0.0.1:8080") -> UsageError:
-        return UsageError(f"the server's address {shown!r} {why}", hint=hint)
+    def refused(
+        reason: str, hint: str = "an address looks like http://127.0.0.1:8080"
+    ) -> UsageError:
+        return UsageError(f"the server's address {shown!r} {reason}", hint=hint)
 
     if not text.isprintable() or " " in text or "\\" in text:
         raise refused("holds white space or control characters")
@@ -178,8 +180,8 @@ class Deadlines:
         return self._end - self._now()
 
     @contextmanager
-    def step(self, most: float | None = None, *, silent: bool = False) -> Iterator[None]:
-        """Bound one wait by what is left of the whole, the idle limit, and ``most`` seconds.
+    def step(self, max_seconds: float | None = None, *, silent: bool = False) -> Iterator[None]:
+        """Bound one wait by what is left of the whole, the idle limit, and ``max_seconds`` seconds.
 
         ``silent``: no sign of life can be expected yet, so the idle limit does not count.
 
@@ -189,7 +191,7 @@ class Deadlines:
         import anyio
 
         left, idle = self.left, self._request.idle_timeout
-        bound = left if silent else min(left, idle, idle if most is None else most)
+        bound = left if silent else min(left, idle, idle if max_seconds is None else max_seconds)
         if bound > 0:
             with anyio.move_on_after(bound) as scope:
                 yield
@@ -469,12 +471,12 @@ class ResponseStart:
             except StopAsyncIteration:
                 return
 
-    async def next(self, most: float | None = None) -> bytes:
-        """The bytes after those that came, within ``most`` seconds where given.
+    async def next(self, max_seconds: float | None = None) -> bytes:
+        """The bytes after those that came, within ``max_seconds`` seconds where given.
 
         Raises `StopAsyncIteration` at the end.
         """
-        with self.limits.step(most, silent=self.silent):
+        with self.limits.step(max_seconds, silent=self.silent):
             return await watched(self._piece, self.watch)
 
     async def _piece(self) -> bytes:
@@ -511,7 +513,7 @@ class Exchange:
     ) -> None:
         self._address = address
         self._headers = headers
-        self._given = client
+        self._client = client
         self._kept: dict[
             asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]
         ] = {}
@@ -547,7 +549,7 @@ class Exchange:
             with limits.step(silent=silent):
                 response = await watched(send, watch)
             try:
-                return await self._begun(response, limits, silent, watch)
+                return await self._start_response(response, limits, silent, watch)
             except BaseException:
                 await response.aclose()
                 raise
@@ -560,7 +562,7 @@ class Exchange:
         """Return the bytes of an answer in the form of OpenAI's interface."""
         return stream
 
-    async def _begun(
+    async def _start_response(
         self, response: httpx.Response, limits: Deadlines, silent: bool, watch: Watch | None
     ) -> ResponseStart:
         headers, stream, first = response.headers, response.aiter_bytes(), b""
@@ -614,8 +616,8 @@ class Exchange:
     async def client(self) -> httpx.AsyncClient:
         from asyncio import get_running_loop
 
-        if self._given is not None:
-            return self._given
+        if self._client is not None:
+            return self._client
         loop = get_running_loop()
         if loop not in self._kept or self._kept[loop][0].is_closed:
             self._kept = {old: kept for old, kept in self._kept.items() if not old.is_closed()}
@@ -636,7 +638,7 @@ class Exchange:
         import httpx
 
         if self._way is None:
-            self._way = way_to(self._address, keyed=not _PLAIN.issuperset(self._headers))
+            self._way = way_to(self._address, has_key=not _PLAIN.issuperset(self._headers))
         with proxy_named():
             return httpx.AsyncClient(
                 **self._way,
@@ -645,17 +647,17 @@ class Exchange:
             )
 
 
-def way_to(address: Address, *, keyed: bool) -> dict[str, Any]:
+def way_to(address: Address, *, has_key: bool) -> dict[str, Any]:
     """What an HTTP client (httpx's, or one with the same options) is made with to go to a server.
 
     Certificates and proxies are those that the environment names. No proxy is asked for this
-    machine, nor over plain http where a key goes along (``keyed``): the proxy could read it.
+    machine, nor over plain http where a key goes along (``has_key``): the proxy could read it.
     Raises `UsageError` for certificates that cannot be used.
     """
     import httpx
 
     plain = address.base.startswith("http:")
-    proxied = not address.loopback and not (plain and keyed)
+    proxied = not address.loopback and not (plain and has_key)
     with proxy_named():
         # a TLS context takes 15 to 50 ms: not for plain http to this machine
         context = httpx.create_ssl_context(verify=not (plain and address.loopback))

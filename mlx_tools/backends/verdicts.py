@@ -177,20 +177,28 @@ class PromptChoice(Struct, frozen=True):
 
 
 def decide(
-    style: StyleChoice, strategy: StrategyChoice, found: VerdictChoice, *, grammars: bool = False
+    style: StyleChoice,
+    strategy: StrategyChoice,
+    verdict_choice: VerdictChoice,
+    *,
+    grammars: bool = False,
 ) -> PromptChoice:
     """The style and strategy of a run, where ``auto`` leaves them to what is known of the model.
 
     What is named wins. ``grammars``: the backend can hold a model to one.
     """
-    verdict = found.verdict
+    verdict = verdict_choice.verdict
     if "auto" not in (style, strategy):
         return PromptChoice(cast(Style, style), strategy, weak=verdict is not None and verdict.weak)
-    why: dict[str, Any] = {"passed_over": found.problem} if found.problem else {}
+    why: dict[str, Any] = {"passed_over": verdict_choice.problem} if verdict_choice.problem else {}
     if verdict is None:
         return PromptChoice(DEFAULT_STYLE if style == "auto" else style, strategy, why=why)
     chosen = verdict.style if style == "auto" else style
-    why |= {"model": verdict.model, "source": found.source, "measured_at": verdict.measured_at}
+    why |= {
+        "model": verdict.model,
+        "source": verdict_choice.source,
+        "measured_at": verdict.measured_at,
+    }
     if style == "auto":
         why["style"] = verdict.reason
     if strategy == "auto":

@@ -67,15 +67,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(f"mlx-tools {version()}\n")
     from mlx_tools.cli.root import run
 
-    return run(arguments, within=argv is not None)
+    return run(arguments, is_nested=argv is not None)
 
 
 def help_text(columns: int | None = None) -> str:
     """Return what `mlx-tools --help` prints, folded to so many columns where that is a number."""
     from mlx_tools.cli.output import folded, join_columns
 
-    def rows(said: Mapping[str, str]) -> list[str]:
-        return [join_columns(f"  {name:<21}", line, columns) for name, line in said.items()]
+    def rows(texts: Mapping[str, str]) -> list[str]:
+        return [join_columns(f"  {name:<21}", line, columns) for name, line in texts.items()]
 
     begins = "Usage: mlx-tools COMMAND [OPTIONS] [ARGUMENTS]"
     about = "Reliable tool use for local models that only complete text."

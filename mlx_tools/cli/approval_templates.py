@@ -92,7 +92,7 @@ def add(
         )
     if not yes:
         show_all(map(TextLine, _lines(template)))
-    if not confirmed("Add this standing yes?", yes, undone="nothing was added"):
+    if not confirmed("Add this standing yes?", yes, warning="nothing was added"):
         return EXIT_STOPPED
     made = approval_templates(kept_sessions()).add(template)
     print_text("\n".join(_lines(made)))
@@ -102,13 +102,13 @@ def add(
 @app.command()
 def revoke(
     ids: Annotated[list[str] | None, argument("ID…", "The templates, as list shows them.")] = None,
-    every: Annotated[bool, option("--all", "All of them.")] = False,
+    revoke_all: Annotated[bool, option("--all", "All of them.")] = False,
 ) -> None:
     """Take templates back: from now on their calls are asked about again."""
-    if every == bool(ids):
+    if revoke_all == bool(ids):
         raise UsageError("which templates?", hint="name their ids, or say --all")
     file, wanted = approval_templates(kept_sessions()), frozenset(ids or ())
-    gone = file.revoke(None if every else wanted)
+    gone = file.revoke(None if revoke_all else wanted)
     if gone < len(wanted):
         raise UsageError(
             f"{counted(gone, 'template')} revoked; the other ids name none",
@@ -117,11 +117,11 @@ def revoke(
     complain(f"{counted(gone, 'template')} revoked", kind="done")
 
 
-def _arguments(given: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     """The patterns, by argument. Raises `UsageError` for what no call could have."""
     known = schema.get("properties") or {}
     found: dict[str, Any] = {}
-    for one in given:
+    for one in words:
         parts = re.fullmatch(r"([^=:]+)(:?=)(.*)", one, re.DOTALL)
         if parts is None:
             raise UsageError(f"{one!r} says nothing of an argument", hint="write ARGUMENT=PATTERN")

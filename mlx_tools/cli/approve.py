@@ -96,10 +96,10 @@ class Questions:
         always = ApprovalAnswer(True, "--approve always")
         return [always if request in unasked else next(answers) for request in requests]
 
-    def more_steps(self, made: int) -> int:
-        """Return how many steps more a question may take that has made ``made``: as many again, or
-        none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
-        said = f"\n{made} steps were taken, and there is no answer yet."
+    def more_steps(self, steps_taken: int) -> int:
+        """Return how many steps more a question may take that has made ``steps_taken``: as many
+        again, or none. At the end of the input it is none. Raises KeyboardInterrupt for Ctrl-C."""
+        said = f"\n{steps_taken} steps were taken, and there is no answer yet."
         prompt = partial(self._prompt, "y go on  n answer now ")
         while True:
             try:
@@ -109,7 +109,7 @@ class Questions:
             key = "n" if key is None else key.lower()
             if key in ("y", "n"):
                 self._say("go on" if key == "y" else "answer now")
-                return made if key == "y" else 0
+                return steps_taken if key == "y" else 0
             said = "?"
 
     def _answers(self, requests: Sequence[ApprovalRequest]) -> Iterator[ApprovalAnswer]:
@@ -135,13 +135,15 @@ class Questions:
             pass
         yield from repeat(ApprovalAnswer(None))
 
-    def _decide(self, asked: ApprovalRequest, place: str) -> tuple[ApprovalAnswer, ApprovalRequest]:
+    def _decide(
+        self, approval_request: ApprovalRequest, place: str
+    ) -> tuple[ApprovalAnswer, ApprovalRequest]:
         """Return what the user decides about one call, and that call as it was edited."""
-        request, draft = asked, ""
+        request, draft = approval_request, ""
         while True:
-            edited = request is not asked
+            edited = request is not approval_request
             show_brief = partial(self._show_brief, request, place=place, edited=edited)
-            key = self._key(asked, show_brief, omits=bool(request.omitted))
+            key = self._key(approval_request, show_brief, omits=bool(request.omitted))
             match key:
                 case "y" if request.omitted and not self._typed_out():
                     self._say("Nothing was decided.")
@@ -155,7 +157,7 @@ class Questions:
                     if reason is not None:
                         return ApprovalAnswer(False, reason or REFUSED), request
                 case "e":
-                    request, draft = self._edit(asked, request, draft)
+                    request, draft = self._edit(approval_request, request, draft)
                 case "d":
                     full = partial(in_full, request, place=place, edited=edited)
                     self._page(partial(full, by_model=self._look is not None))
@@ -204,7 +206,7 @@ class Questions:
         return "".join(c if c.isprintable() else " " for c in line).strip()
 
     def _edit(
-        self, asked: ApprovalRequest, request: ApprovalRequest, draft: str
+        self, approval_request: ApprovalRequest, request: ApprovalRequest, draft: str
     ) -> tuple[ApprovalRequest, str]:
         """The request as it is after editing, and a draft where that is not yet what it should
         be."""
@@ -217,10 +219,12 @@ class Questions:
             return request, draft
         try:
             value = inputs.parse_object(changed, "the arguments")
-            if exact(value) == exact(asked.arguments):  # unlike ==, this tells 1 from 1.0 and true
+            if exact(value) == exact(
+                approval_request.arguments
+            ):  # unlike ==, this tells 1 from 1.0 and true
                 self._say("These are the call's own arguments.")
-                return asked, ""
-            return self._look(asked, value), ""
+                return approval_request, ""
+            return self._look(approval_request, value), ""
         except UsageError as error:
             self._say(in_words(f"{error}. The call is as it was; e goes on with your text."))
             return request, changed or text

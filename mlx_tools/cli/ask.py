@@ -102,7 +102,7 @@ def ask(
             begun,
             lambda turn: turn.stream(text, tool_choice=choice, untyped_suffix_chars=piped),
             view,
-            seen=seen,
+            on_event=seen,
             wrap=(lambda backend: backend) if trace is None else trace.traced,
         )
     if trace is not None and trace.problem is not None:
@@ -116,7 +116,7 @@ def ask(
 def _begun(
     go_on: bool,
     session: str | None,
-    given: options.Options,
+    options_given: options.Options,
     tool_choice: str,
     require_tools: str,
     schema: Path | None,
@@ -126,21 +126,23 @@ def _begun(
         from mlx_tools.cli.resume import going_on, refuse_beside
 
         refuse_beside(schema=schema, require_tools=require_tools)
-        return going_on(session, go_on, given), None if tool_choice == "auto" else tool_choice
-    run = options.run_options(given, tool_choice, require_tools)
+        return going_on(
+            session, go_on, options_given
+        ), None if tool_choice == "auto" else tool_choice
+    run = options.run_options(options_given, tool_choice, require_tools)
     if schema is not None:
         fits = check_output_schema(inputs.read_json(schema), f"--schema: {schema}")
         run = replace(run, output_schema=fits)
     return NewSession(run), None
 
 
-def _question(given: str | None) -> tuple[str, int]:
+def _question(question_text: str | None) -> tuple[str, int]:
     """The question: as given, from standard input, or both; and how much of it was piped in beside
     what was given."""
-    if given is None and not inputs.stdin_is_piped():
+    if question_text is None and not inputs.stdin_is_piped():
         raise UsageError("there is no question", hint='mlx-tools ask "QUESTION"')
-    question = inputs.as_question("-" if given is None else given)
-    if given in (None, "-") or not inputs.stdin_is_piped():
+    question = inputs.as_question("-" if question_text is None else question_text)
+    if question_text in (None, "-") or not inputs.stdin_is_piped():
         return question, 0
     context = inputs.read_text()
     return (f"{question}\n\n{context}", len(context)) if context.strip() else (question, 0)

@@ -67,11 +67,11 @@ def answer(
     stream: Callable[[Conversation], AsyncGenerator[Event]],
     view: LiveView,
     *,
-    seen: Callable[[Event], None] = lambda event: None,
+    on_event: Callable[[Event], None] = lambda event: None,
     wrap: Callable[[Backend], Backend] = lambda backend: backend,
 ) -> Outcome:
     """Return the outcome of a conversation in a session, of which ``stream`` gives the events: each
-    goes to ``seen``, and is shown. ``wrap`` is as for `mlx_tools.app.opened`.
+    goes to ``on_event``, and is shown. ``wrap`` is as for `mlx_tools.app.opened`.
 
     Ctrl-C ends it, says where its transcript is, and is raised again.
     """
@@ -84,7 +84,7 @@ def answer(
         ):
             try:
                 for event in turns.follow(lambda: stream(conversation), view):
-                    seen(event)
+                    on_event(event)
                     view.show(event)
             except KeyboardInterrupt:
                 view.end()
@@ -124,14 +124,16 @@ class Turns:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         """Asks the user, from the loop; see `mlx_tools.controller.approvals.Approver`."""
-        answers: Sequence[ApprovalAnswer] = await self._asked(lambda: self._questions.ask(requests))
+        answers: Sequence[ApprovalAnswer] = await self._ask_main_thread(
+            lambda: self._questions.ask(requests)
+        )
         return answers
 
-    async def more_steps(self, made: int) -> int:
+    async def more_steps(self, steps_taken: int) -> int:
         """Asks the user, from the loop; see `mlx_tools.controller.approvals.StepApprover`."""
-        return int(await self._asked(lambda: self._questions.more_steps(made)))
+        return int(await self._ask_main_thread(lambda: self._questions.more_steps(steps_taken)))
 
-    async def _asked(self, ask: Callable[[], Any]) -> Any:
+    async def _ask_main_thread(self, ask: Callable[[], Any]) -> Any:
         """Have the main thread ask the user something; return the answer."""
         question = _Question(ask)
         decided = anyio.Event()

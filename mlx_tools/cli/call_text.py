@@ -100,21 +100,21 @@ def _written(value: Any, depth: int, fold: bool) -> str:
 
 def _scalar(value: Any, fold: bool) -> str:
     text = escape_invisible(_dumped(value))
-    return _RUNS.sub(_folded, text) if fold else text
+    return _RUNS.sub(_fold_run, text) if fold else text
 
 
 def _dumped(value: Any) -> str:
     return json.dumps(dict(value) if isinstance(value, Mapping) else value, ensure_ascii=False)
 
 
-def _folded(found: re.Match[str]) -> str:
-    unit, brace = found[1], found[2]
-    run = found[0].removesuffix(brace)
+def _fold_run(match: re.Match[str]) -> str:
+    unit, brace = match[1], match[2]
+    run = match[0].removesuffix(brace)
     count = len(run) // len(unit)
     if count >= _RUN:
         run = f"{_SPACE if unit == ' ' else unit}{{{count}}}"
     elif unit == " ":
-        return found[0]
+        return match[0]
     return run + ("\\u007b" if brace else "")
 
 
@@ -244,7 +244,7 @@ def _item(key: str, value: Any) -> tuple[str, int]:
     """An argument, as far as it is looked at, and its length; 0 where it is short."""
     plain = key.isascii() and key.isidentifier()
     text = f"{key if plain else json.dumps(key)}: {_dumped(value)}"
-    seen = _RUNS.sub(_folded, escape_invisible(text[:_LOOKED_AT]))
+    seen = _RUNS.sub(_fold_run, escape_invisible(text[:_LOOKED_AT]))
     if len(text) > _LOOKED_AT:
         return seen, len(text)
     return seen, len(seen) if cells(seen) > _SHORT else 0
@@ -336,13 +336,14 @@ def diff(text: str) -> Iterator[TextLine]:
         yield TextLine(in_words(line.replace("\t", "→   ")), colour, foreign=True)
 
 
-def changed(before: BoundSource, after: BoundSource) -> Iterator[TextLine]:
+def changed(old_source: BoundSource, new_source: BoundSource) -> Iterator[TextLine]:
     """What a source's tools are otherwise than they were agreed to, as a diff; nothing where they
     are as they were."""
     from difflib import unified_diff
 
     old, new = (
-        [row for tool in one.tools for row in _written_out(tool)] for one in (before, after)
+        [row for tool in one.tools for row in _written_out(tool)]
+        for one in (old_source, new_source)
     )
     text = "\n".join(unified_diff(old, new, "agreed to", "now", n=2, lineterm=""))
     if text:

@@ -57,17 +57,17 @@ def chat(
     return _talk(options.run_options(options_given, tool_choice, require_tools))
 
 
-def talk_on(kept: SavedSession) -> int:
+def talk_on(saved: SavedSession) -> int:
     """Talk on in a session that is kept."""
-    return _talk(kept.run, kept)
+    return _talk(saved.run, saved)
 
 
-def _talk(run: RunOptions, kept: SavedSession | None = None) -> int:
+def _talk(run: RunOptions, saved: SavedSession | None = None) -> int:
     keyboard = TypeAhead.here()
     quiet = keyboard.quiet() if keyboard else nullcontext()
     with quiet, start_blocking_portal() as portal:
         with keyboard.held() if keyboard else nullcontext():
-            talk = ChatSession(run, portal, kept)
+            talk = ChatSession(run, portal, saved)
             talk.turns.type_ahead = keyboard
         with closing(talk):
             return _at_keyboard(talk) if sys.stdin.isatty() else _from_pipe(talk)
@@ -99,10 +99,10 @@ def _at_keyboard(talk: ChatSession) -> int:
             return EXIT_OK
 
 
-def _survived(ahead: TypeAhead | None, does: Callable[[], object]) -> None:
+def _survived(type_ahead: TypeAhead | None, does: Callable[[], object]) -> None:
     """Do what a person asked for; what stops it, or fails, is told and does not end the talk."""
     try:
-        with ahead.held() if ahead else nullcontext():
+        with type_ahead.held() if type_ahead else nullcontext():
             does()
     except KeyboardInterrupt:
         begin_line()

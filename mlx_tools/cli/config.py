@@ -28,7 +28,7 @@ def show(as_json: AsJsonLines = False) -> None:
     """Print every setting, its value, and where the value came from."""
     loaded = config.load()
     warn_all(loaded.warnings)
-    rows = [_described(row, loaded) for row in config.table().values()]
+    rows = [_describe_row(row, loaded) for row in config.table().values()]
     rows += [_profile(name, layer) for name, layer in loaded.profiles.items()]
     if as_json:
         for row in rows:
@@ -129,13 +129,13 @@ def edit() -> int:
     return EXIT_USAGE
 
 
-def _described(row: SettingRow, loaded: Configuration) -> dict[str, Any]:
-    value = loaded.values.get(row.key)
+def _describe_row(row: SettingRow, configuration: Configuration) -> dict[str, Any]:
+    value = configuration.values.get(row.key)
     secret = row.setting.secret and bool(value)
     return {
         "key": row.key,
         "value": HIDDEN if secret else value,
-        "from": [{"kind": o.kind, "name": o.name} for o in loaded.origins.get(row.key, ())],
+        "from": [{"kind": o.kind, "name": o.name} for o in configuration.origins.get(row.key, ())],
         "env": row.env,
         "option": row.setting.flag or None,
         "allowed": row.allowed(),

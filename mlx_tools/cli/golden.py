@@ -179,8 +179,8 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
     elif inputs.confirmed(
         f"Write {len(found)} of them?",
         yes,
-        undone="nothing was written",
-        alone=f"{len(found)} would be written, and ",
+        warning="nothing was written",
+        no_terminal_hint=f"{len(found)} would be written, and ",
         hint="--yes writes them",
     ):
         for now, path in found:
@@ -192,14 +192,14 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
 @app.command()
 def report(
     paths: Paths = None,
-    out: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
+    output_file: Annotated[Path, option("--out FILE", "Where the report goes.")] = Path(
         "golden-report.html"
     ),
 ) -> None:
     """Replay transcripts, and write a report of them as one HTML file."""
     checks = [replay_file(path, with_records=True) for path in find_golden(paths or [FOLDER])]
-    write_report(checks, out)
-    complain(str(out), kind="report")
+    write_report(checks, output_file)
+    complain(str(output_file), kind="report")
 
 
 @app.command()
@@ -231,7 +231,7 @@ def record(
     session: Annotated[
         str, option("--session ID", "Ask nothing: keep this session (its id, last, a path).")
     ] = "",
-    into: Annotated[Path, option("--into DIR", "The folder that it is kept in.")] = FOLDER,
+    folder: Annotated[Path, option("--into DIR", "The folder that it is kept in.")] = FOLDER,
     about: Annotated[str, option("--about TEXT", "What it shows, in a sentence.")] = "",
     expect: Annotated[
         str,
@@ -244,7 +244,7 @@ def record(
     options_given: options.Options,
 ) -> None:
     """Ask questions, or take a past session, and keep the run."""
-    target, wanted = _target(into, name), _expected(expect)
+    target, wanted = _target(folder, name), _expected(expect)
     if bool(questions) == bool(session):
         raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
     run = options.run_options(options_given)
@@ -301,12 +301,12 @@ def _kept(
     return golden
 
 
-def _target(into: Path, name: str) -> Path:
+def _target(folder: Path, name: str) -> Path:
     """The file. Raises `UsageError` for a name that leads elsewhere, or is taken."""
     parts = name.removesuffix(".jsonl").split("/")
     if not name.isprintable() or any(not p or p.startswith((".", "~")) for p in parts):
         raise UsageError(f"{name!r} cannot name a transcript", hint="use letters, digits, - and _")
-    path = into.joinpath(*parts[:-1], f"{parts[-1]}.jsonl")
+    path = folder.joinpath(*parts[:-1], f"{parts[-1]}.jsonl")
     if path.exists():
         raise UsageError(f"{path} is there already", hint="give another name, or delete it")
     return path
@@ -353,18 +353,18 @@ def _show_check(check: GoldenCheck) -> None:
         _show_differences(sample.differences)
 
 
-def _show_differences(found: Sequence[Difference]) -> None:
+def _show_differences(differences: Sequence[Difference]) -> None:
     """Print differences with their diffs, in colours, the first few of them."""
-    for line in difference_lines(found):
+    for line in difference_lines(differences):
         colour = {"  -": "red", "  +": "green"}.get(line[:3], "" if line[:1] == " " else "bold")
         print_text(f"  {line}", colour=colour)
 
 
-def _show_sums(every: Sequence[GoldenCheck]) -> None:
+def _show_sums(checks: Sequence[GoldenCheck]) -> None:
     """Print how many passed, by cell where there are several, and what the others come from."""
-    live = any(check.mode == "live" for check in every)
-    for cell in dict.fromkeys(check.cell for check in every) if live else ():
-        own = [check.share for check in every if check.cell == cell]
+    live = any(check.mode == "live" for check in checks)
+    for cell in dict.fromkeys(check.cell for check in checks) if live else ():
+        own = [check.share for check in checks if check.cell == cell]
         hits, total = sum(share.hits for share in own), sum(share.total for share in own)
         low, high = Share(hits, total).interval
         percent = f"{100 * hits / total:.0f} %" if total else "-"
@@ -372,11 +372,11 @@ def _show_sums(every: Sequence[GoldenCheck]) -> None:
         print_text(f"{cell.label}: {hits} of {total} runs passed, {percent} ({span})")
     if live:
         print_text(_INTERVALS, colour="dim")
-    passed = sum(check.passed for check in every)
-    rooms = Counter(room for check in every for room in check.rooms)
-    errors = sum(any(sample.error for sample in check.samples) for check in every)
+    passed = sum(check.passed for check in checks)
+    rooms = Counter(room for check in checks for room in check.rooms)
+    errors = sum(any(sample.error for sample in check.samples) for check in checks)
     parts = [f"{room} {rooms[room]}" for room in ROOMS if rooms[room]]
     parts += [f"unreadable {errors}"] if errors else []
     tail = f"; failed: {', '.join(parts)}" if parts else ""
-    colour = "green" if passed == len(every) else "red"
-    print_text(f"{passed} of {len(every)} passed{tail}", colour=colour)
+    colour = "green" if passed == len(checks) else "red"
+    print_text(f"{passed} of {len(checks)} passed{tail}", colour=colour)

@@ -47,7 +47,7 @@ def read_bytes(path: Path | None) -> bytes:
     try:
         if _OPEN_FILE.fullmatch(str(path)):  # of the shell, for <(COMMAND): it may be a pipe
             with path.open("rb") as file:
-                return _bounded(file, str(path))
+                return _read_bounded(file, str(path))
         return read_regular(path, MAX_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
@@ -84,10 +84,10 @@ def _stdin_bytes() -> bytes:
         ready, _, _ = select.select([stream.fileno()], [], [], _PATIENCE)
         if not ready:
             note("reading standard input (end it, or redirect it from /dev/null)")
-    return _bounded(stream, "standard input")
+    return _read_bounded(stream, "standard input")
 
 
-def _bounded(stream: BinaryIO, name: str) -> bytes:
+def _read_bounded(stream: BinaryIO, name: str) -> bytes:
     data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise UsageError(f"{name}: larger than {MAX_BYTES >> 20} MB")
@@ -139,14 +139,14 @@ def as_question(text: str) -> str:
     return as_text(read_text() if text == "-" else text, "question")
 
 
-def as_text(text: str, what: str) -> str:
+def as_text(text: str, subject: str) -> str:
     """Return what was typed. Raises `UsageError` where it is no text, or empty."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UsageError(f"the {what} is not UTF-8") from None
+        raise UsageError(f"the {subject} is not UTF-8") from None
     if not text.strip():
-        raise UsageError(f"the {what} is empty", hint="give it as an argument or by a pipe")
+        raise UsageError(f"the {subject} is empty", hint="give it as an argument or by a pipe")
     return text
 
 
@@ -312,26 +312,27 @@ def confirmed(
     question: str,
     yes: bool = False,
     *,
-    undone: str = "nothing was changed",
-    alone: str = "",
+    warning: str = "nothing was changed",
+    no_terminal_hint: str = "",
     hint: str = "add --yes",
 ) -> bool:
     """Return whether it is to be done: that was said with ``--yes``, or the user at the terminal
-    presses y. After any other key a note says what was left ``undone``.
+    presses y. After any other key a note says what was left ``warning``.
 
     What was typed before the question is shown answers nothing. Raises `UsageError` where nobody
-    can be asked, saying what is left undone (``alone``), and KeyboardInterrupt for Ctrl-C.
+    can be asked, saying what is left undone (``no_terminal_hint``), and KeyboardInterrupt for
+    Ctrl-C.
     """
     if yes:
         return True
     if not at_terminal():
-        raise UsageError(f"{alone}there is no terminal to confirm on", hint=hint)
+        raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
     asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
     ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""
     print(key, file=sys.stderr)
     if key.lower() != "y":
-        note(undone)
+        note(warning)
         return False
     return True
 

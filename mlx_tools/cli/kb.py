@@ -44,7 +44,7 @@ _TOLD = 10
 
 @app.command()
 def add(
-    given: Annotated[list[str], argument("PATH…", "Files and folders.")],
+    path_arguments: Annotated[list[str], argument("PATH…", "Files and folders.")],
     corpus: Annotated[
         str, option("--corpus NAME", "The corpus, a collection with a name, to add them to.")
     ] = DEFAULT_CORPUS,
@@ -54,12 +54,12 @@ def add(
     try:
         with progress_bar("reading") as report:
             done = KnowledgeBase().add(
-                given, corpus, on_progress=lambda n, total, _: report(n, total)
+                path_arguments, corpus, on_progress=lambda n, total, _: report(n, total)
             )
     except KeyboardInterrupt:
         complain("what was taken in is kept; adding again goes on", kind="interrupted")
         raise Interrupted from None
-    named = {str(Path(one).resolve()) for one in given}
+    named = {str(Path(one).resolve()) for one in path_arguments}
     told = [one for one in done.skipped if one.reason != BINARY or one.path in named]
     binary = sum(1 for one in done.skipped if one.reason == BINARY)
     if as_json:
@@ -145,9 +145,9 @@ def forget(
     return EXIT_OK
 
 
-def _agreed(what: str, yes: bool) -> bool:
-    question = f"Remove {what} from the knowledge base?"
-    return inputs.confirmed(question, yes, undone="nothing was removed")
+def _agreed(subject: str, yes: bool) -> bool:
+    question = f"Remove {subject} from the knowledge base?"
+    return inputs.confirmed(question, yes, warning="nothing was removed")
 
 
 def _place(hit: Hit) -> str:

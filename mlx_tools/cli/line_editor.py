@@ -255,7 +255,7 @@ class _LineDisplay(Processor):
         last = first + LONG_LINE
         drawn: StyleAndTextTuples = []
         places = [0] * first
-        for style, char in _between(transformation_input.fragments, first, last):
+        for style, char in _slice_fragments(transformation_input.fragments, first, last):
             places.append(len(drawn))
             text = _TAB if char == "\t" else shown(char, keep=PROSE)
             drawn += [(style, one) for one in text]
@@ -267,7 +267,9 @@ class _LineDisplay(Processor):
         )
 
 
-def _between(fragments: StyleAndTextTuples, first: int, last: int) -> Iterator[tuple[str, str]]:
+def _slice_fragments(
+    fragments: StyleAndTextTuples, first: int, last: int
+) -> Iterator[tuple[str, str]]:
     """The characters from one place to another, each with its style."""
     place = 0
     for style, text, *_ in fragments:
@@ -316,7 +318,7 @@ class _PrivateHistory(FileHistory):
             self._path.chmod(0o600)
             texts = list(super().load_history_strings())
             if self._path.stat().st_size > 2 * HISTORY_CHARS:
-                texts = self._shortened(texts)
+                texts = self._limit_history(texts)
         except (OSError, MlxToolsError):
             return []
         return texts
@@ -326,7 +328,7 @@ class _PrivateHistory(FileHistory):
         with suppress(OSError):
             super().store_string(string)
 
-    def _shortened(self, texts: list[str]) -> list[str]:
+    def _limit_history(self, texts: list[str]) -> list[str]:
         kept = texts[: bisect_right([*accumulate(map(len, texts))], HISTORY_CHARS)]
         os.truncate(self._path, 0)
         for text in reversed(kept):

@@ -278,7 +278,7 @@ def _agreed_to(source: BoundSource, offer: ServerOffer, reads: Sequence[str]) ->
 
 
 def _told(
-    source: BoundSource, hints: Mapping[str, str], refused: Mapping[str, str]
+    source: BoundSource, hints: Mapping[str, str], refusals: Mapping[str, str]
 ) -> Iterator[TextLine]:
     """A server and its tools: ours in words, its own marked as foreign."""
     yield TextLine(f"{source.name}: {in_words(masked(source.at))}", "bold")
@@ -291,7 +291,7 @@ def _told(
             yield TextLine(in_words(words), foreign=True)
         if hints.get(tool.name):
             yield TextLine(f"it hints, and is not believed: {in_words(hints[tool.name])}", "dim")
-    for name, why in refused.items():
+    for name, why in refusals.items():
         yield TextLine(f"left out: {in_words(cut(name, 80))}: {in_words(why)}", "yellow")
     if prompts := source.at.get("prompts"):
         listed = ", ".join(f"/{source.name}:{name}" for name in prompts)
@@ -332,12 +332,12 @@ def _servers_of(path: Path) -> Mapping[str, Mapping[str, Any]]:
         return {}
 
 
-def _pairs(given: Sequence[str] | None, what: str) -> dict[str, str]:
+def _pairs(pairs: Sequence[str] | None, option: str) -> dict[str, str]:
     """Names and values; a name alone stands for this process's variable of that name."""
     found = {}
-    for text in given or ():
+    for text in pairs or ():
         name, equals, value = text.partition("=")
-        if not name or (not equals and what == "--header"):
-            raise UsageError(f"{what}: {text[:80]!r} is no NAME=VALUE")
+        if not name or (not equals and option == "--header"):
+            raise UsageError(f"{option}: {text[:80]!r} is no NAME=VALUE")
         found[name] = value if equals else f"${{{name}}}"
     return found

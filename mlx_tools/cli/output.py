@@ -263,7 +263,7 @@ def keep_output() -> None:
         return
     before = sys.stdout
     before.flush()
-    moved = None if before.isatty() else _moved(before)
+    moved = None if before.isatty() else _move_stdout(before)
     _kept = _SavedOutput(moved or before, before, moved is not None)
     sys.stdout = sys.stderr
 
@@ -283,7 +283,7 @@ def give_output_back() -> None:
             kept.stream.close()
 
 
-def _moved(stream: TextIO) -> TextIO | None:
+def _move_stdout(stream: TextIO) -> TextIO | None:
     """The same standard output under another number, which no program that is started inherits;
     None where it is not the process's own, or there are no more descriptors."""
     try:
@@ -303,11 +303,11 @@ _shown: list[Any] = []
 
 
 @contextmanager
-def progress_bar(what: str, *, counts: bool = True) -> Iterator[Callable[..., None]]:
+def progress_bar(label: str, *, counts: bool = True) -> Iterator[Callable[..., None]]:
     """Gives what takes how much is ``done``, of what ``total``, and a text for what goes on;
     ``counts``: these are numbers that a person is shown."""
     if not sys.stderr.isatty():
-        yield lambda done, total=None, text=what: None
+        yield lambda done, total=None, text=label: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -315,10 +315,10 @@ def progress_bar(what: str, *, counts: bool = True) -> Iterator[Callable[..., No
 
     columns = (TextColumn("{task.description}"), BarColumn(), *(MofNCompleteColumn(),) * counts)
     with Progress(*columns, Left(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(label, total=None)
         _shown.append(bar)
         try:
-            yield lambda done, total=None, text=what: bar.update(
+            yield lambda done, total=None, text=label: bar.update(
                 task, completed=done, total=total, description=text
             )
         finally:
@@ -326,10 +326,10 @@ def progress_bar(what: str, *, counts: bool = True) -> Iterator[Callable[..., No
 
 
 @contextmanager
-def counting(what: str, total: int) -> Iterator[Callable[[], None]]:
+def counting(label: str, total: int) -> Iterator[Callable[[], None]]:
     """Gives what is to be called after each of ``total`` steps."""
     done = iter(range(1, total + 1))
-    with progress_bar(what) as report:
+    with progress_bar(label) as report:
         report(0, total)
         yield lambda: report(next(done, total), total)
 

@@ -158,12 +158,12 @@ _SAID: Final = ("bare_text", "truncated", "call_like", "commentary", "reasoning"
 """What is printed of a reading besides its messages."""
 
 
-def _call(judged: JudgedCall) -> dict[str, Any]:
-    call = judged.call
+def _call(judged_call: JudgedCall) -> dict[str, Any]:
+    call = judged_call.call
     own = {} if call.id is None else {"id": call.id}
     said = {"name": call.name, "arguments": dict(call.arguments), "repairs": list(call.repairs)}
-    wrong = {} if judged.error is None else {"error": to_builtins(judged.error)}
-    return {"type": call.type, **own, **said, "runs": judged.runs, **wrong}
+    wrong = {} if judged_call.error is None else {"error": to_builtins(judged_call.error)}
+    return {"type": call.type, **own, **said, "runs": judged_call.runs, **wrong}
 
 
 def _assumed(reading: Reading) -> Tools:
@@ -288,7 +288,7 @@ def propose(
     raise AssertionError("unreachable")
 
 
-def _items(path: Path, known: Tools | None) -> list[Item]:
+def _items(path: Path, known_tools: Tools | None) -> list[Item]:
     """The lines of a batch, all checked before the first is asked."""
     items = []
     for number, line in enumerate(inputs.read_text(path).split("\n"), start=1):
@@ -298,7 +298,7 @@ def _items(path: Path, known: Tools | None) -> list[Item]:
         value = inputs.parse_json(line, name)
         if not isinstance(value, dict) or not isinstance(value.get("question"), str):
             raise UsageError(f'{name}: expected {{"id", "question", "tools"}}')
-        tools = tools_of(value["tools"], name) if "tools" in value else known
+        tools = tools_of(value["tools"], name) if "tools" in value else known_tools
         if tools is None:
             raise UsageError(f"{name}: no tools are named", hint="in the line, or by --tools")
         if not value["question"].strip():

@@ -105,14 +105,14 @@ def _root() -> None:
     """The program as a whole has no options but those that typer gives it."""
 
 
-def run(arguments: Sequence[str], *, within: bool = False) -> int:
+def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
     """Run the command that ``arguments`` name; what is returned is the exit code.
 
-    ``within`` a program of somebody's own, standard output is then as it was before. Else it is
+    ``is_nested`` a program of somebody's own, standard output is then as it was before. Else it is
     ours to the end: what a tool left running must not print behind the answer.
     """
     output.make_sound()
-    if not within:  # what is imported stays, however often it is looked through
+    if not is_nested:  # what is imported stays, however often it is looked through
         gc.set_threshold(50_000, 20, 20)
         # httpx's own command line, for which it would load rich: as where its extra is missing
         sys.modules.setdefault("httpx._main", cast("ModuleType", None))
@@ -126,7 +126,7 @@ def run(arguments: Sequence[str], *, within: bool = False) -> int:
     try:
         return guarded(program)
     finally:
-        if within:
+        if is_nested:
             output.give_output_back()
 
 
@@ -147,13 +147,13 @@ def fails_as_json(command: Callable[..., Any]) -> Callable[..., Any]:
     that has stopped, with what was at fault as ``error``. It is raised all the same."""
 
     @functools.wraps(command)
-    def wrapper(**given: Any) -> Any:
+    def wrapper(**kwargs: Any) -> Any:
         try:
-            return command(**given)
+            return command(**kwargs)
         except BrokenPipeError:
             raise  # nobody reads it
         except (Exception, KeyboardInterrupt) as error:
-            if given["as_json"]:
+            if kwargs["as_json"]:
                 with contextlib.suppress(OSError):
                     output.print_json(_stopped_by(error))
             raise
@@ -336,14 +336,14 @@ def give_help(command: Any, context: Any) -> None:
         one.params.append(whole)
 
 
-def _print_help(everything: bool, context: Any, _: Any, wanted: bool) -> None:
-    if wanted and not context.resilient_parsing:
+def _print_help(show_all: bool, context: Any, _: Any, requested: bool) -> None:
+    if requested and not context.resilient_parsing:
         columns = columns_of(stdout()) or _COLUMNS
-        print_text(help_of(context, columns, everything=everything))
+        print_text(help_of(context, columns, show_all=show_all))
         context.exit()
 
 
-def help_of(context: Any, columns: int = _COLUMNS, *, everything: bool) -> str:
+def help_of(context: Any, columns: int = _COLUMNS, *, show_all: bool) -> str:
     """The help of a context's command, as wide as that. All of it where it fits on a screen."""
     parameters = context.command.get_params(context)
     options = [one for one in parameters if one.param_type_name == "option"]
@@ -353,7 +353,7 @@ def help_of(context: Any, columns: int = _COLUMNS, *, everything: bool) -> str:
         row = (_head(one), _on_a_line(record[1] if record else ""))
         panels.setdefault(getattr(one, "rich_help_panel", None) or "Options", []).append(row)
     text = _text(context, panels, columns)
-    if everything or text.count("\n") < ROWS:
+    if show_all or text.count("\n") < ROWS:
         return text
     named = {name: one for one in options for name in one.opts}
     used = [named[name] for name in (*MOST_USED, "--help-all", "--help") if name in named]
@@ -388,9 +388,9 @@ _HEAD: Final = 24
 """Columns for an option's names; longer ones stand out."""
 
 
-def _rows(said: Rows, columns: int) -> list[str]:
-    width = min(max(len(head) for head, _ in said), _HEAD)
-    return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in said]
+def _rows(rows: Rows, columns: int) -> list[str]:
+    width = min(max(len(head) for head, _ in rows), _HEAD)
+    return [join_columns(f"  {head:<{width}} ", text, columns) for head, text in rows]
 
 
 def _on_a_line(text: str | None) -> str:

@@ -158,8 +158,8 @@ def run(
 ) -> int:
     """Run the jobs that are due now, and exit with the worst exit code of the runs."""
 
-    def tell(ended: FinishedRun) -> None:
-        _tell(ended, as_lines=as_lines)
+    def tell(finished: FinishedRun) -> None:
+        _tell(finished, as_lines=as_lines)
 
     def trouble(error: ScheduleError) -> None:
         complain(f"{error.message}; it is tried again", kind="warning")
@@ -226,33 +226,33 @@ def _note(line: str) -> None:
         note(line)
 
 
-def _tell(ended: FinishedRun, *, as_lines: bool) -> None:
-    run, end = ended.run, ended.end
-    if ended.fault is not None:
-        internal_error(ended.fault)
+def _tell(finished: FinishedRun, *, as_lines: bool) -> None:
+    run, end = finished.run, finished.end
+    if finished.fault is not None:
+        internal_error(finished.fault)
     if as_lines:
         print_json(run.to_json() | {"answer": end.answer if end is not None else None})
         return
     where = f"  session {run.session}" if run.session else ""
     why = f"  {run.reason}" if run.reason else ""
-    print_text(f"{run.job}  {run.status}{_missed(ended.job, run)}{where}{why}")
+    print_text(f"{run.job}  {run.status}{_missed(finished.job, run)}{where}{why}")
     if end is not None and end.answer is not None:
         print_text(end.answer, exact=True)
     if run.status == "paused":
         complain(f"mlx-tools sessions resume {run.session}", kind="waits")
 
 
-def _print(listed: JobListing) -> None:
+def _print(job_listing: JobListing) -> None:
     """A job for a person: a line, and another for what waits or came of it."""
-    job = listed.job
+    job = job_listing.job
     if job is None:
         why = "it was changed, or this version does not know what it says"
-        print_prose(f"{listed.id}  damaged: {why}; it never runs, remove it")
+        print_prose(f"{job_listing.id}  damaged: {why}; it never runs, remove it")
         return
-    due = _local(job, listed.next_due) if listed.next_due else "-"
+    due = _local(job, job_listing.next_due) if job_listing.next_due else "-"
     gist = cut(" ".join(job.task.split()), _GIST)
-    print_row(f"{job.id}  {listed.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
-    last = listed.runs[0] if listed.runs else None
+    print_row(f"{job.id}  {job_listing.state:<9}  {due}  {' '.join(job.said.split())} ", gist)
+    last = job_listing.runs[0] if job_listing.runs else None
     if last is not None:
         hint = f": mlx-tools sessions resume {last.session}" if last.status in OPEN else ""
         hint = "" if last.status == "running" else hint
@@ -276,7 +276,7 @@ def _local(job: Job, due: datetime | None) -> str:
 # --- running a job: as `ask` would run its task, under the policy that it was made with ---------
 
 
-async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
+async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
     """Gives the model the task, in a session of its own. Nobody is asked: a call that needs an
     approval pauses the run. Raises `UsageError` where the job was made with a setting that this
     version does not have."""
@@ -300,7 +300,7 @@ async def run_job(job: Job, began: Callable[[str], None]) -> RunEnd:
                 configuration, registry, chosen.backend, settings, nobody, policy
             )
             async with await controller.conversation() as talk:
-                began(talk.session)
+                on_start(talk.session)
                 return RunEnd.of(await talk.run(job.task))
     finally:
         await registry.aclose()

@@ -102,11 +102,11 @@ def _autostart() -> Autostart:
     return Autostart(name="serve")
 
 
-def tell_left(left: list[str]) -> int:
+def tell_left(remaining: list[str]) -> int:
     """Say what the system refused, and is left for the user to do."""
-    for command in left:
+    for command in remaining:
         complain(f"this did not work, and is left to do: {command}", kind="warning")
-    return EXIT_STOPPED if left else EXIT_OK
+    return EXIT_STOPPED if remaining else EXIT_OK
 
 
 def program() -> list[str]:
@@ -119,10 +119,10 @@ def program() -> list[str]:
     return [sys.executable, "-P", "-m", "mlx_tools"]
 
 
-def _flags(given: options.Options) -> list[str]:
+def _flags(options_given: options.Options) -> list[str]:
     """The options again, as they were typed."""
     flags: list[str] = []
-    for key, value in given.items():
+    for key, value in options_given.items():
         setting = config.table()[key].setting
         flag = setting.flag
         if setting.secret or (key == "model.name" and Path(str(value)).is_dir()):
@@ -137,21 +137,21 @@ def _flags(given: options.Options) -> list[str]:
     return flags
 
 
-def _checked(given: options.Options) -> tuple[RunOptions, str]:
+def _checked(options_given: options.Options) -> tuple[RunOptions, str]:
     """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
-    run = options.run_options(given)
+    run = options.run_options(options_given)
     gateway = run.configuration.settings.gateway
     refuse_without_key(gateway.host, gateway.api_key)
     return run, gateway.api_key or ""
 
 
 @contextmanager
-def needing(extra: str, who: str) -> Iterator[None]:
+def needing(extra: str, command: str) -> Iterator[None]:
     """Inside, something is imported that an extra brings. Raises `MissingDependency`."""
     try:
         yield
     except ImportError as error:
-        said = f"{who} needs {error.name}"
+        said = f"{command} needs {error.name}"
         raise MissingDependency(said, hint=to_install(extra)) from error
 
 

@@ -30,7 +30,7 @@ _NAMED: Final = 5
 
 @app.command()
 def stats(
-    since: Annotated[
+    begin_text: Annotated[
         str,
         option("--since WHEN", "Only what was asked since: 12h, 7d, 4w, or a date (2026-11-01)."),
     ] = "",
@@ -38,7 +38,7 @@ def stats(
 ) -> None:
     """Count the questions and calls of all sessions, by model and tool, and how they ended."""
     store = kept_sessions()
-    begin = _moment(since, datetime.now(UTC)) if since else None
+    begin = _moment(begin_text, datetime.now(UTC)) if begin_text else None
     sessions, models, damaged = _counted_all(store, begin)
     if as_json:
         print_json(
@@ -91,7 +91,7 @@ def _counted_all(
             except TranscriptError as error:
                 damaged[session] = str(error)
                 continue
-            if meant := _since(records, begin):
+            if meant := _records_since(records, begin):
                 sessions += 1
                 model = _model(meant)
                 found[model] = found.get(model, Counters()) + count(meant)
@@ -99,7 +99,7 @@ def _counted_all(
     return sessions, dict(models), damaged
 
 
-def _since(records: Sequence[Record], begin: datetime | None) -> Sequence[Record]:
+def _records_since(records: Sequence[Record], begin: datetime | None) -> Sequence[Record]:
     """The header, and what came of the questions since ``begin``; nothing where there are none."""
     if begin is None or not records:
         return records
@@ -149,12 +149,12 @@ def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
         yield from table([heads, *(_of_tool(name, total) for name in names)], numbers=True)
 
 
-def _of_model(name: str, one: Counters) -> Sequence[str]:
-    tokens = (one.prompt_tokens, one.cached_tokens, one.completion_tokens)
-    lines = (sum(one.corrections.values()), sum(one.repairs.values()), one.mends)
-    answered = _share(one.ends.get("answered", 0), one.questions)
-    took = timedelta(seconds=one.duration_ms // 1000)
-    said = (one.questions, answered, one.completions, *tokens, *lines, took)
+def _of_model(name: str, counters: Counters) -> Sequence[str]:
+    tokens = (counters.prompt_tokens, counters.cached_tokens, counters.completion_tokens)
+    lines = (sum(counters.corrections.values()), sum(counters.repairs.values()), counters.mends)
+    answered = _share(counters.ends.get("answered", 0), counters.questions)
+    took = timedelta(seconds=counters.duration_ms // 1000)
+    said = (counters.questions, answered, counters.completions, *tokens, *lines, took)
     return [in_words(name), *map(str, said)]
 
 

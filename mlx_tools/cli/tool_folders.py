@@ -170,7 +170,7 @@ def _tools() -> Registry:
     return tools_of(options.load({}))
 
 
-def _switch(name: str, on: bool) -> None:
+def _switch(name: str, is_on: bool) -> None:
     registry = _tools()
     name = registry.named(name)
     spec = registry.all_specs().get(name)
@@ -179,29 +179,29 @@ def _switch(name: str, on: bool) -> None:
             f"there is no tool {name[:100]}", hint="mlx-tools tools list says which there are"
         )
     own = spec is None or spec.plugin == FOLDER
-    ToolCollection().switch(name, on if own or not on else None)
+    ToolCollection().switch(name, is_on if own or not is_on else None)
 
 
-def _free(found: ToolFolder, taken: Mapping[str, ToolSpec]) -> ToolFolder:
+def _free(folder: ToolFolder, taken_names: Mapping[str, ToolSpec]) -> ToolFolder:
     """The tool, which an older layout may have given the name of one that is built in now: then
     under another, and that one's way to the same is told."""
-    restrictions = found.restrictions
+    restrictions = folder.restrictions
     patterns = restrictions.whitelist if restrictions.parameters.paths else ()
-    name, paths = found.spec.name, ":".join(patterns)
-    if not found.older or name not in taken or taken[name].plugin != BUILTIN:
-        return found
+    name, paths = folder.spec.name, ":".join(patterns)
+    if not folder.older or name not in taken_names or taken_names[name].plugin != BUILTIN:
+        return folder
     free = f"{name}_folder"
     same = f"; that one can be held to the same paths: --root DIR:ro:{paths}" if paths else ""
     note(f"{name} is built in: yours is called {free}{same}")
-    return renamed(found, free)
+    return renamed(folder, free)
 
 
-def _refuse_taken(name: str, taken: Mapping[str, ToolSpec]) -> None:
+def _refuse_taken(name: str, taken_names: Mapping[str, ToolSpec]) -> None:
     """Raises UsageError where a tool that is no folder of the user's has this name."""
     for other in (name, *names_of(name)):
-        if other in taken and taken[other].plugin != FOLDER:
+        if other in taken_names and taken_names[other].plugin != FOLDER:
             raise UsageError(
-                f"there is a tool {other} already ({_origin(taken[other].plugin)})",
+                f"there is a tool {other} already ({_origin(taken_names[other].plugin)})",
                 hint="give yours another name",
             )
 
@@ -232,16 +232,16 @@ def _tell(names: Sequence[str]) -> None:
             complain(f"{name} can be called", kind="done")
 
 
-def _agreed(found: ToolFolder, question: str, yes: bool) -> bool:
-    show_all(_declared(found))
+def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
+    show_all(_describe_tool(folder))
     return confirmed(question, yes)
 
 
-def _declared(found: ToolFolder) -> Iterator[TextLine]:
+def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
     """The tool's own words, for a person who decides about it: nothing of it can look like
     a line of ours."""
-    spec = found.spec
-    yield TextLine(f"{as_name(spec.name)}, from {in_words(str(found.path))}")
+    spec = folder.spec
+    yield TextLine(f"{as_name(spec.name)}, from {in_words(str(folder.path))}")
     for line in spec.description.split("\n"):
         yield TextLine(in_words(line), foreign=True)
     for line in exact(spec.parameters).split("\n"):
@@ -251,7 +251,7 @@ def _declared(found: ToolFolder) -> Iterator[TextLine]:
     yield TextLine(f"effects: {effects}{' (all there are)' if everything else ''}")
     yield TextLine(f"approval before every call: {'yes' if spec.needs_approval else 'no'}")
     yield TextLine(f"time: {f'{spec.timeout:g} s' if spec.timeout else 'that of the run'}")
-    restrictions = found.restrictions
+    restrictions = folder.restrictions
     if restrictions.mode == "ro":
         yield TextLine("mode ro: calls whose operation does not read or list are refused")
     if restrictions.whitelist:
@@ -260,13 +260,13 @@ def _declared(found: ToolFolder) -> Iterator[TextLine]:
         patterns = ", ".join(map(in_words, restrictions.whitelist))
         names = ", ".join(map(in_words, sorted(known.paths | known.commands)))
         yield TextLine(f"{' and '.join(kinds)} that it may be given: {patterns} (in {names})")
-    if found.missing:
+    if folder.missing:
         yield TextLine(
-            f"it imports what is not installed: {', '.join(map(in_words, found.missing))}"
+            f"it imports what is not installed: {', '.join(map(in_words, folder.missing))}"
         )
-    yield TextLine(f"variables it sees: {', '.join(found.environment) or 'none of yours'}")
-    yield TextLine(f"files: {len(found.contents)}, {found.size} bytes, digest {found.digest}")
-    for name, file in sorted(found.contents.items()):
+    yield TextLine(f"variables it sees: {', '.join(folder.environment) or 'none of yours'}")
+    yield TextLine(f"files: {len(folder.contents)}, {folder.size} bytes, digest {folder.digest}")
+    for name, file in sorted(folder.contents.items()):
         yield TextLine(f"{in_words(name)}  {len(file.data)} bytes", foreign=True)
     yield TextLine(_NO_SANDBOX)
 
@@ -373,12 +373,14 @@ def _bytes(place: str) -> bytes:
 
 
 def _place(
-    document: OpenApiDocument, before: BoundSource | None, server: str, secrets: Sequence[str]
+    document: OpenApiDocument, old_source: BoundSource | None, server: str, secrets: Sequence[str]
 ) -> dict[str, Any]:
     """Where the operations are asked, and with which secrets."""
     local = re.match(r"https?://", document.place) is None
     place = str(Path(document.place).absolute()) if local else document.place
-    chosen = server or (before.at["server"] if before is not None else "") or document.server
+    chosen = (
+        server or (old_source.at["server"] if old_source is not None else "") or document.server
+    )
     if not re.match(r"https?://[^/]", chosen):
         raise UsageError(
             f"{document.place} names no server with its whole address", hint="give --server URL"
@@ -386,7 +388,7 @@ def _place(
     if fault := server_fault(chosen):
         raise UsageError(f"the server {in_words(chosen[:200])}: {fault}", hint="give --server URL")
     schemes = document.secrets()
-    named = dict(before.at["secrets"]) if before is not None else {}
+    named = dict(old_source.at["secrets"]) if old_source is not None else {}
     for scheme, where in map(parse_secret, secrets):
         if scheme not in schemes:
             known = ", ".join(schemes) or "none"
@@ -398,23 +400,25 @@ def _place(
 Found = Sequence[tuple[str, BoundTool | OperationRefused]]
 
 
-def _chosen(found: Found, wanted: Sequence[str]) -> Found:
+def _chosen(candidates: Found, patterns: Sequence[str]) -> Found:
     """The operations that are meant. Raises UsageError for a pattern that means none."""
-    names = [name for name, _ in found]
-    for pattern in wanted:
+    names = [name for name, _ in candidates]
+    for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             _refuse_unknown([pattern], names, "--operation")
-    return [one for one in found if any(fnmatchcase(one[0], pattern) for pattern in wanted)]
+    return [one for one in candidates if any(fnmatchcase(one[0], pattern) for pattern in patterns)]
 
 
-def _refuse_unknown(given: Sequence[str] | set[str], names: Sequence[str], what: str) -> None:
-    for name in given:
+def _refuse_unknown(
+    requested_names: Sequence[str] | set[str], names: Sequence[str], noun: str
+) -> None:
+    for name in requested_names:
         if name not in names:
             hint = did_you_mean(name, names)
-            raise UsageError(f"{what}: there is no operation {name[:100]!r}", hint=hint)
+            raise UsageError(f"{noun}: there is no operation {name[:100]!r}", hint=hint)
 
 
-def _told(source: BoundSource, found: Found) -> Iterator[TextLine]:
+def _told(source: BoundSource, candidates: Found) -> Iterator[TextLine]:
     """What would be bound: ours in words, the document's own marked as foreign."""
     digest = source.digest[:16]
     yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")
@@ -434,7 +438,7 @@ def _told(source: BoundSource, found: Found) -> Iterator[TextLine]:
         yield TextLine(f"  {tool.at['method']} {in_words(place)}", foreign=True)
         if line:
             yield TextLine(f"  {in_words(cut(line, 100))}", foreign=True)
-    for name, why in found:
+    for name, why in candidates:
         if isinstance(why, OperationRefused):
             text = f"left out: {in_words(cut(name, 80))}: {in_words(why.message)}"
             yield TextLine(text, "yellow")

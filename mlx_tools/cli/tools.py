@@ -92,7 +92,7 @@ def show(
         print_json(known)
         return
     print_text(f"{name}  {_standing(row)}", colour="bold")
-    print_prose(_declared(known), colour="dim")
+    print_prose(_describe_declaration(known), colour="dim")
     print_prose(f"\n{known['description']}\n")
     print_text(json.dumps(known["parameters"], ensure_ascii=False, indent=2))
     if row["disabled_reason"]:
@@ -106,7 +106,7 @@ def show(
 def search(
     words: Annotated[list[str], argument("TEXT…", "What the tool should do; - reads it.")],
     limit: Annotated[int, option("--limit N", "How many tools at most.", min=1)] = DEFAULT_LIMIT,
-    everything: Annotated[
+    show_all: Annotated[
         bool, option("--all", "All tools, also those that may not be called.")
     ] = False,
     as_json: options.AsJsonLines = False,
@@ -114,13 +114,13 @@ def search(
     """Find the tools that match a request, the best match first."""
     loaded = options.load({})
     query, registry = inputs.as_question(" ".join(words)), registry_of(loaded)
-    found = find_tools(registry, loaded.policy(), query, limit, everything=everything)
+    found = find_tools(registry, loaded.policy(), query, limit, include_hidden=show_all)
     rows = {row["name"]: row for row in registry.listing(loaded.policy())}
     for spec, score in found.hits:
         row = rows[spec.name]
         if as_json:
             print_json(row | {"score": score, "signature": signature(spec)})
-        elif everything:
+        elif show_all:
             print_row(f"{_standing(row):<24}", signature(spec))
         else:
             print_prose(signature(spec), "  ")
@@ -156,7 +156,7 @@ def call(
                 registry,
                 name,
                 value,
-                how="tools call",
+                source="tools call",
                 approver=approver_of(loaded, Questions(always=always)),
                 on_progress=tell if sys.stderr.isatty() else None,
             )
@@ -192,26 +192,26 @@ def export_tools(
 register(app)
 
 
-def _tell_hidden(found: ToolSearch) -> None:
+def _tell_hidden(search: ToolSearch) -> None:
     """Notes on what a search did not show."""
-    if not found.hits:
+    if not search.hits:
         note("no tool matches that may be called")
-    if found.more:
-        note(f"{found.more} more match (--limit)")
-    if found.denied:
-        note(f"{found.denied} of the best matches may not be called (--all)")
-    for name, reason in found.disabled:
+    if search.more:
+        note(f"{search.more} more match (--limit)")
+    if search.denied:
+        note(f"{search.denied} of the best matches may not be called (--all)")
+    for name, reason in search.disabled:
         note(f"{name} matches, and is disabled: {reason}")
 
 
-def _declared(known: dict[str, Any]) -> str:
+def _describe_declaration(facts: dict[str, Any]) -> str:
     """Return what a tool says of itself besides its words, on one line."""
-    parts = [f"from {known['plugin'] or 'this program'}"]
-    if known["pinned"]:
-        parts.append(f"pinned to {known['pinned']}")
-    parts.append(f"effects: {', '.join(known['effects']) or 'none'}")
-    if known["timeout"] is not None:
-        parts.append(f"at most {known['timeout']:g} s")
+    parts = [f"from {facts['plugin'] or 'this program'}"]
+    if facts["pinned"]:
+        parts.append(f"pinned to {facts['pinned']}")
+    parts.append(f"effects: {', '.join(facts['effects']) or 'none'}")
+    if facts["timeout"] is not None:
+        parts.append(f"at most {facts['timeout']:g} s")
     return "; ".join(parts)
 
 

@@ -233,9 +233,9 @@ class LiveView:
 
     # --- what is waited for: a line that goes away when something comes ---
 
-    def _wait(self, what: str, said: str) -> None:
-        _, since = self._awaited.pop(what, ("", self._clock()))
-        self._awaited[what] = said, since
+    def _wait(self, subject: str, text: str) -> None:
+        _, since = self._awaited.pop(subject, ("", self._clock()))
+        self._awaited[subject] = text, since
         self._show_awaited()
 
     def _show_awaited(self) -> None:
@@ -275,7 +275,7 @@ class LiveView:
         head = f"← {event.name} ({took})" if event.cached else f"← {event.name} {took}".rstrip()
         self._step("green" if error is None else "red", f"{head}: {_line(said)}{more}")
 
-    def _call_line(self, event: events.ToolEnded, said: str, took: str) -> None:
+    def _call_line(self, event: events.ToolEnded, text: str, took: str) -> None:
         """A call in one row: what, its result in a few words, and the time."""
         if self._steps is None:
             return
@@ -285,7 +285,7 @@ class LiveView:
         room = size_of(self._steps).columns - 1 - cells(took)
         head = _fit(shown(_line(f"· {event.name} {words}")), room * 3 // 5)
         mark, colour = ("→", "dim") if event.error is None else ("✗", "red")
-        result = _fit(shown(f" {mark} {_line(said)}"), room - cells(head))
+        result = _fit(shown(f" {mark} {_line(text)}"), room - cells(head))
         self._step(colour, head + result + took)
 
     def _detail(self, colour: str, text: str) -> None:
@@ -316,22 +316,22 @@ class StatusLine:
         self._clock = clock
         self._context: tuple[int | None, int | None] = (None, None)
         self._speed: float | None = None
-        self._began: float | None = None
+        self._started_at: float | None = None
 
     def see(self, event: events.Event) -> None:
         """Take in an event."""
         match event:
             case events.TurnStarted():
-                self._began = None
+                self._started_at = None
             case (
                 events.AnswerPiece()
                 | events.ThoughtPiece()
                 | events.CallOpened()
                 | events.ArgumentsPiece()
             ):
-                self._began = self._clock() if self._began is None else self._began
+                self._started_at = self._clock() if self._started_at is None else self._started_at
             case events.TurnEnded(usage=usage):
-                took = 0.0 if self._began is None else self._clock() - self._began
+                took = 0.0 if self._started_at is None else self._clock() - self._started_at
                 if usage.completion_tokens is not None and took >= _LEAST:
                     self._speed = usage.completion_tokens / took
             case events.ContextFilling():
@@ -384,11 +384,11 @@ def _ending(outcome: Outcome) -> str | None:
     return None
 
 
-def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
+def tell(outcome: Outcome, *, plain: bool = True, show_location: bool = True) -> None:
     """Tell a person what there is besides an answer: why there is none, or not all of it.
 
     ``plain``: the answer, too, where it was not shown live, and after it, on standard error, the
-    sources that it cites. ``where``: and the transcript of a run that stopped.
+    sources that it cites. ``show_location``: and the transcript of a run that stopped.
     """
     if plain and isinstance(outcome, Answered):
         if not stdout().isatty():
@@ -401,7 +401,7 @@ def tell(outcome: Outcome, *, plain: bool = True, where: bool = True) -> None:
         cut_off = isinstance(outcome, Answered) and outcome.truncated
         kept = f" (transcript: {outcome.transcript or f'session {outcome.session}'})"
         kind = "" if stopped else "truncated" if cut_off else outcome.status
-        complain(f"{said}{kept if where and stopped else ''}", kind=kind)
+        complain(f"{said}{kept if show_location and stopped else ''}", kind=kind)
 
 
 def compacted(event: events.Compacted) -> str:

@@ -174,7 +174,7 @@ class Conversation:
             )
         session = self.folded
         if tool_choice is not None:
-            tool_choice = self._checked(tool_choice)
+            tool_choice = self._check_tool_choice(tool_choice)
         if why := self.undecided:
             raise UsageError(
                 f"the session {self.session} cannot go on: {why}",
@@ -183,7 +183,7 @@ class Conversation:
         if session.state in _ANSWERING:  # a crash broke the last question off
             self._break_off(KeyboardInterrupt())
         self._begin(question, tool_choice)
-        with self._observed(emit) as self._emit:
+        with self._observe_run(emit) as self._emit:
             self.outputs.begin()
             self.reads.begin()
             if session.header.context is not None:
@@ -228,7 +228,7 @@ class Conversation:
             sure += [call.call_id for call in session.pause.within if not call.in_doubt]
         answers = answers_of(approvals, sure)
         within = {key: answers.pop(key) for key in tuple(answers) if "/" in key}
-        with self._observed(emit) as self._emit:
+        with self._observe_run(emit) as self._emit:
             self.outputs.begin()
             self._approvals.check_within(within)
             self._approvals.check_answers(answers, self.policy)
@@ -284,7 +284,7 @@ class Conversation:
         The question that they belong to is left as it is: the next one can be asked. The outcome is
         `Paused` where nobody decided.
         """
-        with self._observed(emit) as self._emit:
+        with self._observe_run(emit) as self._emit:
             self.outputs.begin()
             with self._resumable():
                 self._append_resumed()
@@ -349,7 +349,7 @@ class Conversation:
         assert isinstance(event, events.Compacted)
         return event
 
-    def _observed(self, emit: Emit | None) -> contextlib.AbstractContextManager[Emit | None]:
+    def _observe_run(self, emit: Emit | None) -> contextlib.AbstractContextManager[Emit | None]:
         """What a run's events are told to while it lasts: spans too, where the program has loaded
         OpenTelemetry, without which nobody can record any."""
         if emit is not None and not callable(emit):
@@ -413,7 +413,7 @@ class Conversation:
             return f"nobody knows how {', '.join(doubts)} ended"
         return "it waits for an approval" if self.folded.state is State.PAUSED else ""
 
-    def _checked(self, tool_choice: str) -> str:
+    def _check_tool_choice(self, tool_choice: str) -> str:
         """The choice, by the tool's own name. Raises `UsageError` for one that is neither a word
         nor a tool that may be called."""
         specs = self.folded.specs
@@ -588,15 +588,15 @@ class Conversation:
         return self.now().isoformat(timespec="milliseconds")
 
     def append(
-        self, record: Record, after: Sequence[Record] = (), reading: Reading | None = None
+        self, record: Record, later_records: Sequence[Record] = (), reading: Reading | None = None
     ) -> None:
-        """Write a record down, go on from it, and tell of it. ``after`` are the records that follow
-        from the same completion, ``reading`` is how one was read."""
+        """Write a record down, go on from it, and tell of it. ``later_records`` are the records
+        that follow from the same completion, ``reading`` is how one was read."""
         self.folded.check(record)
         self.files.transcript.append(record)
         self.folded.fold(record, reading)
         if self._emit is not None:
-            event = events.event_of(record, self.files.transcript, after)
+            event = events.event_of(record, self.files.transcript, later_records)
             if event is not None:
                 self._emit(event)
 
@@ -655,20 +655,22 @@ class Conversation:
         began = monotonic()
         written = await self._completer.complete(step, self._emit)
         duration = round((monotonic() - began) * 1000)
-        record = written.record(step, self.folded.asked, duration_ms=duration, at=self.timestamp())
+        record = written.record(
+            step, self.folded.asked, duration_ms=duration, recorded_at=self.timestamp()
+        )
         if size is not None:
-            record = replace(record, context=await self._counted(fitted, record))
+            record = replace(record, context=await self._count_sent_tokens(fitted, record))
         for mend in written.mends:
             self.append(mend)
         self._waiting_for = ""
         self.append(record, reading=written.reading)
 
-    async def _counted(self, sent: FittedStep, record: CompletionRecord) -> int:
+    async def _count_sent_tokens(self, step: FittedStep, record: CompletionRecord) -> int:
         """The tokens of a prompt that was sent, counted now where that was not needed before."""
-        if sent.used is not None:
-            return sent.used
+        if step.used is not None:
+            return step.used
         said = record.usage.prompt_tokens if record.requests == 1 else None
-        return await self._window.count(sent.step.prompt) if said is None else said
+        return await self._window.count(step.step.prompt) if said is None else said
 
     # --- calls ---
 

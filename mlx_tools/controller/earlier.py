@@ -214,12 +214,14 @@ def turn_of(
     return completion, *(calls or (AnswerRecord(turn=turn, content=content),))
 
 
-def _rewritten(said: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
+def _rewritten(records: Sequence[PromptRecord], session: Session) -> Iterator[PromptRecord]:
     """The records with the model's turns in this session's form; what nothing was read of is left
     out, and what was said of that."""
-    for place, one in enumerate(said):
+    for place, one in enumerate(records):
         if isinstance(one, CompletionRecord):
-            after = (said[n] for n in range(place + 1, len(said)))  # a slice would copy them all
+            after = (
+                records[n] for n in range(place + 1, len(records))
+            )  # a slice would copy them all
             rest = takewhile(lambda r: not isinstance(r, CompletionRecord), after)
             brought = [r for r in rest if isinstance(r, CallRecord | AnswerRecord)]
             calls = [r for r in brought if isinstance(r, CallRecord)]

@@ -98,7 +98,7 @@ class NestedRuns:
         self._session = conversation.folded
         self._depth = depth
         self._make, self._read = make, read
-        self._one = anyio.Lock()
+        self._current_summary = anyio.Lock()
         self._calls: dict[str, _CallRuns] = {}
 
     def in_doubt(self, sessions: Iterable[str]) -> bool:
@@ -189,7 +189,7 @@ class NestedRuns:
         number = runs.begun
         runs.begun += 1
         name = _run_name(call.call, number)
-        async with self._one:  # one budget: what one run takes, the next does not have
+        async with self._current_summary:  # one budget: what one run takes, the next does not have
             try:
                 outcome = await self._outcome(call, number, name, context, question, tools)
             except MlxToolsError as error:

@@ -79,9 +79,9 @@ class _Spans:
         }
         self._completion: Any = None
         self._calls: dict[str, Any] = {}
-        self._within: Any = None
+        self._enclosing_span: Any = None
         self._run = self._begin("invoke_agent", NAME, self._of_agent | {"gen_ai.agent.name": NAME})
-        self._within = api.set_span_in_context(self._run)
+        self._enclosing_span = api.set_span_in_context(self._run)
         self.recording = self._run.is_recording()
 
     def _begin(
@@ -93,7 +93,7 @@ class _Spans:
         }
         return self._tracer.start_span(
             f"{operation} {name}" if name else operation,
-            context=self._within,
+            context=self._enclosing_span,
             kind=getattr(self._api.SpanKind, kind),
             attributes=_known(common | values),
         )
@@ -125,12 +125,12 @@ class _Spans:
             case events.ToolEnded():
                 self._end_call(event)
 
-    def end(self, failed: BaseException | None) -> None:
+    def end(self, error: BaseException | None) -> None:
         """Closes what is still open, and the run."""
         last = self._records[-1]
         code: str | None = last.reason if isinstance(last, StoppedRecord) else None
-        if code is None and failed is not None:
-            code = type(failed).__name__
+        if code is None and error is not None:
+            code = type(error).__name__
         for span in (self._completion, *self._calls.values()):
             if span is not None:
                 self._close(span, code or "interrupted")

@@ -355,8 +355,8 @@ def judge(cells: Sequence[Cell]) -> ProbeConclusion:
 
 def make_verdict(
     model: str,
-    measured: ProbeResult,
-    asked: ProbeQuestions,
+    result: ProbeResult,
+    questions: ProbeQuestions,
     settings: RunSettings,
     versions: Mapping[str, Any],
 ) -> Verdict:
@@ -364,7 +364,7 @@ def make_verdict(
 
     ``settings`` are those it was measured with; ``versions`` are of what it was measured on.
     """
-    judged = judge(measured.cells)
+    judged = judge(result.cells)
     chat_format = settings.chat_format
     return Verdict(
         model=model,
@@ -372,9 +372,9 @@ def make_verdict(
         styles=judged.styles,
         reason=judged.reason,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        questions=len(asked.questions),
+        questions=len(questions.questions),
         prompts=words_digest(),
-        probe=asked.digest,
+        probe=questions.digest,
         settings={
             "backend": settings.backend.get("kind"),
             "chat_format": chat_format.name if chat_format is not None else None,
@@ -385,7 +385,7 @@ def make_verdict(
             "max_tokens": MAX_TOKENS,
         },
         versions={**versions, "python": platform.python_version()},
-        measured=tuple(cell.to_json() for cell in measured.cells),
+        measured=tuple(cell.to_json() for cell in result.cells),
     )
 
 
@@ -415,14 +415,14 @@ def _figures(name: str, cell: Cell) -> str:
     return f"{name} {len(cell.right)} of {cell.asked} ({len(cell.valid)} valid)"
 
 
-def is_better(one: Cell, other: Cell) -> bool:
+def is_better(cell: Cell, second: Cell) -> bool:
     """Whether one way is better than another by more than chance, on the same questions: right more
     often, or right as often and valid more often."""
-    if _clearly_more(one.right, other.right):
+    if _clearly_more(cell.right, second.right):
         return True
-    return len(one.right) >= len(other.right) and _clearly_more(one.valid, other.valid)
+    return len(cell.right) >= len(second.right) and _clearly_more(cell.valid, second.valid)
 
 
-def _clearly_more(one: frozenset[str], other: frozenset[str]) -> bool:
-    only_one, only_other = len(one - other), len(other - one)
+def _clearly_more(clearly: frozenset[str], second: frozenset[str]) -> bool:
+    only_one, only_other = len(clearly - second), len(second - clearly)
     return only_one > only_other and mcnemar(only_one, only_other) < LEVEL

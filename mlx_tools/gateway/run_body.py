@@ -42,14 +42,14 @@ class _Strict(Body):
     model_config = ConfigDict(extra="forbid")
 
 
-def _described(*ways: JsonObject, **more: JsonObject) -> ConfigDict:
+def _schema_config(*ways: JsonObject, **extra: JsonObject) -> ConfigDict:
     """Has a body's description say that it fits one of these, which no field says by itself."""
-    return ConfigDict(extra="forbid", json_schema_extra={"oneOf": [*ways], **more})
+    return ConfigDict(extra="forbid", json_schema_extra={"oneOf": [*ways], **extra})
 
 
-def _with(name: str, kind: str, **others: JsonObject) -> JsonObject:
+def _with(name: str, kind: str, **fields: JsonObject) -> JsonObject:
     """A field of this type is there, of the others each is as described."""
-    return {"required": [name], "properties": {name: {"type": kind}, **others}}
+    return {"required": [name], "properties": {name: {"type": kind}, **fields}}
 
 
 _NULL: Final = {"type": "null"}
@@ -57,7 +57,7 @@ _SHOWN: Final = {"minLength": 1}
 
 
 class RunBody(_Strict):
-    model_config = _described(
+    model_config = _schema_config(
         _with("question", "string", messages=_NULL),
         _with("messages", "array", question=_NULL),
         **{"not": {"required": ["preset", "tools"]}},
@@ -77,7 +77,7 @@ class RunBody(_Strict):
 
 
 class ApprovalBody(_Strict):
-    model_config = _described(
+    model_config = _schema_config(
         {"properties": {"decision": {"const": "approve"}, "digest": _SHOWN, "arguments": _NULL}},
         _with("arguments", "object", decision={"const": "edit"}, digest=_SHOWN),
         {"properties": {"decision": {"const": "deny"}, "arguments": _NULL}},
@@ -102,7 +102,7 @@ class ApprovalBody(_Strict):
 
 
 class ResultBody(_Strict):
-    model_config = _described(
+    model_config = _schema_config(
         {"required": ["output"], "properties": {"error": _NULL}},
         _with("error", "string") | {"not": {"required": ["output"]}},
     )
@@ -153,14 +153,14 @@ class RunRequest(Struct, frozen=True, kw_only=True):
         """The names of the client's tools."""
         return frozenset(spec.name for spec in self.own)
 
-    def limits_within(self, most: Limits) -> Limits:
-        """The limits that hold, none wider than ``most``. Raises `ApiError`."""
+    def limits_within(self, upper_limits: Limits) -> Limits:
+        """The limits that hold, none wider than ``upper_limits``. Raises `ApiError`."""
         try:
             named = self.given.limits or {}
-            wanted = Limits.from_json({**most.to_json(), **named}).to_json()
+            wanted = Limits.from_json({**upper_limits.to_json(), **named}).to_json()
         except UsageError as error:
             raise ApiError(400, "invalid_value", str(error), param="limits") from None
-        return Limits(**wanted).lower(most)
+        return Limits(**wanted).lower(upper_limits)
 
 
 def read_run(body: Mapping[str, Any]) -> RunRequest:
@@ -186,13 +186,13 @@ def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(spec.name for spec in _own_tools(body.get("client_tools") or []))
 
 
-def _asked(given: RunBody) -> tuple[str, list[JsonObject]]:
+def _asked(body: RunBody) -> tuple[str, list[JsonObject]]:
     """The question, and what was said before it."""
-    if (given.question is None) == (given.messages is None):
+    if (body.question is None) == (body.messages is None):
         raise ApiError(400, "invalid_value", "either question or messages", param="question")
-    if given.question is not None:
-        return given.question, []
-    *history, last = map(_as_text, range(len(given.messages or [])), given.messages or [])
+    if body.question is not None:
+        return body.question, []
+    *history, last = map(_as_text, range(len(body.messages or [])), body.messages or [])
     content = last.get("content")
     if last.get("role") != "user" or not isinstance(content, str) or not content.strip():
         raise invalid("messages", "the last one is the user's question")

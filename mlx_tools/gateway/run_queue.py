@@ -201,7 +201,7 @@ class QueuedRuns(Runs):
         if now.act is None and now.refused:
             raise conflict(now.refused)
 
-    async def _left(self, row: RunRow) -> RunRow:
+    async def _leave_worker(self, row: RunRow) -> RunRow:
         """Have the worker that is at a run leave it, and see to it that none takes it up."""
         if row.act is not None:
             await in_thread(self.rows.cancel, row.id)
@@ -215,7 +215,7 @@ class QueuedRuns(Runs):
     def _is_at_rest(self, row: RunRow, records: Sequence[Record]) -> bool:
         return row.act is not None or rests(records)
 
-    def _status(self, row: RunRow, records: Sequence[Record], used: bool) -> str:
+    def _status(self, row: RunRow, records: Sequence[Record], was_used: bool) -> str:
         if row.act is None or row.cancelled:
-            return super()._status(row, records, used)
-        return "running" if used else "queued"
+            return super()._status(row, records, was_used)
+        return "running" if was_used else "queued"

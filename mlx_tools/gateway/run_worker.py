@@ -69,9 +69,9 @@ class RunWorker:
     ) -> None:
         self._work, self._queue, self._note = work, queue, note
         self._app = app = queue.app()
-        self._told = ""
+        self._last_sent = ""
         self._stopping = anyio.Event()
-        app.task(name=RUN, retry=_again())(self.do)
+        app.task(name=RUN, retry=_retry_strategy())(self.do)
 
         async def due(timestamp: int) -> None:
             await run_due()
@@ -98,7 +98,7 @@ class RunWorker:
                     tasks.start_soon(self._end, working)
                     await working
                     tasks.cancel_scope.cancel()
-                self._told = ""
+                self._last_sent = ""
             except* _database_errors() as errors:
                 self._tell(f"the queue cannot be used: {errors.exceptions[0]}")
             except* asyncio.CancelledError:
@@ -199,9 +199,9 @@ class RunWorker:
             await anyio.sleep(LEASE / 2)
 
     def _tell(self, problem: str) -> None:
-        if problem != self._told:
+        if problem != self._last_sent:
             self._note(problem)
-        self._told = problem
+        self._last_sent = problem
 
 
 def _database_errors() -> tuple[type[Exception], ...]:
@@ -211,7 +211,7 @@ def _database_errors() -> tuple[type[Exception], ...]:
     return ProcrastinateException, Error, StorageError
 
 
-def _again() -> BaseRetryStrategy:
+def _retry_strategy() -> BaseRetryStrategy:
     from procrastinate import BaseRetryStrategy, RetryDecision
 
     class Again(BaseRetryStrategy):

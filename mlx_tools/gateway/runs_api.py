@@ -108,9 +108,9 @@ async def _act(runs: Runs, row: RunRow, action: str, body: Mapping[str, Any]) ->
             await runs.cancel(row)
 
 
-async def _told(runs: Runs, row: RunRow, after: int) -> AsyncGenerator[str | None]:
+async def _told(runs: Runs, row: RunRow, last_number: int) -> AsyncGenerator[str | None]:
     """A run's events as they are sent by a server."""
-    async with aclosing(runs.follow(row, after)) as follows:
+    async with aclosing(runs.follow(row, last_number)) as follows:
         async for told in follows:
             if told is None:
                 yield None
@@ -195,7 +195,7 @@ def _seen(asking: HTTPConnection) -> int:
     )
 
 
-def _number(text: str, name: str, least: int, most: int) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 17 and least <= int(text) <= most:
+def _number(text: str, name: str, minimum: int, maximum: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 17 and minimum <= int(text) <= maximum:
         return int(text)
-    raise invalid(name, f"a number from {least} to {most}")
+    raise invalid(name, f"a number from {minimum} to {maximum}")

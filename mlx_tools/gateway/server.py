@@ -114,7 +114,7 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
             Route("/v1/models", _models),
             Route("/v1/models/{name:path}", _model),
             Route("/health", _health),
-            Route("/openapi.json", _described),
+            Route("/openapi.json", _openapi_response),
             Route("/metrics", _metrics),
         ],
         middleware=[
@@ -213,7 +213,7 @@ class _Stream:
     def __init__(self, reply: Reply, sender: Sender, headers: dict[str, str]) -> None:
         self._reply, self._sender, self._headers = reply, sender, headers
         self._waiting: list[str] = []
-        self._news, self._ended = anyio.Event(), False
+        self._news, self._is_ended = anyio.Event(), False
 
     async def send(self, take: Callable[[Emit], Awaitable[TurnDone]]) -> None:
         """Send the events of a turn that is taken so. Raises `ApiError` where that failed."""
@@ -224,21 +224,21 @@ class _Stream:
                 done = await take(self._tell)
             except ApiError as error:
                 done = error
-            self._ended = True
+            self._is_ended = True
             self._news.set()
         if isinstance(done, TurnDone):
             self._headers |= _done_headers(done)
-            await self._more((*self._taken(), *self._reply.end(done)), last=True)
+            await self._send_more((*self._take_events(), *self._reply.end(done)), last=True)
             return
         if self._sender.begun or self._waiting:
-            await self._more((*self._taken(), *self._reply.fail(done)), last=True)
+            await self._send_more((*self._take_events(), *self._reply.fail(done)), last=True)
         raise done
 
     def _tell(self, text: str) -> None:
         self._waiting.append(text)
         self._news.set()
 
-    def _taken(self) -> Iterator[str]:
+    def _take_events(self) -> Iterator[str]:
         """The events of what has come since."""
         waiting, self._waiting = self._waiting, []
         for text in waiting:
@@ -248,12 +248,12 @@ class _Stream:
         while True:
             with anyio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
                 await self._news.wait()
-            if self._ended:
+            if self._is_ended:
                 return
             self._news = anyio.Event()
-            await self._more([KEEP_ALIVE] if silence.cancelled_caught else self._taken())
+            await self._send_more([KEEP_ALIVE] if silence.cancelled_caught else self._take_events())
 
-    async def _more(self, events: Iterable[str], *, last: bool = False) -> None:
+    async def _send_more(self, events: Iterable[str], *, last: bool = False) -> None:
         begun = self._sender.begun
         if not begun:
             await self._sender.head(self._headers)
@@ -311,7 +311,7 @@ async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok", "server": "mlx-tools"})
 
 
-async def _described(request: Request) -> Response:
+async def _openapi_response(request: Request) -> Response:
     return JSONResponse(openapi_document())
 
 
@@ -403,10 +403,10 @@ def page_link(configuration: Configuration, host: str, port: int) -> str:
 class _Server(uvicorn.Server):
     """A server that says when it is told to end: what streams without end ends then."""
 
-    def __init__(self, config: uvicorn.Config, told: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self._loop, self._told = asyncio.get_running_loop(), told
+        self._loop, self._on_ready = asyncio.get_running_loop(), on_ready
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._loop.call_soon_threadsafe(self._told)
+        self._loop.call_soon_threadsafe(self._on_ready)
         super().handle_exit(sig, frame)

@@ -90,7 +90,7 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
     samples: tuple[Sample, ...] = ()
 
     @classmethod
-    def of(cls, golden: Golden, path: Path | None = None, **own: Any) -> GoldenCheck:
+    def of(cls, golden: Golden, path: Path | None = None, **fields: Any) -> GoldenCheck:
         """The check of a golden transcript."""
         about, path = golden.golden, path or golden.path
         return cls(
@@ -99,7 +99,7 @@ class GoldenCheck(Struct, frozen=True, kw_only=True):
             source=about.source,
             about=about.about,
             features=about.features,
-            **own,
+            **fields,
         )
 
     @property
@@ -244,12 +244,14 @@ async def _ask(
         return store.path_of(conversation.session)
 
 
-def _differences(records: Sequence[Record], wanted: Sequence[Expectation]) -> Iterator[Difference]:
+def _differences(
+    records: Sequence[Record], expectations: Sequence[Expectation]
+) -> Iterator[Difference]:
     if not records or not isinstance(header := records[0], Header):
         return
     outcomes = outcomes_of(header, records[1:])
-    for number, one in enumerate(wanted):
-        where = f"question {number + 1}" if len(wanted) > 1 else ""
+    for number, one in enumerate(expectations):
+        where = f"question {number + 1}" if len(expectations) > 1 else ""
         outcome = outcomes[number] if number < len(outcomes) else {"status": "not asked"}
         yield from one.differences(outcome, where)
 
@@ -261,10 +263,10 @@ class _RecordedTools:
     call whose place it may take by what is expected; else an error.
     """
 
-    def __init__(self, golden: Golden, wanted: Sequence[Expectation]) -> None:
-        self._recorded = list(_recorded(golden.records))
-        self._expected = [call for expectation in wanted for call in expectation.calls]
-        self._used: set[int] = set()
+    def __init__(self, golden: Golden, expectations: Sequence[Expectation]) -> None:
+        self._recorded_calls = list(_recorded(golden.records))
+        self._expected = [call for expectation in expectations for call in expectation.calls]
+        self._used_names: set[int] = set()
 
     def tools(self, specs: Mapping[str, ToolSpec]) -> list[Tool]:
         """A tool for each that was recorded, but for those that the host itself answers."""
@@ -275,7 +277,7 @@ class _RecordedTools:
         ]
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        calls = [call for call, _ in self._recorded]
+        calls = [call for call, _ in self._recorded_calls]
         fits = [call for call in self._expected if call.fits(name, arguments)]
         key = canonical(name, arguments)
         same = [n for n, call in enumerate(calls) if canonical(call.name, call.arguments) == key]
@@ -286,9 +288,9 @@ class _RecordedTools:
         ]
         if not meant:
             raise ToolError("no output was recorded for a call with these arguments")
-        place = next((number for number in meant if number not in self._used), meant[0])
-        self._used.add(place)
-        given = self._recorded[place][1]
+        place = next((number for number in meant if number not in self._used_names), meant[0])
+        self._used_names.add(place)
+        given = self._recorded_calls[place][1]
         if isinstance(given, ErrorInfo):
             raise ToolError(given.message)
         return given
@@ -310,7 +312,7 @@ class _RecordedApprover:
     nothing of any other."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._said: dict[str, ApprovalAnswer] = {}
+        self._answers: dict[str, ApprovalAnswer] = {}
         calls: dict[str, CallRecord] = {}
         edited: dict[str, Mapping[str, Any]] = {}
         for record in records:
@@ -321,10 +323,10 @@ class _RecordedApprover:
                     edited[record.call] = record.arguments
                 case DecisionRecord() if record.rule.startswith(TEMPLATE):
                     call = calls[record.call]
-                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(True)
+                    self._answers[canonical(call.name, call.arguments)] = ApprovalAnswer(True)
                 case ApprovalRecord():
                     call = calls[record.call]
-                    self._said[canonical(call.name, call.arguments)] = ApprovalAnswer(
+                    self._answers[canonical(call.name, call.arguments)] = ApprovalAnswer(
                         record.approved,
                         record.reason,
                         arguments=edited.get(record.call),
@@ -333,4 +335,4 @@ class _RecordedApprover:
 
     async def decide(self, requests: Sequence[ApprovalRequest]) -> Sequence[ApprovalAnswer]:
         nothing = ApprovalAnswer(None)
-        return [self._said.get(canonical(r.name, r.arguments), nothing) for r in requests]
+        return [self._answers.get(canonical(r.name, r.arguments), nothing) for r in requests]

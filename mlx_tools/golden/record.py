@@ -238,10 +238,10 @@ def _secrets(values: Any) -> dict[str, str]:
     return found
 
 
-def _from_day(text: str, began: str) -> str:
+def _from_day(text: str, start_date: str) -> str:
     """The time as it would be, had the session begun on `DAY`."""
     try:
-        moved = DAY + (datetime.fromisoformat(text) - datetime.fromisoformat(began))
+        moved = DAY + (datetime.fromisoformat(text) - datetime.fromisoformat(start_date))
     except (ValueError, TypeError):
         return text
     return moved.isoformat(timespec="milliseconds" if "." in text else "seconds")

@@ -190,13 +190,18 @@ class _Replayer:
         return found.to_json() if found is not None and found.plugin == value["plugin"] else value
 
     def _compare_keys(
-        self, room: Room, what: str, was: Mapping[str, Any], now: Mapping[str, Any], at: str = ""
+        self,
+        room: Room,
+        subject: str,
+        was: Mapping[str, Any],
+        now: Mapping[str, Any],
+        location: str = "",
     ) -> None:
-        """Compares two objects, key by key; ``what`` has a place for the key."""
+        """Compares two objects, key by key; ``subject`` has a place for the key."""
         for key in dict.fromkeys((*was, *now)):
             if was.get(key) != now.get(key):
                 before, after = text(was.get(key, "")), text(now.get(key, ""))
-                self._comparing.texts(room, what.format(key), before, after, at)
+                self._comparing.texts(room, subject.format(key), before, after, location)
 
     # --- record by record ---
 
@@ -211,7 +216,7 @@ class _Replayer:
         match record:
             case UserRecord():
                 self._comparing.question += 1
-                now = self._asked(record)
+                now = self._replay_question(record)
             case MendRecord():
                 self._mends.append(record)
             case CompletionRecord():
@@ -221,7 +226,7 @@ class _Replayer:
             case CorrectionRecord() | StoppedRecord():
                 now = self._limited(record)
             case CompactedRecord():
-                now = self._compacted(record)
+                now = self._replay_compaction(record)
             case DecisionRecord() if record.rule not in _OF_THE_WORLD:
                 now = self._decided(record, self._golden.records[position - 1])
             case PauseRecord():
@@ -231,15 +236,15 @@ class _Replayer:
             case ApprovalRecord():
                 now = self._approved(record)
             case ExecutionRecord():
-                now = self._started(record)
+                now = self._replay_start(record)
             case ObservationRecord():
-                now = self._observed(record)
+                now = self._replay_observation(record)
         self._session.apply(record)
         self._now.append(now)
         if isinstance(record, CompletionRecord):
             self._follow(position, record)
 
-    def _asked(self, record: UserRecord) -> UserRecord:
+    def _replay_question(self, record: UserRecord) -> UserRecord:
         now = self._session.question_record(
             record.content, record.tool_choice, record.at, record.untyped_suffix_chars
         )
@@ -266,7 +271,7 @@ class _Replayer:
 
     def _read(self, record: CompletionRecord, due: Complete) -> CompletionRecord:
         """The completion as it would be recorded today."""
-        turn = self._redrawn(record, due) if self._mends else None
+        turn = self._replay_draws(record, due) if self._mends else None
         if record.error is not None:
             reading = Reading(error=record.error, counted=record.retained_text)
             if not could_say(self._session.words, record.error):
@@ -293,10 +298,10 @@ class _Replayer:
             repeated=record.repeated if turn is None else turn.repeated,
         )
         asked = self._session.asked
-        now = written.record(due, asked, duration_ms=record.duration_ms, at=record.at)
+        now = written.record(due, asked, duration_ms=record.duration_ms, recorded_at=record.at)
         return replace(now, pieces=record.pieces, context=record.context)
 
-    def _redrawn(self, record: CompletionRecord, due: Complete) -> ConstrainedTurn:
+    def _replay_draws(self, record: CompletionRecord, due: Complete) -> ConstrainedTurn:
         """The turn of a completion that was mended: the model's draws are served as they were
         recorded, and what each goes on from, and what is put in place of what does not fit, is
         compared."""
@@ -358,7 +363,7 @@ class _Replayer:
             self._comparing.texts("outcome", "the limit", shown(record), now, record)
         return record
 
-    def _compacted(self, record: CompactedRecord) -> CompactedRecord:
+    def _replay_compaction(self, record: CompactedRecord) -> CompactedRecord:
         """The text in place of what left is compared where no model has written it; what leaves,
         and when, went by how tokens were counted."""
         texts = {**record.observations, "": record.content}
@@ -374,9 +379,11 @@ class _Replayer:
 
     # --- calls ---
 
-    def _decided(self, record: DecisionRecord, before: Record) -> DecisionRecord:
+    def _decided(self, record: DecisionRecord, prior_record: Record) -> DecisionRecord:
         call = self._session.current.call(record.call)
-        if isinstance(before, EditRecord):  # it is decided as what a person wrote, not a model
+        if isinstance(
+            prior_record, EditRecord
+        ):  # it is decided as what a person wrote, not a model
             call = replace(call, runs="freely", echoed=False)
         now = decision_on(call, self._session)
         if record.rule.startswith(TEMPLATE) and can_be_preapproved(now.rule):
@@ -407,19 +414,19 @@ class _Replayer:
         spec = self._specs.get(self._session.current.call(record.call).name)
         return replace(record, tool=spec.digest()) if record.tool and spec else record
 
-    def _started(self, record: ExecutionRecord) -> ExecutionRecord:
+    def _replay_start(self, record: ExecutionRecord) -> ExecutionRecord:
         call = self._session.current.call(record.call)
         spec = self._specs.get(call.name)
         now = replace(record, mutates=spec is None or spec.mutates(call.arguments))
         self._comparing.field("tools", "whether the call can change things", "mutates", now, record)
         return now
 
-    def _observed(self, record: ObservationRecord) -> ObservationRecord:
+    def _replay_observation(self, record: ObservationRecord) -> ObservationRecord:
         session = self._session
         # Whatever a tool gives has a size: else the words are the host's.
         by_host = record.error is not None and record.output_size_chars is None
         if by_host or not session.current.calls[record.call].started:
-            return self._refused(record)
+            return self._replay_refusal(record)
         given = given_by(session, record)
         now = observed(session, record, given)
         room: Room = "prompt" if self._comparing.words_changed else "tools"
@@ -429,7 +436,7 @@ class _Replayer:
         shown_now = now.content if now.error is None else now.error.message
         return replace(now, whole=None if shown_now == said else said)
 
-    def _refused(self, record: ObservationRecord) -> ObservationRecord:
+    def _replay_refusal(self, record: ObservationRecord) -> ObservationRecord:
         """A call that did not run to its end because a person, policy, or a limit was against
         it."""
         session = self._session
@@ -452,13 +459,13 @@ class _Replayer:
         return now
 
 
-def _with_change(record: Record, recorded: Iterable[Record]) -> Record:
+def _with_change(record: Record, records: Iterable[Record]) -> Record:
     """The record, with the change that the recorded one says: a dry run's comes from the world."""
     if not isinstance(record, ObservationRecord):
         return record
     changes = (
         one.would_change
-        for one in recorded
+        for one in records
         if isinstance(one, ObservationRecord) and one.call == record.call
     )
     return replace(record, would_change=next(changes, ""))

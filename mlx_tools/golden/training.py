@@ -136,7 +136,7 @@ def _turns(records: Sequence[Record]) -> Iterator[tuple[CompletionRecord, Sequen
         yield record, records[place + 1 : end]
 
 
-def _is_right(record: CompletionRecord, after: Sequence[Record]) -> bool:
+def _is_right(record: CompletionRecord, later_records: Sequence[Record]) -> bool:
     """Return whether a model should learn to write this: whole, read as it is, and of use."""
     whole = record.error is None and (record.finish_reason != "length" or record.closed_early)
     if (
@@ -147,7 +147,7 @@ def _is_right(record: CompletionRecord, after: Sequence[Record]) -> bool:
         or not record.retained_text
     ):
         return False
-    for one in after:
+    for one in later_records:
         if isinstance(one, CorrectionRecord | RepairRecord):
             return False
         error = one.error if isinstance(one, ObservationRecord) else None

@@ -102,7 +102,7 @@ class ClientApprover:
                 continue
             if self.given is not None and key_of(request) == self.given[0]:
                 answers[place] = answer_of(
-                    self.given[1], request.digest, typed=bool(request.omitted)
+                    self.given[1], request.digest, is_typed=bool(request.omitted)
                 )
             elif self.way == "afterwards":
                 self.asked[request.digest] = request
@@ -127,7 +127,7 @@ class ClientApprover:
                 )
             except (MCPError, ValueError):  # it refuses, or what it says is no answer
                 return _NOBODY
-            return answer_of(found, request.digest, typed=bool(request.omitted))
+            return answer_of(found, request.digest, is_typed=bool(request.omitted))
         return _NOBODY
 
 
@@ -137,16 +137,16 @@ def key_of(request: ApprovalRequest) -> str:
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()
 
 
-def answer_of(found: Any, digest: str, *, typed: bool = False) -> ApprovalAnswer:
+def answer_of(response: Any, digest: str, *, is_typed: bool = False) -> ApprovalAnswer:
     """What a person has said in a form about the call of this digest. What is neither a clear yes
-    nor a clear no decides nothing; ``typed``: a clear yes is typed out, too."""
-    if not isinstance(found, ElicitResult) or found.action == "cancel":
+    nor a clear no decides nothing; ``is_typed``: a clear yes is typed out, too."""
+    if not isinstance(response, ElicitResult) or response.action == "cancel":
         return _NOBODY
-    said: Mapping[str, Any] = found.content or {}
-    approved = False if found.action == "decline" else said.get("approve")
+    said: Mapping[str, Any] = response.content or {}
+    approved = False if response.action == "decline" else said.get("approve")
     if not isinstance(approved, bool):
         return _NOBODY
-    if approved and typed and str(said.get("typed")).strip().lower() != "yes":
+    if approved and is_typed and str(said.get("typed")).strip().lower() != "yes":
         return _NOBODY
     given = said.get("reason")
     reason = "".join(c if c.isprintable() else " " for c in given) if isinstance(given, str) else ""

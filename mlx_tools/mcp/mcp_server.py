@@ -123,9 +123,9 @@ class McpServer:
             raise UsageError(f"a tool is called {name}, as one of the server's own", hint="deny it")
         slots = self.delegation.configuration.settings.gateway.concurrency
         self._runs, self._calls = anyio.CapacityLimiter(slots), anyio.CapacityLimiter(slots)
-        self._shown: dict[str, str] = {}
+        self._shown_digests: dict[str, str] = {}
         self._words = json.loads(read_data("prompts/mcp.json"))
-        self._offered = {one.name: one for one in self._own()}
+        self._offered = {one.name: one for one in self._own_tools()}
         found = to_mcp(self.tools.values())
         self._offered |= {one["name"]: OfferedTool.model_validate(one) for one in found}
 
@@ -198,7 +198,7 @@ class McpServer:
         self, context: Context, params: CallToolRequestParams, approver: ClientApprover
     ) -> Result:
         if params.request_state is not None:
-            shown = self._shown.pop(params.request_state, "")  # what was approved is, once
+            shown = self._shown_digests.pop(params.request_state, "")  # what was approved is, once
             approver.given = shown, (params.input_responses or {}).get(_CALL)
         tell = _ProgressReporter(context, self.wording.line)
 
@@ -211,7 +211,7 @@ class McpServer:
                 self.delegation.registry,
                 params.name,
                 params.arguments or {},
-                how=HOW,
+                source=HOW,
                 approver=approver,
                 on_progress=report,
             )
@@ -222,16 +222,16 @@ class McpServer:
             return _called(done)
         (request,) = approver.asked.values()
         state = secrets.token_hex(16)
-        self._shown[state] = key_of(request)
-        while len(self._shown) > _KEPT:
-            del self._shown[next(iter(self._shown))]
+        self._shown_digests[state] = key_of(request)
+        while len(self._shown_digests) > _KEPT:
+            del self._shown_digests[next(iter(self._shown_digests))]
         return InputRequiredResult(
             input_requests={_CALL: approver.form(request)}, request_state=state
         )
 
     # --- what is offered ---
 
-    def _own(self) -> Iterator[OfferedTool]:
+    def _own_tools(self) -> Iterator[OfferedTool]:
         """Our two tools. Their hints are of all that a run may call."""
         effects = frozenset().union(*(spec.possible_effects for spec in self.tools.values()))
         (made,) = to_mcp([ToolSpec(RUN, effects=effects)])
@@ -261,13 +261,13 @@ def _left(context: Context) -> anyio.Event:
 
 
 def _answers(
-    digests: Mapping[str, str], typed: Collection[str], params: CallToolRequestParams
+    digests: Mapping[str, str], names: Collection[str], params: CallToolRequestParams
 ) -> dict[str, ApprovalAnswer] | None:
     """What was said of the calls with these digests, None where nobody decided about any.
-    ``typed``: the calls to which yes must be typed out."""
+    ``names``: the calls to which yes must be typed out."""
     said = params.input_responses or {}
     answers = {
-        call: answer_of(said.get(call), digest, typed=call in typed)
+        call: answer_of(said.get(call), digest, is_typed=call in names)
         for call, digest in digests.items()
     }
     return {call: one for call, one in answers.items() if one.approved is not None} or None
@@ -393,15 +393,15 @@ GRACE_SECONDS: Final = 3
 """How long requests may take to end once the server is told to."""
 
 
-async def serve_stdio(served: McpServer, out: TextIO) -> None:
+async def serve_stdio(served: McpServer, stdout: TextIO) -> None:
     """Serve the program that started this one, until it closes standard input. Nothing else may
-    write to ``out``."""
+    write to ``stdout``."""
     server = served.server()
     try:
         with _standard_input() as file:
             async with (
                 _lines_of(file) as lines,
-                stdio_server(lines, anyio.wrap_file(out)) as (read, write),
+                stdio_server(lines, anyio.wrap_file(stdout)) as (read, write),
             ):
                 await server.run(read, write, server.create_initialization_options())
     finally:

@@ -291,23 +291,25 @@ def _ask(rule: str, reason: str) -> Decision:
 # --- the facts of a call --------------------------------------------------------------------------
 
 
-def exceeded(policy: Policy, spec: ToolSpec, made: RateCounts, at: str) -> Decision | None:
+def exceeded(
+    policy: Policy, spec: ToolSpec, call_counts: RateCounts, timestamp: str
+) -> Decision | None:
     """The denial by the rate of this policy that leaves no room for one more call of the tool, of
     several by the one that holds longest; None where there is room.
 
-    ``made`` are the calls that were let through, ``at`` the time of the completion that the call
-    stands in (ISO 8601, empty where it is not known).
+    ``call_counts`` are the calls that were let through, ``timestamp`` the time of the completion
+    that the call stands in (ISO 8601, empty where it is not known).
     """
     found: list[tuple[str, str, FullRate]] = []
     for part in policy.parts:
         for pattern, text in part.rate_limits.items():
-            own = (time for name, time in made.values() if name == spec.name)
-            if matches(pattern, spec) and (over := Rate.parse(text).full(own, at)):
+            own = (time for name, time in call_counts.values() if name == spec.name)
+            if matches(pattern, spec) and (over := Rate.parse(text).full(own, timestamp)):
                 told = f"{spec.name} was called {over.used} times, and may be {text}"
                 found.append((f"rate_limit {pattern} {text}", told, over))
         text = part.session_rate_limit or ""
-        every = (time for _, time in made.values())
-        if text and (over := Rate.parse(text).full(every, at)):
+        every = (time for _, time in call_counts.values())
+        if text and (over := Rate.parse(text).full(every, timestamp)):
             told = f"{over.used} calls were made in this session, and may be {text}"
             found.append((f"session_rate_limit {text}", told, over))
     if not found:
@@ -332,7 +334,7 @@ def facts_of(
     consented: Effects | None = None,
     private_read: bool = False,
     repeats_doubt: bool = False,
-    exceeded: Decision | None = None,
+    rate_denial: Decision | None = None,
 ) -> Facts:
     """The facts of a call with these arguments, which ``finder`` looks through; without one,
     `mlx_tools.policy.redact`.
@@ -358,7 +360,7 @@ def facts_of(
         placeholder=placeholder,
         private_read=private_read,
         repeats_doubt=repeats_doubt,
-        exceeded=exceeded,
+        exceeded=rate_denial,
     )
 
 
@@ -436,7 +438,7 @@ def seal(
     return hmac.digest(secret, _sorted([kind, plain]).encode(), hashlib.sha256).hex()
 
 
-def same(digest: str, other: str) -> bool:
+def same(digest: str, second: str) -> bool:
     """Return whether two digests are the same, in a time that does not tell where they differ."""
-    one, two = (text.encode(errors="surrogatepass") for text in (digest, other))
+    one, two = (text.encode(errors="surrogatepass") for text in (digest, second))
     return hmac.compare_digest(one, two)

@@ -245,11 +245,11 @@ class Limits:
                     hint=f"{unit}, from {least:g} to {most:.0f}",
                 )
 
-    def lower(self, other: Limits) -> Limits:
+    def lower(self, second: Limits) -> Limits:
         """The lower of both, one by one. One that follows the model is the higher."""
         lower = self.to_json()
         for name, most in (
-            require_instance("other", other, Limits, "write Limits(…)").to_json().items()
+            require_instance("other", second, Limits, "write Limits(…)").to_json().items()
         ):
             if lower[name] is None or (most is not None and most < lower[name]):
                 lower[name] = most
@@ -302,16 +302,16 @@ class Rate(Struct, frozen=True):
             raise UsageError(f"{field}: {shown(text, 60)} is not a rate", hint=RATES)
         return cls(int(found[1]), UNITS[found[2]])
 
-    def within(self, other: Rate) -> bool:
+    def within(self, second: Rate) -> bool:
         """Return whether this rate leaves no room wherever the other one leaves none, whatever
         calls were made: no more calls, in a window that is no shorter."""
-        return self.calls <= other.calls and self.seconds >= other.seconds
+        return self.calls <= second.calls and self.seconds >= second.seconds
 
-    def full(self, made: Iterable[str], at: str) -> FullRate | None:
+    def full(self, timestamps: Iterable[str], timestamp: str) -> FullRate | None:
         """Return how it is used up where calls at these times leave no room for one more at
-        ``at``; None where there is room."""
-        now, window = instant(at), timedelta(seconds=self.seconds)
-        times = map(instant, made)
+        ``timestamp``; None where there is room."""
+        now, window = instant(timestamp), timedelta(seconds=self.seconds)
+        times = map(instant, timestamps)
         counted = [t for t in times if now is None or t is None or now - t < window]
         if len(counted) < self.calls:
             return None
@@ -350,10 +350,10 @@ def checked_rates(rates: object, field: str) -> Mapping[str, str]:
     return MappingProxyType({pattern: rates[pattern] for pattern in sorted(rates)})
 
 
-def instant(at: str) -> datetime | None:
+def instant(timestamp: str) -> datetime | None:
     """The time that a record names (ISO 8601, with its offset); None where it names none."""
     try:
-        found = datetime.fromisoformat(at)
+        found = datetime.fromisoformat(timestamp)
         if found.tzinfo is None:
             return None
         found = found.astimezone(UTC)
@@ -552,15 +552,15 @@ class Policy:
         for name, value in said.items():
             object.__setattr__(self, name, value)
 
-    def narrowed_by(self, other: Policy) -> Policy:
+    def narrowed_by(self, second: Policy) -> Policy:
         """The policy that allows what both allow: never more than either.
 
         A restriction that takes away one thing, and has nothing to say about the rest, is made by
         `restriction`, as in ``restriction(local_only=True)``.
         """
-        require_instance("a narrowing policy", other, Policy, "write Policy(allow=[…])")
+        require_instance("a narrowing policy", second, Policy, "write Policy(allow=[…])")
         held = {replace(self, narrowing=()), *self.narrowing}
-        more = (replace(other, narrowing=()), *other.narrowing)
+        more = (replace(second, narrowing=()), *second.narrowing)
         added = tuple(dict.fromkeys(part for part in more if part not in held))
         return replace(self, narrowing=self.narrowing + added) if added else self
 

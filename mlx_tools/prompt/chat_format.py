@@ -133,10 +133,10 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
 
 def listed(
-    function: Mapping[str, Any], wrapped: bool, indent: int, compact: bool, margin: str
+    function: Mapping[str, Any], is_wrapped: bool, indent: int, compact: bool, margin: str
 ) -> str:
     """A function's object as a template writes it; the arguments are a `ToolFormat`'s."""
-    value = {"type": "function", "function": function} if wrapped else function
+    value = {"type": "function", "function": function} if is_wrapped else function
     separators = (",", ": " if indent else ":") if compact else None
     text = json.dumps(value, ensure_ascii=False, indent=indent or None, separators=separators)
     return text.replace("\n", f"\n{margin}")
@@ -260,7 +260,7 @@ class ChatFormat:
             answering = asking
             if self.reasoning is not None:
                 after = asking if self.opens_thought else None
-                answering += empty_thought(self.reasoning, after=after)
+                answering += empty_thought(self.reasoning, text_after=after)
         remembered = self.history_header
         if remembered is None:
             remembered = answering if self.opens_thought else asking
@@ -316,12 +316,12 @@ _FORMAT_FIELDS: Final[Mapping[str, Any]] = {
 _UNWRITTEN: Final = {"toolless", "answering", "remembered", "turn_ends"}
 
 
-def empty_thought(reasoning: tuple[str, str], after: str | None = None) -> str:
-    """A thought without content: all of it, or what closes the one that ``after`` opened."""
+def empty_thought(reasoning: tuple[str, str], text_after: str | None = None) -> str:
+    """A thought without content: all of it, or what closes the one that ``text_after`` opened."""
     opening, closing = reasoning
-    if after is None:
+    if text_after is None:
         return f"{opening}\n\n{closing}\n\n"
-    breaks = len(after) - len(after.rstrip("\n"))
+    breaks = len(text_after) - len(text_after.rstrip("\n"))
     return "\n" * max(0, 2 - breaks) + f"{closing}\n\n"
 
 

@@ -125,11 +125,11 @@ def format_from_template(
 
 
 def _with_tools(
-    chat_format: ChatFormat, template: ChatTemplate, bos: str, written: Sequence[str]
+    chat_format: ChatFormat, template: ChatTemplate, bos: str, rendered_tools: Sequence[str]
 ) -> ChatFormat:
     """The format with how its template tells of tools, or why that cannot be told."""
     known = {mark for one in DIALECTS for mark in (one.open, one.close) if mark}
-    marks = [mark for mark in known if any(mark in text for text in written)]
+    marks = [mark for mark in known if any(mark in text for text in rendered_tools)]
     try:
         tools = tools_from_template(template, chat_format, bos=bos, marks=marks)
     except ToolsUnknown as unknown:
@@ -248,7 +248,9 @@ def _headers(
     if silent is not None and silent.startswith(ask) and len(silent) > len(ask):
         answer = history if history.startswith(silent) else silent
     if opens and reasoning is not None:
-        history = answer = answer if answer != ask else ask + empty_thought(reasoning, after=ask)
+        history = answer = (
+            answer if answer != ask else ask + empty_thought(reasoning, text_after=ask)
+        )
     own = {"ask": ask, "answer_header": answer, "history_header": history}
     return suffix, own | {"reasoning": reasoning, "opens_thought": opens}
 
@@ -323,14 +325,14 @@ def _after(text: str, part: str) -> str | None:
     return text.rpartition(part)[2] if part in text else None
 
 
-def _shared(one: str, other: str) -> str:
+def _shared(first: str, second: str) -> str:
     """The longest common beginning that does not end inside a marker of either."""
-    pairs = enumerate(zip(one, other, strict=False))
-    length = next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    length = next((i for i, (a, b) in pairs if a != b), min(len(first), len(second)))
     cuts = (
         match.start()
-        for text in (one, other)
+        for text in (first, second)
         for match in _MARKER.finditer(text)
         if match.start() < length < match.end()
     )
-    return one[: min((length, *cuts))]
+    return first[: min((length, *cuts))]

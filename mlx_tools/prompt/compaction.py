@@ -91,7 +91,7 @@ def cut_to_fit(
     the model has not seen yet leave last, only as many as must, and only where it can read them.
     """
     steps = _steps(prompt, placeholders)
-    late = _long(prompt, placeholders, late=True) if placeholders.readable else []
+    late = _long(prompt, placeholders, unseen_only=True) if placeholders.readable else []
     early = len(steps) - 1
     steps += [
         Cut((*steps[-1].calls, *late[: number + 1]), steps[-1].removed)
@@ -147,8 +147,8 @@ def replacements(
     what has none is only told of.
     """
 
-    def text(what: str, call: str = "") -> str:
-        return words.text(f"compaction.{what}", name=READER, id=keys.get(call, ""))
+    def text(key: str, call: str = "") -> str:
+        return words.text(f"compaction.{key}", name=READER, id=keys.get(call, ""))
 
     content = text("turns") if cut.removed else ""
     return content, {call: text("observation", call) for call in cut.calls}
@@ -210,12 +210,12 @@ def _places(records: Sequence[Record]) -> list[int]:
     ]
 
 
-def _long(prompt: Prompt, placeholders: Placeholders, *, late: bool = False) -> list[str]:
-    """The calls whose observations are worth replacing, those of the last turn (``late``) or of
-    the turns before it, the oldest first."""
+def _long(prompt: Prompt, placeholders: Placeholders, *, unseen_only: bool = False) -> list[str]:
+    """The calls whose observations are worth replacing, those of the last turn (``unseen_only``) or
+    of the turns before it, the oldest first."""
     records = prompt.records
     last = [0, *_places(records)][-1]
-    some = records[last:] if late else records[:last]
+    some = records[last:] if unseen_only else records[:last]
     observed = (one for one in some if isinstance(one, ObservationRecord) and one.error is None)
     least = _GAIN * len(placeholders.of_call)
     return [one.call for one in observed if len(one.content or "") > least]

@@ -264,7 +264,7 @@ class _Learner:
         ):
             tried = _Conversations(template, replace(way, arguments=arguments, empty=empty))
             try:
-                return self._rendered(tried, calls, results), tried.way, True
+                return self._learn_rendered(tried, calls, results), tried.way, True
             except ToolsUnknown as unknown:
                 fault = fault or unknown
                 unwritten = unwritten or isinstance(unknown, _CallsNotRendered)
@@ -276,7 +276,7 @@ class _Learner:
         assert fault is not None
         raise fault
 
-    def _rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
+    def _learn_rendered(self, template: _Conversations, calls: int, results: int) -> dict[str, Any]:
         """A template that writes calls which it is given apart from what was said."""
         text = template.text(
             _asking(), template.calling(calls), *(_result(number) for number in range(results))
@@ -347,13 +347,13 @@ class _Learner:
         turn = turn[len(self._format.user[1]) :]
         return turn, (between[0] if between else None, after), encoded or in_json
 
-    def _end(self, behind: str, dialect: Dialect | None) -> tuple[str, str]:
+    def _end(self, tail: str, dialect: Dialect | None) -> tuple[str, str]:
         """The end of the last call, and the text between the turn's end and the results."""
         suffix = self._format.assistant[1]
-        if suffix and suffix in behind:
-            closing, _, head = behind.partition(suffix)
-        elif not suffix and dialect is not None and dialect.close and dialect.close in behind:
-            closing, _, head = behind.rpartition(dialect.close)
+        if suffix and suffix in tail:
+            closing, _, head = tail.partition(suffix)
+        elif not suffix and dialect is not None and dialect.close and dialect.close in tail:
+            closing, _, head = tail.rpartition(dialect.close)
             closing += dialect.close
         else:
             raise ToolsUnknown("its template ends a turn that calls otherwise than others")
@@ -363,9 +363,9 @@ class _Learner:
             closing = dialect.close
         return closing, head
 
-    def _before_arguments(self, rest: str, dialect: Dialect | None) -> str:
+    def _before_arguments(self, text: str, dialect: Dialect | None) -> str:
         """The text between a call's name and its arguments."""
-        before = rest[: rest.index(_CALLS[0].key)]
+        before = text[: text.index(_CALLS[0].key)]
         if dialect is None or dialect.body in ("json", "named_json"):
             brace = before.rfind("{")
             if brace < 0 or before[brace + 1 :].strip(' \n"'):
@@ -373,18 +373,20 @@ class _Learner:
             return before[:brace]
         return before[: before.rfind("<")] if "<" in before else ""
 
-    def _dialect(self, begin: str, said: str) -> Dialect | None:
+    def _dialect(self, begin: str, text: str) -> Dialect | None:
         """The family in whose form a call is written that begins so; None for a bare object."""
-        found = [one for one in DIALECTS if not one.line and one.open in said]
+        found = [one for one in DIALECTS if not one.line and one.open in text]
         if not found and (bare := _BEGINS.fullmatch(begin)) and bare[1] == "name":
             return None
 
-        def fits(one: Dialect) -> tuple[int, int]:
-            named = _BEGINS.fullmatch(begin.partition(one.open)[2])
-            if named is not None and begin.startswith(one.open):
-                return 2 * (one.body == "json" and one.name_key == named[1]) - 1, len(one.open)
-            inner = sum(mark in said for mark in one.inner)
-            right = one.body != "json" and (inner > 0 or not one.inner)
+        def fits(dialect: Dialect) -> tuple[int, int]:
+            named = _BEGINS.fullmatch(begin.partition(dialect.open)[2])
+            if named is not None and begin.startswith(dialect.open):
+                return 2 * (dialect.body == "json" and dialect.name_key == named[1]) - 1, len(
+                    dialect.open
+                )
+            inner = sum(mark in text for mark in dialect.inner)
+            right = dialect.body != "json" and (inner > 0 or not dialect.inner)
             return 2 * right - 1, inner
 
         best = max(found, key=fits, default=None)
@@ -402,17 +404,17 @@ class _Learner:
         return found[0]
 
 
-def _around_results(head: str, between: str | None, after: str) -> dict[str, Slots]:
+def _around_results(head: str, text_between: str | None, text_after: str) -> dict[str, Slots]:
     """The texts around results, with slots for the ids and names of calls."""
     first, second = _CALLS[:2]
     own = {"id": first.id, "name": first.name}
     before = slots_of(head, {"next_id": first.id, "next_name": first.name})
-    if between is None:  # each result in a turn of its own
-        end = slots_of(after, own)
+    if text_between is None:  # each result in a turn of its own
+        end = slots_of(text_after, own)
         middle: Slots = (*end[:-1], end[-1] + before[0], *before[1:])
     else:
-        end = slots_of(after, {"id": second.id, "name": second.name})
-        middle = slots_of(between, own | {"next_id": second.id, "next_name": second.name})
+        end = slots_of(text_after, {"id": second.id, "name": second.name})
+        middle = slots_of(text_between, own | {"next_id": second.id, "next_name": second.name})
     return {"before": before, "between": middle, "after": end}
 
 
@@ -424,7 +426,7 @@ def _check(
     tools: ToolFormat,
     chat_format: ChatFormat,
     bos: str,
-    rendered: bool,
+    is_rendered: bool,
     system: str,
     count: int,
 ) -> None:
@@ -441,7 +443,7 @@ def _check(
     text = template.text(_asking(question), **given).removeprefix(bos)
     if text != begun + question + user[1] + ask:
         raise ToolsUnknown("its template tells of tools in no fixed form")
-    call = template.calling(1) if rendered else {"role": "assistant", "content": _SAID}
+    call = template.calling(1) if is_rendered else {"role": "assistant", "content": _SAID}
     text = template.text(_asking(question), call, _result(0), **given)
     content = _RESULT.format(_ORDINALS[0])
     content = json.dumps(content) if json.dumps(content) in text else content

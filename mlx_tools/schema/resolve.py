@@ -80,10 +80,12 @@ def anchors(root: Any) -> dict[str, Path]:
     }
 
 
-def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) -> tuple[Path, Any]:
+def resolve(
+    root: Mapping[str, Any], reference: str, anchors: Mapping[str, Path]
+) -> tuple[Path, Any]:
     """Return what a local reference names: its path from the root, and the subschema there.
 
-    ``named`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
+    ``anchors`` are the root's `anchors`. Raises ToolDefinitionError for a reference to another
     document, or to nothing.
     """
     if not reference.startswith("#"):
@@ -93,7 +95,7 @@ def resolve(root: Mapping[str, Any], reference: str, named: Mapping[str, Path]) 
     target: Any = root
     found: list[str | int] = []
     name = reference[1:]
-    for key in named[name] if name in named else _parts(reference):
+    for key in anchors[name] if name in anchors else _parts(reference):
         try:
             step = int(key) if isinstance(target, list) else key
             target = target[step]
@@ -267,13 +269,13 @@ def _check_node(path: Path, node: Mapping[str, Any]) -> None:
 
 
 def _same_value(
-    root: Mapping[str, Any], path: Path, node: Any, named: Mapping[str, Path]
+    root: Mapping[str, Any], path: Path, node: Any, anchors: Mapping[str, Path]
 ) -> list[Path]:
     """Return where else the value is held to that ``node`` is held to."""
     places = [(*path, *more) for more, _ in children(node) if more[0] in _IN_PLACE]
     if isinstance(node, Mapping):
         references = (node.get("$ref"), node.get("$dynamicRef"))
-        places += (resolve(root, ref, named)[0] for ref in references if isinstance(ref, str))
+        places += (resolve(root, ref, anchors)[0] for ref in references if isinstance(ref, str))
     return places
 
 

@@ -37,12 +37,12 @@ class _Sampler:
     def __init__(self, root: Mapping[str, Any], texts: Mapping[str, str]) -> None:
         self._root = root
         self._texts = texts
-        self._left = MAX_PARTS
+        self._budget = MAX_PARTS
 
     def value(self, schema: Any, depth: int) -> Any:
         """A value for ``schema``. Raises `NoSample`."""
-        self._left -= 1
-        if depth > MAX_DEPTH or self._left < 0 or schema is False:
+        self._budget -= 1
+        if depth > MAX_DEPTH or self._budget < 0 or schema is False:
             raise NoSample
         schema = dereferenced(schema, self._root)
         if not isinstance(schema, Mapping):

@@ -59,9 +59,9 @@ def bounded() -> Iterator[None]:
         _steps.reset(token)
 
 
-def faults(validator: Any, value: Any, most: int) -> list[Any]:
-    """The first ``most`` faults of ``value``. Raises `CheckTooLong` or RecursionError."""
-    return list(islice(validator.iter_errors(value), most))
+def faults(validator: Any, value: Any, max_faults: int) -> list[Any]:
+    """The first ``max_faults`` faults of ``value``. Raises `CheckTooLong` or RecursionError."""
+    return list(islice(validator.iter_errors(value), max_faults))
 
 
 _PLAIN_TYPES: Final[Mapping[str, type]] = {
@@ -245,10 +245,10 @@ _PLAIN_KEY: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]{0,63}")
 _SHOWN_CHARS: Final = 120
 
 
-def described(found: Iterable[Any]) -> str:
+def described(errors: Iterable[Any]) -> str:
     """All faults, joined, as far as `MOST_CHARS` goes."""
     lines: dict[str, None] = {}
-    for fault in found:
+    for fault in errors:
         for path, expected in _lines(fault):
             lines[f"{path}: {expected}"] = None
     text = "; ".join(lines)
@@ -479,5 +479,5 @@ def choices_in(schema: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _same(first: Any, second: Any) -> bool:
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)

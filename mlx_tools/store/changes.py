@@ -118,13 +118,15 @@ def place_of(
         os.close(current)
 
 
-def _entered(root: Root, parent: int, name: str, made: list[tuple[int, str]] | None) -> int:
+def _entered(
+    root: Root, parent: int, name: str, created_entries: list[tuple[int, str]] | None
+) -> int:
     """A descriptor of a folder in an open one, which is made where it is missing."""
-    if made is None:
+    if created_entries is None:
         return root.enter(parent, name)
     with contextlib.suppress(PathAbsent):
         return root.enter(parent, name)
-    if len(made) >= MAX_NEW_FOLDERS:
+    if len(created_entries) >= MAX_NEW_FOLDERS:
         raise PathRefused(f"at most {MAX_NEW_FOLDERS} folders are made at once")
     try:
         os.mkdir(name, 0o777, dir_fd=parent)
@@ -132,7 +134,7 @@ def _entered(root: Root, parent: int, name: str, made: list[tuple[int, str]] | N
         return root.enter(parent, name)
     except OSError as error:
         raise _trouble(error, name) from None
-    made.append((os.dup(parent), name))
+    created_entries.append((os.dup(parent), name))
     return root.enter(parent, name)
 
 
@@ -225,7 +227,7 @@ def put(
     *,
     new: bool = False,
     expected: str | None,
-    since: str = "it was approved",
+    old_state: str = "it was approved",
     given_up: Callable[[], bool] = lambda: False,
     undo: UndoStore | None = None,
     mode: int = 0,
@@ -234,12 +236,12 @@ def put(
     there was one before.
 
     With ``new`` there must be none. ``expected`` is the state (`state_of`) that the file must be
-    in, None for any, ``since`` when it was in it; ``given_up`` is asked last of all. ``undo`` keeps
-    the old content before anything is changed, ``mode`` are the permissions of a new file, 0 for
-    the usual ones. Raises PathRefused, WrongFileKind or PathAbsent, and then the old content is
+    in, None for any, ``old_state`` when it was in it; ``given_up`` is asked last of all. ``undo``
+    keeps the old content before anything is changed, ``mode`` are the permissions of a new file, 0
+    for the usual ones. Raises PathRefused, WrongFileKind or PathAbsent, and then the old content is
     there, and nothing else.
     """
-    before, old = _look(place, expected, since, whole=undo is not None)
+    before, old = _look(place, expected, old_state, whole=undo is not None)
     if new and before is not None:
         raise NameTaken(f"there is a file {place.name} already")
     if content is None and before is None:
@@ -247,7 +249,7 @@ def put(
     with _kept(place, before, old, state_of(content), undo) as held, _system_errors(place):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
-            now, _ = _look(place, expected or held, since)
+            now, _ = _look(place, expected or held, old_state)
             if _identity(now) != _identity(before) or (
                 temporary and _identity(status_of(place.folder, temporary[0])) != temporary[1]
             ):
@@ -282,9 +284,9 @@ def _system_errors(place: Place) -> Iterator[None]:
 @contextlib.contextmanager
 def _kept(
     place: Place,
-    before: os.stat_result | None,
+    old_stat: os.stat_result | None,
     content: bytes | None,
-    after: str,
+    new_state: str,
     undo: UndoStore | None,
 ) -> Iterator[str | None]:
     """Keeps what the file holds while the block changes it, and gives the state that was kept, None
@@ -293,8 +295,8 @@ def _kept(
     if undo is None or content is None:
         yield None
         return
-    state = ABSENT if before is None else state_of(content)
-    if state == after:
+    state = ABSENT if old_stat is None else state_of(content)
+    if state == new_state:
         yield state
         return
     try:
@@ -303,8 +305,8 @@ def _kept(
             inode=place.root.identity[1],
             names=place.names,
             before=state,
-            after=after,
-            mode=0 if before is None else stat.S_IMODE(before.st_mode),
+            after=new_state,
+            mode=0 if old_stat is None else stat.S_IMODE(old_stat.st_mode),
         )
         key = undo.keep_old(change, content)
     except OSError as error:
@@ -320,13 +322,13 @@ def _kept(
 
 
 def _look(
-    place: Place, expected: str | None, since: str, *, whole: bool = False
+    place: Place, expected: str | None, old_state: str, *, whole: bool = False
 ) -> tuple[os.stat_result | None, bytes | None]:
     """The file as it is now, None where there is none, if it is in the state that is expected; and
     with ``whole`` its content, None where that is too much to be kept."""
     with _opened(place) as fd:
         if expected is not None and state_of(fd) != expected:
-            raise PathRefused(f"{place.name} has changed since {since}; {_UNCHANGED}")
+            raise PathRefused(f"{place.name} has changed since {old_state}; {_UNCHANGED}")
         if fd is None:
             return None, b""
         content = None
@@ -353,19 +355,19 @@ def _temporary_name() -> str:
 
 
 def _temporary(
-    place: Place, before: os.stat_result | None, content: bytes, mode: int
+    place: Place, old_stat: os.stat_result | None, content: bytes, mode: int
 ) -> tuple[str, Identity]:
     """Writes the content to a new file beside the target, for good, under a name nobody can guess.
     Returns that name; where it raises, there is no such file."""
     name = _temporary_name()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    usual = before is None and not mode
+    usual = old_stat is None and not mode
     fd = os.open(name, flags, 0o666 if usual else 0o600, dir_fd=place.folder)
     try:
         try:
             write_all(fd, content)
-            if before is not None:
-                _take_over(fd, before)
+            if old_stat is not None:
+                _take_over(fd, old_stat)
             elif mode:
                 os.fchmod(fd, mode & 0o777)
             os.fsync(fd)
@@ -379,30 +381,30 @@ def _temporary(
     return name, written
 
 
-def _take_over(fd: int, before: os.stat_result) -> None:
+def _take_over(fd: int, old_stat: os.stat_result) -> None:
     """Gives the new file the owner and the mode of the old one. Where the group cannot be kept, it
     gets no more than everybody has, since the mode spoke of another."""
-    mode = stat.S_IMODE(before.st_mode) & 0o777
+    mode = stat.S_IMODE(old_stat.st_mode) & 0o777
     now = os.fstat(fd)
-    if now.st_gid != before.st_gid:
+    if now.st_gid != old_stat.st_gid:
         try:
-            os.fchown(fd, -1, before.st_gid)
+            os.fchown(fd, -1, old_stat.st_gid)
         except PermissionError:
             mode = mode & 0o707 | (mode >> 3 & mode & 0o007) << 3
-    if now.st_uid != before.st_uid:
+    if now.st_uid != old_stat.st_uid:
         with contextlib.suppress(PermissionError):
-            os.fchown(fd, before.st_uid, -1)
+            os.fchown(fd, old_stat.st_uid, -1)
     os.fchmod(fd, mode)
 
 
 def _replace(
     place: Place,
     temporary: tuple[str, Identity],
-    after: str,
-    before: Identity | None,
+    new_state: str,
+    old_identity: Identity | None,
     expected: str | None,
 ) -> None:
-    """Give the target the content of the temporary file, which has the state ``after``.
+    """Give the target the content of the temporary file, which has the state ``new_state``.
 
     Another writer may come between the last look and the change. So both names are swapped in one
     step, and what the target held at that moment is looked at under the temporary name: if it is
@@ -412,14 +414,16 @@ def _replace(
     if not exchange(folder, name, place.name):  # a plain rename: the last look must do
         os.rename(name, place.name, src_dir_fd=folder, dst_dir_fd=folder)
         return
-    if _holds(place, name, before, expected):
+    if _holds(place, name, old_identity, expected):
         return
     inside: Identity | None = temporary[1]  # what the target holds
     for _ in range(_MOST_SWAPS):
         outside = _identity(status_of(folder, name))
         exchange(folder, name, place.name)
         taken_out = _identity(status_of(folder, name))
-        if taken_out == inside and (inside != temporary[1] or _holds(place, name, inside, after)):
+        if taken_out == inside and (
+            inside != temporary[1] or _holds(place, name, inside, new_state)
+        ):
             break
         if taken_out == inside:  # somebody wrote into the new file: that is the last word
             exchange(folder, name, place.name)
@@ -428,7 +432,7 @@ def _replace(
     raise PathRefused(f"{place.name} was changed by another program meanwhile; {_UNCHANGED}")
 
 
-def _remove(place: Place, before: Identity | None, expected: str | None) -> None:
+def _remove(place: Place, old_identity: Identity | None, expected: str | None) -> None:
     """Delete the target, if it is what was ``expected`` at that moment.
 
     It is renamed first, so that what is deleted is what was looked at; anything else gets its name
@@ -436,7 +440,7 @@ def _remove(place: Place, before: Identity | None, expected: str | None) -> None
     """
     folder, aside = place.folder, _temporary_name()
     os.rename(place.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
-    if _holds(place, aside, before, expected):
+    if _holds(place, aside, old_identity, expected):
         os.unlink(aside, dir_fd=folder)
         return
     with contextlib.suppress(FileExistsError):  # its writer has made another one already

@@ -103,8 +103,8 @@ def _compare(
     return frozenset(there)
 
 
-def _differs(target: SessionStore, what: str) -> UsageError:
-    return UsageError(f"{target.place} holds {what}", hint=_EMPTY)
+def _differs(target: SessionStore, subject: str) -> UsageError:
+    return UsageError(f"{target.place} holds {subject}", hint=_EMPTY)
 
 
 def _digest(store: SessionStore, session: str) -> bytes:

@@ -143,7 +143,7 @@ class PostgresDatabase:
         self.address_within = _within(address)
         self.place = f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._idle: list[Connection] = []
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._lock, self._process = threading.Lock(), os.getpid()
 
     # --- connections ---
@@ -240,7 +240,7 @@ class PostgresDatabase:
     def make(self, connection: Connection, form: FileFormat) -> None:
         """Make the tables of a format where they are missing, or of an older version. Raises the
         format's error where they are of another."""
-        if form.file in self._made:
+        if form.file in self._created:
             return
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (lock_key("tables"),))
@@ -272,7 +272,7 @@ class PostgresDatabase:
                     " ON CONFLICT (name) DO UPDATE SET version = excluded.version",
                     (form.file, form.version),
                 )
-        self._made.add(form.file)
+        self._created.add(form.file)
 
     # --- errors ---
 

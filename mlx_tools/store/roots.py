@@ -238,7 +238,7 @@ class Root:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise fault(error, parent, name) from None
-        return self._checked(fd, name, stat.S_ISDIR)
+        return self._check_descriptor(fd, name, stat.S_ISDIR)
 
     def open_last(self, parent: int, name: str) -> int:
         """A descriptor of a regular file in an open folder, for reading. Raises PathRefused,
@@ -261,9 +261,9 @@ class Root:
             fd = os.open(name, flags, dir_fd=parent)
         except OSError as error:
             raise fault(error, parent, name) from None
-        return self._checked(fd, name, stat.S_ISREG)
+        return self._check_descriptor(fd, name, stat.S_ISREG)
 
-    def _checked(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
+    def _check_descriptor(self, fd: int, name: str, of_kind: Callable[[int], bool]) -> int:
         """The descriptor, if what was opened is of the right kind: this looks at the open file, not
         at its name, so nothing can change in between."""
         status = os.fstat(fd)
@@ -461,23 +461,23 @@ _IGNORED: Final = frozenset(
 )
 
 
-def private_part(parts: Sequence[str], above: str = "", *, writing: bool = False) -> str | None:
+def private_part(parts: Sequence[str], parent: str = "", *, writing: bool = False) -> str | None:
     """The first part of a path that is refused, or None.
 
-    ``parts`` are the path's names below the root; ``above`` is the root's own last name, which is
+    ``parts`` are the path's names below the root; ``parent`` is the root's own last name, which is
     no reason to refuse, but tells that ``config`` below it is a repository's. For ``writing``, what
     may be read and not changed is refused too.
     """
     names = _NAMES | _UNCHANGED if writing else _NAMES
     patterns = _PATTERNS + _UNCHANGED_PATTERNS if writing else _PATTERNS
     inside_of = _INSIDE + _UNCHANGED_INSIDE if writing else _INSIDE
-    folders = [folded(above)] if above else []
+    folders = [folded(parent)] if parent else []
     for part in parts:
         name = folded(part)
         if name in names or any(fnmatchcase(name, pattern) for pattern in patterns):
             return part
         for folder, inside in inside_of:
-            if name in inside and any(fnmatchcase(above, folder) for above in folders):
+            if name in inside and any(fnmatchcase(parent, folder) for parent in folders):
                 return part
         folders.append(name)
     return None
@@ -492,8 +492,8 @@ class PrivateNames:
     ``parts`` are the folder's names below the root, ``above`` is the root's own last name.
     """
 
-    def __init__(self, parts: Sequence[str], above: str) -> None:
-        folders = [folded(part) for part in (above, *parts)]
+    def __init__(self, parts: Sequence[str], parent: str) -> None:
+        folders = [folded(part) for part in (parent, *parts)]
         self._inside = frozenset(
             name
             for folder, inside in _INSIDE

@@ -121,19 +121,19 @@ class TranscriptStore(SessionStore):
         return path
 
     def _kept(
-        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+        self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobFiles:
-        return BlobFiles(self._folder_of(where) / kind, keep=keep, max_bytes=max_bytes)
+        return BlobFiles(self._folder_of(session_key) / kind, keep=keep, max_bytes=max_bytes)
 
-    def _access(self, where: str | os.PathLike[str]) -> RunPermitFile:
-        return RunPermitFile(self.watched, path=self._folder_of(where) / ACCESS_FILE)
+    def _access(self, session_key: str | os.PathLike[str]) -> RunPermitFile:
+        return RunPermitFile(self.watched, path=self._folder_of(session_key) / ACCESS_FILE)
 
-    def _folder_of(self, where: str | os.PathLike[str]) -> Path:
-        path = require_path("where", where, SESSION)
-        return self.folder / path if isinstance(where, str) else Path(path)
+    def _folder_of(self, session_key: str | os.PathLike[str]) -> Path:
+        path = require_path("where", session_key, SESSION)
+        return self.folder / path if isinstance(session_key, str) else Path(path)
 
     @property
-    def _used(self) -> ConsumedApprovalsFile:
+    def _consumed_approvals(self) -> ConsumedApprovalsFile:
         return ConsumedApprovalsFile(self.folder / "used")
 
     def _sweep_if_due(self) -> None:
@@ -154,15 +154,15 @@ class TranscriptStore(SessionStore):
     def secret(self) -> bytes:
         return self._secret(secrets.token_bytes(32))
 
-    def _secret(self, made: bytes) -> bytes:
-        """The key of approvals, ``made`` where there is none."""
+    def _secret(self, secret: bytes) -> bytes:
+        """The key of approvals, ``secret`` where there is none."""
         path = self.folder / "secret"
         with translate_os_error(
             StorageError, f"the key of approvals, {path}, cannot be read or made"
         ):
             self._make()
             if not path.exists():
-                with contextlib.suppress(FileExistsError), drafted(path, made) as draft:
+                with contextlib.suppress(FileExistsError), drafted(path, secret) as draft:
                     path.hardlink_to(draft)
             return read_regular(path)
 
@@ -257,7 +257,7 @@ class TranscriptStore(SessionStore):
 
     @contextlib.contextmanager
     def taking_in(self) -> Iterator[None]:
-        with self._copied():
+        with self._lock_store():
             self._make()
             folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -273,16 +273,16 @@ class TranscriptStore(SessionStore):
             os.close(folder)
 
     def keys(self) -> StoreKeys:
-        with self._copied():
+        with self._lock_store():
             path = self.folder / "secret"
             secret = read_regular(path) if path.exists() else None
-            return StoreKeys(secret, self._used.all())
+            return StoreKeys(secret, self._consumed_approvals.all())
 
     def take_keys(self, keys: StoreKeys) -> None:
         if keys.secret is not None:
             self._secret(keys.secret)
         if keys.used:
-            self._used.take_all(keys.used)
+            self._consumed_approvals.take_all(keys.used)
 
     def parts(self, session: str) -> Iterator[SessionPart]:
         folder = self.path(session).parent
@@ -298,7 +298,7 @@ class TranscriptStore(SessionStore):
 
     def take_in(self, session: str, parts: Iterable[SessionPart]) -> int:
         draft, size = self.folder / f"{_TAKEN_IN}{session}", 0
-        with self._copied():
+        with self._lock_store():
             try:
                 for part in parts:
                     size += len(part.data)
@@ -312,7 +312,7 @@ class TranscriptStore(SessionStore):
                 shutil.rmtree(draft, ignore_errors=True)
         return size
 
-    def _copied(self) -> contextlib.AbstractContextManager[None]:
+    def _lock_store(self) -> contextlib.AbstractContextManager[None]:
         hint = "check its permissions and free space, and start again: it goes on"
         return translate_os_error(
             StorageError, f"{self.folder} cannot be copied from or into", hint

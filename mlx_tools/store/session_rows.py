@@ -54,8 +54,8 @@ class PostgresStore(SessionStore):
     Raises `UsageError` for what is no address.
     """
 
-    def __init__(self, address: str, **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, address: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         self._database = database(address)
         self.place, self.dsn = self._database.place, self._database.address_within
 
@@ -83,32 +83,32 @@ class PostgresStore(SessionStore):
         return self.open(session)
 
     def open(self, session: str | os.PathLike[str]) -> SessionFiles:
-        name = self._named(session)
+        name = self._get_record_id(session)
         return self._files(name, TranscriptRows(self._database, name))
 
     def read(self, session: str | os.PathLike[str]) -> SessionFiles:
-        name = self._named(session)
+        name = self._get_record_id(session)
         with self._database.connection() as db:
             if not _is_there(db, name):
                 raise _no_session(name)
             return self._files(name, Transcript(_records(db, name)[0]))
 
-    def _named(self, session: str | os.PathLike[str]) -> str:
+    def _get_record_id(self, session: str | os.PathLike[str]) -> str:
         text = os.fspath(session)
         if not isinstance(session, str) or not is_session_id(text):
             raise UsageError(f"{text!r} is no session of {self.place}", hint="give its id")
         return text
 
     def _kept(
-        self, where: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
+        self, session_key: str | os.PathLike[str], kind: str, keep: float, max_bytes: int
     ) -> BlobRows:
-        return BlobRows(self._database, os.fspath(where), kind, keep, max_bytes)
+        return BlobRows(self._database, os.fspath(session_key), kind, keep, max_bytes)
 
-    def _access(self, where: str | os.PathLike[str]) -> RunPermitRow:
-        return RunPermitRow(self.watched, database=self._database, session=os.fspath(where))
+    def _access(self, session_key: str | os.PathLike[str]) -> RunPermitRow:
+        return RunPermitRow(self.watched, database=self._database, session=os.fspath(session_key))
 
     @property
-    def _used(self) -> ConsumedApprovalRows:
+    def _consumed_approvals(self) -> ConsumedApprovalRows:
         return ConsumedApprovalRows(self._database)
 
     # --- looking ---
@@ -354,7 +354,7 @@ class BlobRows(BlobStore):
     keep: float
     max_bytes: int
 
-    def write(self, key: str, data: bytes, *, lasting: bool = False) -> None:
+    def write(self, key: str, data: bytes, *, durable: bool = False) -> None:
         own = (self.session, self.kind)
         try:
             with self.database.connection() as db, db.transaction():
@@ -409,7 +409,7 @@ class RunPermitRow(RunPermit):
         self.database.execute(
             "INSERT INTO access_lists VALUES (%s, %b)"
             " ON CONFLICT (session) DO UPDATE SET list = excluded.list",
-            (self.session, self._written),
+            (self.session, self._list_bytes),
         )
 
     def _read(self) -> bytes:

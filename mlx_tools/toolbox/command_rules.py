@@ -91,8 +91,8 @@ def kinds() -> Mapping[str, re.Pattern[str]]:
     return {name: re.compile(pattern) for name, pattern in _document()["kinds"].items()}
 
 
-def _rule(name: str, given: Mapping[str, Any]) -> Rule:
-    values = {key: value.split() if key in _LISTS else value for key, value in given.items()}
+def _rule(name: str, entries: Mapping[str, Any]) -> Rule:
+    values = {key: value.split() if key in _LISTS else value for key, value in entries.items()}
     subcommands = values.pop("subcommands", {})
     below = {word: _rule(f"{name} {word}", inner) for word, inner in subcommands.items()}
     return Rule(name, **values, subcommands=below)
@@ -165,7 +165,7 @@ class _RuleReader:
     def __init__(self, rule: Rule) -> None:
         self._rule = rule
         self._kinds = {**rule.optional, **rule.values}
-        self._seen: set[str] = set()
+        self._seen_options: set[str] = set()
 
     def options(self, arguments: Sequence[str]) -> list[Word]:
         """The usual form: options, which start with a dash, and operands, in any order."""
@@ -194,74 +194,76 @@ class _RuleReader:
                 paths.append(Word(argument, "pattern"))
         return [*(paths or [Word(".")]), *words]
 
-    def _option(self, argument: str, rest: Iterator[str]) -> list[Word]:
+    def _option(self, argument: str, remaining: Iterator[str]) -> list[Word]:
         rule = self._rule
         if argument in rule.flags or argument in rule.optional:
-            self._seen.add(argument)
+            self._seen_options.add(argument)
             return [Word(argument)]
         if kind := rule.values.get(argument):
-            value = self._next(argument, rest)
+            value = self._next(argument, remaining)
             self._hold(argument, value)
             return [Word(argument), Word(value, "path" if kind == PATH else "verbatim")]
         if rule.form == "expression":  # its options are whole words
-            raise self._refused(argument)
+            raise self._refuse_option(argument)
         if rule.digits and _DIGITS.fullmatch(argument):
             return [Word(argument)]
         if not argument.startswith("--"):
-            return self._short(argument, rest)
+            return self._short(argument, remaining)
         name, written, value = argument.partition("=")
         if not written or name not in self._kinds:
-            raise self._refused(argument)
+            raise self._refuse_option(argument)
         self._hold(name, value)
         return [Word(value, "path", f"{name}=") if self._kinds[name] == PATH else Word(argument)]
 
-    def _short(self, argument: str, rest: Iterator[str]) -> list[Word]:
+    def _short(self, argument: str, remaining: Iterator[str]) -> list[Word]:
         """Short options in one word; one that takes a value takes what follows it there."""
         for position, character in enumerate(argument[1:], start=1):
             option, remainder = f"-{character}", argument[position + 1 :]
             kind = self._kinds.get(option)
             if kind == PATH:  # no rule has one; a bundle would have to be taken apart
-                raise self._refused(argument)
+                raise self._refuse_option(argument)
             if kind is not None and (remainder or option in self._rule.values):
-                value = remainder or self._next(option, rest)
+                value = remainder or self._next(option, remaining)
                 self._hold(option, value)
                 return [Word(argument), *([] if remainder else [Word(value)])]
             if kind is None and option not in self._rule.flags:
-                raise self._refused(option if len(argument) > 2 else argument)
-            self._seen.add(option)
+                raise self._refuse_option(option if len(argument) > 2 else argument)
+            self._seen_options.add(option)
         if argument == "-":
             raise PathRefused(f"{self._rule.name}: standard input is empty here; name a file")
         return [Word(argument)]
 
     def _hold(self, option: str, value: str) -> None:
         """Takes note of an option, and holds its value to its kind."""
-        self._seen.add(option)
+        self._seen_options.add(option)
         kind = self._kinds[option]
         if kind != PATH and not kinds()[kind].fullmatch(value):
             raise PathRefused(f"{self._rule.name} {option}: {_quoted(value)} is not allowed here")
 
-    def _next(self, option: str, rest: Iterator[str]) -> str:
-        if (value := next(rest, None)) is None:
+    def _next(self, option: str, remaining: Iterator[str]) -> str:
+        if (value := next(remaining, None)) is None:
             raise PathRefused(f"{self._rule.name} {option} needs a value")
         return value
 
-    def _operands(self, before: list[str], after: list[str]) -> list[Word]:
+    def _operands(self, preceding_words: list[str], following_words: list[str]) -> list[Word]:
         """The operands with the ``--`` before them; git's own keeps its place."""
         rule = self._rule
         first: list[Word] = []
-        if rule.first and self._seen.isdisjoint(rule.instead):
-            source = before or after
+        if rule.first and self._seen_options.isdisjoint(rule.instead):
+            source = preceding_words or following_words
             if not source:
                 raise PathRefused(f"{rule.name}: the first argument is what is looked for")
-            if not before and rule.operands == "revisions":
+            if not preceding_words and rule.operands == "revisions":
                 raise PathRefused(f"{rule.name}: what is looked for stands before --, or after -e")
             first = [Word(source.pop(0))]
-        self._check_count(len(before) + len(after))
+        self._check_count(len(preceding_words) + len(following_words))
         if rule.operands == "revisions":
-            words = [*first, *(Word(text, "revision") for text in before)]
-            return words + ([Word("--"), *(Word(t, "path") for t in after)] if after else [])
+            words = [*first, *(Word(text, "revision") for text in preceding_words)]
+            return words + (
+                [Word("--"), *(Word(t, "path") for t in following_words)] if following_words else []
+            )
         kind: Kind = "verbatim" if rule.operands == "text" else "pattern"
-        words = [*first, *(Word(text, kind) for text in (*before, *after))]
+        words = [*first, *(Word(text, kind) for text in (*preceding_words, *following_words))]
         return [Word("--"), *words] if words else []
 
     def _check_count(self, count: int) -> None:
@@ -272,11 +274,11 @@ class _RuleReader:
             raise PathRefused(
                 f"{rule.name} takes {most} {what}{'s' * (most != 1)} here, not {count}"
             )
-        if count < rule.least and self._seen.isdisjoint(rule.anywhere):
+        if count < rule.least and self._seen_options.isdisjoint(rule.anywhere):
             least = rule.least
             raise PathRefused(f"{rule.name} needs {least} {what}{'s' * (least != 1)}, not {count}")
 
-    def _refused(self, argument: str) -> PathRefused:
+    def _refuse_option(self, argument: str) -> PathRefused:
         return PathRefused(f"{self._rule.name}: the option {_quoted(argument)} is not allowed here")
 
 
@@ -512,10 +514,10 @@ def _fits(name: str, step: str) -> bool:
     return name == step or fnmatchcase(name, step)
 
 
-def _entries(root: Root, at: Sequence[str]) -> list[tuple[str, bool]]:
+def _entries(root: Root, locations: Sequence[str]) -> list[tuple[str, bool]]:
     """The names in a folder, and which are folders; none where it is gone, or not to be seen."""
     try:
-        fd = root.open_folder(at)
+        fd = root.open_folder(locations)
     except (PathAbsent, WrongFileKind, PathRefused):
         return []
     try:
@@ -555,7 +557,7 @@ def hidden(roots: Sequence[Root]) -> HiddenPaths:
     """All that is private below the roots. Raises Refused where it cannot all be looked through."""
     found = HiddenPaths()
     left = MAX_ENTRIES
-    waiting = [(str(root.path), _above((root.path.name,))) for root in roots]
+    waiting = [(str(root.path), _last_private((root.path.name,))) for root in roots]
     while waiting:
         folder, above = waiting.pop()
         try:
@@ -572,7 +574,7 @@ def hidden(roots: Sequence[Root]) -> HiddenPaths:
             elif is_folder:
                 if folded(entry.name) == ".git":
                     found.repositories.append(entry.path)
-                waiting.append((entry.path, _above((above, entry.name))))
+                waiting.append((entry.path, _last_private((above, entry.name))))
             count = len(found.files) + len(found.folders) + len(found.repositories)
             if left < 0 or count > MAX_HIDDEN:
                 raise PathRefused(
@@ -606,12 +608,12 @@ def repository_state(config: Path) -> bytes:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _above(names: tuple[str, ...]) -> str:
+def _last_private(names: tuple[str, ...]) -> str:
     """The last of the names that is such a folder's, else nothing."""
     fitting = [name for name in names if any(fnmatchcase(folded(name), p) for p in FOLDERS)]
     return fitting[-1] if fitting else ""
 
 
 @functools.lru_cache(maxsize=100_000)
-def _private(name: str, above: str) -> bool:
-    return private_part((name,), above) is not None
+def _private(name: str, parent: str) -> bool:
+    return private_part((name,), parent) is not None

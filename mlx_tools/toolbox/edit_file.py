@@ -90,7 +90,7 @@ class _Edit(Struct, frozen=True):
             )
         before = _FileText.read(content, self.path)
         name = one_line(self.path.rpartition("/")[2] or self.path, marks=True)
-        edited = edit_text(before.text, self.old, self.new, name, every=self.every)
+        edited = edit_text(before.text, self.old, self.new, name, replace_all=self.every)
         return before, edited, before.with_text(edited.text)
 
 
@@ -113,7 +113,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                 place,
                 raw,
                 expected=state,
-                since="it was read",
+                old_state="it was read",
                 given_up=lambda: context.cancelled,
                 undo=context.undo,
             )

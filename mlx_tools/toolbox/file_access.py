@@ -143,21 +143,21 @@ class Changes:
                 if raw is not None:
                     note_written(root, parts, state_of(raw), raw.decode())
         key = "deleted" if raw is None else "replaced" if replaced else "made"
-        return self._notices[key].format(path=self._shown(root, path), size=len(raw or b""))
+        return self._notices[key].format(path=self._display_path(root, path), size=len(raw or b""))
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
         """The diff that `make` would make; of a file to be deleted what is lost."""
         after = None if operation == "delete" else encoded(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
-            shown, paths = self._shown(root, path), {"path": _led(root, parts)}
+            shown, paths = self._display_path(root, path), {"path": _led(root, parts)}
             if operation == "create":
                 return preview_of_diff(_diff(None, after, shown), ABSENT, paths)
             with place_of(root, parts, self._writable) as place:
                 _check_writable(operation, place)
                 fd = open_present(place)
                 if fd is not None:
-                    diff, state = _changed(fd, after, shown)
+                    diff, state = _diff_file(fd, after, shown)
                     if after is not None:
                         said = warning(root, parts, shown, state, replaces=True)
                         diff = replace(diff, text=said + diff.text)
@@ -173,16 +173,18 @@ class Changes:
             root, parts = self._find("edit", path)
             with place_of(root, parts, self._writable) as place:
                 _check_writable("edit", place)
-                yield place, self._shown(root, path)
+                yield place, self._display_path(root, path)
 
-    def preview_of(self, place: Place, shown: str, before: str, after: str, state: str) -> Preview:
+    def preview_of(
+        self, place: Place, display_path: str, old_text: str, new_text: str, state: str
+    ) -> Preview:
         """The preview of a change of a text."""
         paths = {"path": _led(place.root, place.names)}
-        said = warning(place.root, place.names, shown, state, replaces=False)
-        diff = _diff(before, after, shown)
+        said = warning(place.root, place.names, display_path, state, replaces=False)
+        diff = _diff(old_text, new_text, display_path)
         return preview_of_diff(replace(diff, text=said + diff.text), state, paths)
 
-    def _shown(self, root: Root, path: str) -> str:
+    def _display_path(self, root: Root, path: str) -> str:
         """The path for a reader, from the top of the file system where there are several roots."""
         path = expand_home(path)
         whole = str(root.path / path) if len(self._roots) > 1 else path
@@ -288,8 +290,8 @@ def _check_names(parts: Sequence[str]) -> None:
             raise PathRefused("the path holds a character that ends a line or cannot be seen")
 
 
-def _changed(fd: int, after: str | None, path: str) -> tuple[TextDiff, str]:
-    """Compare a file with the text ``after``, None to delete it; return the file's state, too.
+def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]:
+    """Compare a file with the text ``new_text``, None to delete it; return the file's state, too.
 
     Both are of the same bytes, whoever writes meanwhile. Closes the file.
     """
@@ -307,35 +309,35 @@ def _changed(fd: int, after: str | None, path: str) -> tuple[TextDiff, str]:
     for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
     undone = for_good if size > MAX_KEPT_BYTES else ""
     if before is None:
-        return _unread(size, after, path, undone, whole=whole), state
-    if after is None:
+        return _unread(size, new_text, path, undone, whole=whole), state
+    if new_text is None:
         deleted, diff = f"{path} is deleted{undone}: {size} bytes", _diff(before, None, path)
         return replace(diff, text=f"{deleted}\n{diff.text}" if before else deleted), state
-    diff = _diff(before, after, path)
+    diff = _diff(before, new_text, path)
     if before.encode() != content:
         diff = replace(diff, text=f"{diff.text}\n(the file changes to UTF-8 without a mark)")
     return diff, state
 
 
-def _unread(size: int, after: str | None, path: str, undone: str, *, whole: bool) -> TextDiff:
+def _unread(size: int, new_text: str | None, path: str, warning: str, *, whole: bool) -> TextDiff:
     """What becomes of a file whose present content is no text, or is too large to be shown."""
     told = "which are no text" if whole else "too many to be shown"
     omitted = "" if whole else f"the present content of {path}, {size} bytes, is not shown"
-    if after is None:
-        text = f"{path} is deleted{undone}: {size} bytes, {told}"
+    if new_text is None:
+        text = f"{path} is deleted{warning}: {size} bytes, {told}"
         return TextDiff(text, f"-{size} bytes", omitted)
-    diff = _diff(None, after, path)
-    text = f"{path}: {size} bytes, {told}, are replaced by{undone}:\n{diff.text}"
+    diff = _diff(None, new_text, path)
+    text = f"{path}: {size} bytes, {told}, are replaced by{warning}:\n{diff.text}"
     added = diff.counts.partition(" ")[0] or "+0"
     return TextDiff(text, f"{added} lines, -{size} bytes", omitted)
 
 
-def _diff(before: str | None, after: str | None, path: str) -> TextDiff:
+def _diff(old_text: str | None, new_text: str | None, path: str) -> TextDiff:
     """The difference of two texts of a file, of which one may be none."""
-    if before is None and not after:
+    if old_text is None and not new_text:
         return TextDiff(f"--- /dev/null\n+++ {path}\n(the new file is empty)")
-    old, new = ("/dev/null" if text is None else path for text in (before, after))
-    return unified_diff(before or "", after or "", old, new)
+    old, new = ("/dev/null" if text is None else path for text in (old_text, new_text))
+    return unified_diff(old_text or "", new_text or "", old, new)
 
 
 def preview_of_diff(diff: TextDiff, state: str, paths: Mapping[str, str]) -> Preview:

@@ -53,14 +53,18 @@ class _Group:
     def __init__(self, rules: Sequence[tuple[str, bool]]) -> None:
         self._rules = rules
         self._any = _compiled("|".join(f"(?:{expression})" for expression, _ in rules))
-        self._each: list[tuple[_Matches | None, bool]] = []
+        self._each_matches: list[tuple[_Matches | None, bool]] = []
 
     def decide(self, path: str) -> bool | None:
         if self._any is not None and not self._any(path):
             return None
-        if not self._each:
-            self._each = [(_compiled(text), ignores) for text, ignores in reversed(self._rules)]
-        decisions = (ignores for match, ignores in self._each if match is not None and match(path))
+        if not self._each_matches:
+            self._each_matches = [
+                (_compiled(text), ignores) for text, ignores in reversed(self._rules)
+            ]
+        decisions = (
+            ignores for match, ignores in self._each_matches if match is not None and match(path)
+        )
         return next(decisions, None)
 
 

@@ -64,9 +64,9 @@ def main(module: str, function: str, package: str, folder: str) -> None:
     sys.stdout.buffer.write(text.encode("utf-8", "replace"))
 
 
-def _answer(work: Callable[..., dict[str, Any]], asked: dict[str, Any]) -> dict[str, Any]:
+def _answer(work: Callable[..., dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
     try:
-        return work(**asked)
+        return work(**request)
     except _EXHAUSTED:
         raise
     except Problem as problem:

@@ -51,12 +51,15 @@ def note_written(root: Root, names: Sequence[str], state: str, text: str) -> Non
     note_lines(root, names, state, 1, total, total)
 
 
-def note_edited(root: Root, names: Sequence[str], before: str, after: str, more: int) -> None:
-    """Note that the model changed a file in the state ``before``, which has ``more`` lines now."""
+def note_edited(
+    root: Root, names: Sequence[str], old_text: str, new_text: str, extra_lines: int
+) -> None:
+    """Note that the model changed a file in the state ``old_text``, which has ``extra_lines`` lines
+    now."""
     seen = known(root, names)
-    if seen is not None and seen.state == before:
-        last, total = seen.last + more, seen.total + more
-        changed = replace(seen, state=after, last=max(last, seen.first), total=max(total, 1))
+    if seen is not None and seen.state == old_text:
+        last, total = seen.last + extra_lines, seen.total + extra_lines
+        changed = replace(seen, state=new_text, last=max(last, seen.first), total=max(total, 1))
         current_context().files.append(changed)
 
 

@@ -132,7 +132,7 @@ class Notes:
         heading = _heading(title)
         if self.folder is None or not os.path.lexists(self.folder):
             return _free_name(heading, set())
-        with self._opened(self.folder) as root:
+        with self._open_folder(self.folder) as root:
             return _free_name(heading, _names(root))
 
     def create(
@@ -151,7 +151,7 @@ class Notes:
         raw = encoded(head + body_of(title, content))
         if self.folder is None:
             raise ToolError(NO_FOLDER)
-        with self._opened(self.folder, make=True) as root, tool_errors("it cannot be written"):
+        with self._open_folder(self.folder, make=True) as root, tool_errors("it cannot be written"):
             taken = _names(root)
             while True:
                 name = _free_name(heading, taken)
@@ -212,7 +212,7 @@ class Notes:
         return NoteSearch(sorted(notes, key=lambda note: note.path), unread)
 
     @contextlib.contextmanager
-    def _opened(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
+    def _open_folder(self, folder: Path, *, make: bool = False) -> Iterator[Root]:
         """The folder, held open."""
         try:
             if make:
@@ -246,11 +246,11 @@ def _names(root: Root) -> set[str]:
         raise ToolError(f"the notes cannot be listed: {error.strerror}") from None
 
 
-def _free_name(heading: str, taken: set[str]) -> str:
+def _free_name(heading: str, taken_names: set[str]) -> str:
     stem = note_stem(heading)
     for number in range(1, MAX_SAME + 1):
         name = f"{stem}{ENDING}" if number == 1 else f"{stem} {number}{ENDING}"
-        if folded(name) not in taken:
+        if folded(name) not in taken_names:
             return name
     raise ToolError(f"there are {MAX_SAME} notes of this title; choose another")
 
@@ -370,8 +370,8 @@ def ranked(
         return []
     said = set().union(*counts)
 
-    def holding(one: QueryTerm) -> int:
-        matching = {term for term in said if one.matches(term)}
+    def holding(wanted_term: QueryTerm) -> int:
+        matching = {term for term in said if wanted_term.matches(term)}
         return sum(not matching.isdisjoint(count) for count in counts)
 
     wanted = query_of(query, holding).wanted
@@ -428,7 +428,7 @@ def _body(note: Note) -> str:
     return unicodedata.normalize("NFC", note.text).removeprefix(f"# {note.title}\n").strip()
 
 
-def _shown(found: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]) -> str:
+def _shown(search: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]) -> str:
     """What was found: for each note its file, its title and where it came from, and below that its
     text or a part of it, indented, so that no note can look like another."""
     lines = []
@@ -442,9 +442,9 @@ def _shown(found: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping
             )
         lines += [_INDENT + line for line in text.splitlines()]
     if not hits:
-        lines.append(notices["none"] if found.notes else notices["empty"])
+        lines.append(notices["none"] if search.notes else notices["empty"])
     if len(hits) > MAX_HITS:
         lines.append(notices["more"].format(count=len(hits) - MAX_HITS))
-    if found.unread:
-        lines.append(notices["unread"].format(count=found.unread))
+    if search.unread:
+        lines.append(notices["unread"].format(count=search.unread))
     return "\n".join(lines)

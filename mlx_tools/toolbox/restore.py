@@ -77,22 +77,22 @@ class Undo:
     ``own`` is a session that this process is at. Raises `TranscriptError` where another one is.
     """
 
-    def __init__(self, store: SessionStore, session: str, own: str = "") -> None:
+    def __init__(self, store: SessionStore, session: str, session_id: str = "") -> None:
         self._store = store
         self._session = session
-        self._own = own
+        self._session_id = session_id
         self._stores = {one: _undo_of(store, one) for one in _within(store, session)}
-        self._held = contextlib.ExitStack()
+        self._locked_sessions = contextlib.ExitStack()
 
     def __enter__(self) -> Undo:
         with contextlib.ExitStack() as held:
-            for session in self._stores.keys() - {self._own}:
+            for session in self._stores.keys() - {self._session_id}:
                 held.enter_context(self._store.held(session))
-            self._held = held.pop_all()
+            self._locked_sessions = held.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._held.close()
+        self._locked_sessions.close()
 
     def steps(self, *, of_question: bool = False) -> list[UndoStep]:
         """The changes to undo, the newest change first; what never came to pass is left out.
@@ -124,10 +124,10 @@ class Undo:
         due = next((step.change.at for step in steps if step.status == "due"), None)
         if not of_question or due is None:
             return steps
-        asked = max((at for at in self._asked() if at <= due), default=0.0)
+        asked = max((at for at in self._question_times() if at <= due), default=0.0)
         return [step for step in steps if step.change.at >= asked]
 
-    def _asked(self) -> Iterator[float]:
+    def _question_times(self) -> Iterator[float]:
         """When the questions of the session were asked."""
         with contextlib.suppress(TranscriptError, ValueError):
             for record in self._store.records(self._session):

@@ -144,23 +144,23 @@ class _Commands:
         program, words = arguments["program"], arguments.get("arguments", ())
         return plan(self.programs, _folders(), self._roots, program, words)
 
-    def _view(self, made: Plan, box: Sandbox) -> SandboxView:
+    def _view(self, plan: Plan, box: Sandbox) -> SandboxView:
         first = self._roots[0].path
         replaced: dict[str, bytes] = {}
-        if made.rule.repository:
+        if plan.rule.repository:
             if not box.hides_contents:
                 raise PathRefused(
-                    f"{made.rule.name} cannot be confined here: {box.name} cannot hide what a "
+                    f"{plan.rule.name} cannot be confined here: {box.name} cannot hide what a "
                     "repository's configuration makes it run"
                 )
             config = first / ".git" / "config"
-            if str(config) in made.private.files:
+            if str(config) in plan.private.files:
                 replaced[str(config)] = repository_state(config)
         if not all(map(_in_place, self._roots)):
             raise PathRefused("a root was moved or replaced since it was opened")
-        free = made.rule.form == "any"  # what has rules only reads, and starts nothing
+        free = plan.rule.form == "any"  # what has rules only reads, and starts nothing
         roots = [(str(root.path), root.writable and free) for root in self._roots]
-        return SandboxView(str(first), roots, made.private, replaced, starts=free)
+        return SandboxView(str(first), roots, plan.private, replaced, starts=free)
 
     def _report(self, ran: ProcessResult) -> str:
         """The end of the program, on the first line, where nothing that it prints can stand; then
@@ -177,11 +177,11 @@ class _Commands:
         parts += [] if parts[1:] else [notices["nothing"]]
         return "\n".join(part.rstrip("\n") for part in parts)
 
-    def _text(self, printed: bytes) -> str:
+    def _text(self, output: bytes) -> str:
         """The printed text, with U+FFFD for what is no UTF-8; only told of where it is no text."""
-        if b"\0" in printed:
-            return self._notices["binary"].format(size=len(printed))
-        return printed.decode("utf-8", "replace")
+        if b"\0" in output:
+            return self._notices["binary"].format(size=len(output))
+        return output.decode("utf-8", "replace")
 
 
 @functools.cache
@@ -197,7 +197,7 @@ def _in_place(root: Root) -> bool:
         return False
 
 
-def _environment(more: Mapping[str, str]) -> dict[str, str]:
+def _environment(extra_environment: Mapping[str, str]) -> dict[str, str]:
     """All variables that a program gets: none of this process's, and none that makes programs load
     or run something."""
     return {
@@ -206,5 +206,5 @@ def _environment(more: Mapping[str, str]) -> dict[str, str]:
         "HOME": "/nonexistent",
         "TERM": "dumb",
         "TMPDIR": "/tmp",  # noqa: S108 - empty, and its own
-        **more,
+        **extra_environment,
     }

@@ -216,10 +216,10 @@ _CONFIGURATION: Final = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtim
 
 
 def bwrap_options(
-    switches: frozenset[str], view: SandboxView, status_end: int, replaced: Mapping[str, int]
+    switches: frozenset[str], view: SandboxView, status_end: int, descriptors: Mapping[str, int]
 ) -> list[str]:
     """The options that make the view. ``status_end`` is the descriptor that the state goes to;
-    ``replaced`` has, for a hidden file's path, the descriptor of its other contents."""
+    ``descriptors`` has, for a hidden file's path, the descriptor of its other contents."""
     made = ["--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     made += ["--hostname", "sandbox", "--json-status-fd", str(status_end)]
     if "modern" in switches:
@@ -243,18 +243,18 @@ def bwrap_options(
     for path in view.hidden.folders:
         made += ["--tmpfs", path, "--remount-ro", path]
     for path in view.hidden.files:
-        if path in replaced:
-            made += ["--ro-bind-data", str(replaced[path]), path]
+        if path in descriptors:
+            made += ["--ro-bind-data", str(descriptors[path]), path]
         else:
             made += ["--ro-bind", os.devnull, path]  # a device, and none may be opened there
     return [*made, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", view.folder]
 
 
-def status_of(said: bytes) -> dict[str, Any]:
+def status_of(data: bytes) -> dict[str, Any]:
     """The state of a program as the sandbox has said so far: ``child-pid`` and the numbers of its
     namespaces (``net-namespace``, …), then ``exit-code``."""
     found: dict[str, Any] = {}
-    for line in said.split(b"\n"):
+    for line in data.split(b"\n"):
         with contextlib.suppress(ValueError, TypeError):
             found |= json.loads(line)
     return found
@@ -338,7 +338,7 @@ class ProcessResult(Struct, frozen=True):
 
 
 def run(
-    confined: SandboxCommand,
+    command: SandboxCommand,
     environment: Mapping[str, str],
     seconds: float,
     cancelled: Callable[[], bool] = lambda: False,
@@ -348,17 +348,17 @@ def run(
     cannot be started."""
     ending: Ending = "cancelled"
     with subprocess.Popen(  # noqa: S603 - absolute paths, no shell
-        confined.argv,
+        command.argv,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=dict(environment),
         cwd="/",
-        pass_fds=confined.inherited,
+        pass_fds=command.inherited,
         start_new_session=True,
     ) as child:
         try:
-            program = _ChildOutput(child, confined.status)
+            program = _ChildOutput(child, command.status)
             with contextlib.suppress(OSError):  # whatever it does, who watches it comes first
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, child.pid, own + _NICER)
@@ -369,7 +369,7 @@ def run(
         if ending == "finished":
             ending = program.drain()
         program.pipes.close()
-    status = None if confined.status is None else bytes(program.status)
+    status = None if command.status is None else bytes(program.status)
     started = ending != "finished" or status is None or "exit-code" in status_of(status)
     output, errors = bytes(program.output), bytes(program.errors)
     return ProcessResult(ending, child.returncode, output, errors, status, started)
@@ -391,8 +391,8 @@ class _ChildOutput:
             takers[status] = self._take_status
         self.pipes = Pipes(takers)
 
-    def _take(self, into: bytearray, piece: bytes) -> bool:
-        into += piece[: MAX_OUTPUT_BYTES + 1 - len(self.output) - len(self.errors)]
+    def _take(self, buffer: bytearray, piece: bytes) -> bool:
+        buffer += piece[: MAX_OUTPUT_BYTES + 1 - len(self.output) - len(self.errors)]
         return not self._flooded
 
     def _take_status(self, piece: bytes) -> bool:
@@ -403,18 +403,18 @@ class _ChildOutput:
     def _flooded(self) -> bool:
         return len(self.output) + len(self.errors) > MAX_OUTPUT_BYTES
 
-    def watch(self, until: float, cancelled: Callable[[], bool]) -> Ending:
+    def watch(self, deadline: float, cancelled: Callable[[], bool]) -> Ending:
         """Waits for an end, at the latest until this time."""
         looked = time.monotonic()
         while True:
-            self.pipes.read(min(_COUNT, max(until - time.monotonic(), 0)))
+            self.pipes.read(min(_COUNT, max(deadline - time.monotonic(), 0)))
             if self._flooded:
                 return "flood"
             if self._child.poll() is not None:
                 return "finished"
             if cancelled():
                 return "cancelled"
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return "timeout"
             if time.monotonic() - looked >= _COUNT:
                 looked = time.monotonic()

@@ -63,7 +63,7 @@ class _Search:
         self._context = current_context()
         seconds = self._context.timeout
         most = MAX_SECONDS if seconds is None else min(0.8 * seconds, MAX_SECONDS)
-        self._until = clock() + most
+        self._deadline = clock() + most
         self._room = self._context.shown_chars
         self._results: list[str] = []
         self._files = self._cut_lines = self._unreadable = 0
@@ -103,7 +103,7 @@ class _Search:
         self._is_late |= not walk.is_complete
 
     def _gives_up(self) -> bool:
-        if self._clock() > self._until or self._context.cancelled:
+        if self._clock() > self._deadline or self._context.cancelled:
             self._is_late = True
         return self._is_late
 

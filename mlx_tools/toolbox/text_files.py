@@ -18,11 +18,11 @@ _BREAKS: Final = frozenset(("Cc", "Cs", "Zl", "Zp"))
 """Categories of characters that end a line, steer a terminal, or are half a character."""
 
 
-def up_to(fd: int, most: int) -> bytes:
+def up_to(fd: int, max_bytes: int) -> bytes:
     """At most so many bytes; a file that grows while it is read ends there too."""
     try:
         with os.fdopen(os.dup(fd), "rb") as file:
-            return file.read(most)
+            return file.read(max_bytes)
     except OSError as error:
         raise ToolError(f"the file cannot be read: {error.strerror}") from None
 

@@ -75,7 +75,7 @@ class TreeWalk:
         """Walk one folder, which is closed at the end."""
         prefix = "".join(f"{part}/" for part in parts)
         try:
-            entries = self._listed(fd)
+            entries = self._list_folder(fd)
             if any(name == IGNORE_FILE for name, _ in entries):
                 rules = (*rules, *self._rules_in(fd, prefix))
             has_patterns = bool(self._root.patterns)
@@ -130,7 +130,7 @@ class TreeWalk:
             return
         yield from self._entries(below, names, rules)
 
-    def _listed(self, fd: int) -> list[tuple[str, int]]:
+    def _list_folder(self, fd: int) -> list[tuple[str, int]]:
         """The names in a folder with their kinds, in order."""
         entries = []
         try:

@@ -311,11 +311,11 @@ class Media(NamedTuple):
     charset: str = ""
 
 
-def media_of(declared: str) -> Media:
+def media_of(content_type: str) -> Media:
     """The meaning of a ``Content-Type`` field. Raises ToolError for what is no text."""
-    declared = declared[:1000]
-    name = declared.partition(";")[0].strip().lower()
-    found = _CHARSET.search(declared)
+    content_type = content_type[:1000]
+    name = content_type.partition(";")[0].strip().lower()
+    found = _CHARSET.search(content_type)
     charset = found[1] if found else ""
     if name in _HTML:
         return Media("html", charset)

@@ -40,10 +40,10 @@ class WorkerFailed(Exception):
     """The process came to no result. ``beyond`` is whether it went beyond its bounds; else it met a
     ``problem``, or, where that is empty, broke."""
 
-    def __init__(self, problem: str = "", *, beyond: bool = False) -> None:
+    def __init__(self, problem: str = "", *, over_limit: bool = False) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.beyond = beyond
+        self.beyond = over_limit
 
 
 async def ask_apart(
@@ -122,7 +122,7 @@ def _answer(child: subprocess.Popen[bytes], bounds: Bounds) -> dict[str, Any]:
             pipes.close()
             kill_group(child.pid)
     if not ended or child.returncode < 0 or child.returncode == isolated.OUT_OF_MEMORY:
-        raise WorkerFailed(beyond=True)
+        raise WorkerFailed(over_limit=True)
     try:
         answer = json.loads(printed)
     except ValueError:

@@ -147,8 +147,8 @@ async def _attempt(
             outcome = submit(lambda: to_result(blocking(arguments)))
         else:
             outcome = loop.create_future()
-            running = _guarded(tool, arguments, outcome)
-            task = loop.create_task(_quiet(running))
+            running = _run_guarded(tool, arguments, outcome)
+            task = loop.create_task(_drain(running))
     except TooManyThreads as error:
         return None, error
     finally:
@@ -184,7 +184,7 @@ async def _attempt(
     return ended
 
 
-async def _guarded(
+async def _run_guarded(
     tool: ToolLike, arguments: Mapping[str, Any], outcome: asyncio.Future[Outcome | None]
 ) -> None:
     """An asynchronous call that settles ``outcome``; none of its exceptions reaches the loop."""
@@ -200,7 +200,7 @@ async def _guarded(
         settle(outcome, (None, error))
 
 
-async def _quiet(running: Coroutine[Any, Any, None]) -> None:
+async def _drain(running: Coroutine[Any, Any, None]) -> None:
     """Lets a task end quietly whose call was closed by `_leave`."""
     with contextlib.suppress(RuntimeError):
         await running
@@ -278,9 +278,9 @@ def _words(error: BaseException, clean: Callable[[str], str]) -> tuple[ErrorCode
     return "tool_error", _cut(f"{kind}: {text}" if text else kind)
 
 
-def _cut(text: str, most: int = MAX_ERROR_CHARS) -> str:
+def _cut(text: str, max_chars: int = MAX_ERROR_CHARS) -> str:
     text = whole_characters(text)
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
 # --- threads for functions that block ------------------------------------------------------------
@@ -424,7 +424,7 @@ class ReadCallCache:
         context: ToolContext,
         *,
         of_session: bool = False,
-        **rest: Any,
+        **options: Any,
     ) -> ToolResult:
         """Return what `mlx_tools.tools.execute` comes to: found here, or made and kept. A call that
         was approved on a state is made in any case. ``of_session``: what the tool answers is true
@@ -462,7 +462,7 @@ class ReadCallCache:
         began = self._changes
         try:
             context.asks = None if ask is None else asked
-            result = await execute(tool, arguments, context, **rest)
+            result = await execute(tool, arguments, context, **options)
             over = result.error is None or result.error.code != "timeout"
         finally:
             if changing and over:
@@ -490,10 +490,10 @@ class NestedReadCallCache(ReadCallCache):
         """The question of the outer session goes on."""
 
     async def call(
-        self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **rest: Any
+        self, tool: ToolLike, arguments: Mapping[str, Any], context: ToolContext, **options: Any
     ) -> ToolResult:
         """Do as the outer session does."""
-        return await self._outer.call(tool, arguments, context, **rest)
+        return await self._outer.call(tool, arguments, context, **options)
 
 
 # --- a result as text -----------------------------------------------------------------------------

@@ -67,12 +67,12 @@ class Arguments:
     JSON Schema.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str, given: Any = None) -> None:
-        self.schema: Any = given  # held to what it must be where the tool is registered
+    def __init__(self, function: Callable[..., Any], name: str, source: Any = None) -> None:
+        self.schema: Any = source  # held to what it must be where the tool is registered
         self.context: str | None = None
         self._model: Any = None
         self._keys: tuple[str, ...] = ()
-        if given is not None:
+        if source is not None:
             return
         parameters = parameters_of(function, name)
         hints = _annotations_of(function, parameters, name)
@@ -164,9 +164,9 @@ def _is_shown(default: Any) -> bool:
 # --- pydantic's part ------------------------------------------------------------------------------
 
 
-def _field(at: int) -> str:
+def _field(position: int) -> str:
     """The name of the model's field for a parameter, which may have a name that models reserve."""
-    return f"p{at}"
+    return f"p{position}"
 
 
 def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:

@@ -291,12 +291,12 @@ class Declaration(TypedDict, total=False):
 
 
 @overload
-def tool(**declared: Unpack[Declaration]) -> Callable[[Callable[..., Any]], Tool]: ...
+def tool(**declaration: Unpack[Declaration]) -> Callable[[Callable[..., Any]], Tool]: ...
 @overload
-def tool(function: Callable[..., Any], /, **declared: Unpack[Declaration]) -> Tool: ...
+def tool(function: Callable[..., Any], /, **declaration: Unpack[Declaration]) -> Tool: ...
 
 
-def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Declaration]) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **declaration: Unpack[Declaration]) -> Any:
     """Makes a tool of a typed function: ``@tool``, or ``@tool(effects={"read"})``.
 
     The name is the function's, the description its docstring up to the first section, the schema
@@ -317,7 +317,7 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
     the signature shows it, else when the spec is first needed, at the latest when the tool is
     registered.
     """
-    said: dict[str, Any] = {**declared}
+    said: dict[str, Any] = {**declaration}
     if unknown := said.keys() - Declaration.__annotations__.keys():
         raise TypeError(f"tool() got an unexpected keyword argument {min(unknown)!r}")
     name, text, schema = (said.pop(key, None) for key in ("name", "description", "parameters"))
@@ -337,25 +337,25 @@ def tool(function: Callable[..., Any] | None = None, /, **declared: Unpack[Decla
     return make if function is None else make(function)
 
 
-def _made(function: Callable[..., Any], declared: ToolSpec, schema: Any) -> Tool:
+def _made(function: Callable[..., Any], declared_spec: ToolSpec, schema: Any) -> Tool:
     """The tool of a function that declares all but its parameters, or has a schema of its own."""
     if schema is None:
-        parameters_of(function, declared.name)
+        parameters_of(function, declared_spec.name)
 
     @functools.cache
     def arguments() -> Arguments:
-        return Arguments(function, declared.name, schema)
+        return Arguments(function, declared_spec.name, schema)
 
-    def run(given: Mapping[str, Any]) -> Any:
+    def run(call_arguments: Mapping[str, Any]) -> Any:
         made = arguments()
-        values = made.convert(given)
+        values = made.convert(call_arguments)
         if made.context is not None:
             values[made.context] = current_context()
         return function(**values)
 
-    spec = lambda: replace(declared, parameters=arguments().schema)  # noqa: E731
+    spec = lambda: replace(declared_spec, parameters=arguments().schema)  # noqa: E731
     made = Tool(spec, run, function=function)
-    made.__name__ = declared.name
+    made.__name__ = declared_spec.name
     return made
 
 

@@ -186,9 +186,9 @@ _REPEATED = "the same call was made again after the model was told so, and the r
 class _Sums(Struct, frozen=True):
     """Numbers, and numbers by name, that can be added up."""
 
-    def __add__(self, other: Self) -> Self:
+    def __add__(self, second: Self) -> Self:
         names = self.__struct_fields__
-        sums = {name: _sum(getattr(self, name), getattr(other, name)) for name in names}
+        sums = {name: _sum(getattr(self, name), getattr(second, name)) for name in names}
         return type(self)(**sums)
 
     def to_json(self) -> dict[str, Any]:
@@ -196,11 +196,11 @@ class _Sums(Struct, frozen=True):
         return to_builtins(self)  # type: ignore[no-any-return]
 
 
-def _sum(one: Any, other: Any) -> Any:
-    if not isinstance(one, Mapping):
-        return one + other
-    both = {key: one[key] + other[key] for key in one if key in other}
-    return {**one, **other, **both}
+def _sum(first: Any, second: Any) -> Any:
+    if not isinstance(first, Mapping):
+        return first + second
+    both = {key: first[key] + second[key] for key in first if key in second}
+    return {**first, **second, **both}
 
 
 class ToolCounters(_Sums, frozen=True, kw_only=True):
@@ -542,13 +542,13 @@ class Unfinished(Outcome, frozen=True, kw_only=True):
 def outcome_of(
     records: Sequence[Record],
     *,
-    so_far: bool = False,
+    unfinished: bool = False,
     transcript: str | None = None,
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
 ) -> Outcome:
     """The outcome of the last question in ``records``, which must have come to rest; with
-    ``so_far`` what there is of it.
+    ``unfinished`` what there is of it.
 
     ``outputs`` holds the whole outputs by call, as far as they are at hand, ``artifacts`` the ids
     of those that were kept after their observation was written.
@@ -562,7 +562,7 @@ def outcome_of(
         header,
         records[start:],
         given,
-        so_far=so_far,
+        unfinished=unfinished,
         transcript=transcript,
         outputs=outputs,
         artifacts=artifacts,
@@ -582,7 +582,7 @@ def outcome_of_run(
     run: Sequence[Record],
     sources: Mapping[int, NumberedSource],
     *,
-    so_far: bool = False,
+    unfinished: bool = False,
     transcript: str | None = None,
     outputs: Mapping[str, str] | None = None,
     artifacts: Mapping[str, str] | None = None,
@@ -627,7 +627,7 @@ def outcome_of_run(
             return Stopped(
                 reason=last.reason, message=last.message, waiting_for=last.waiting_for, **common
             )
-    if so_far:
+    if unfinished:
         return Unfinished(**common)
     raise TranscriptError("the run has not come to rest")
 

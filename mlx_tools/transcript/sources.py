@@ -129,34 +129,34 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
 
 
 def cited(
-    content: str, named: Iterable[Any], given: Mapping[int, NumberedSource]
+    content: str, citations: Iterable[Any], sources: Mapping[int, NumberedSource]
 ) -> tuple[NumberedSource, ...]:
-    """The given sources that an answer cites, by number: in its text as ``[2]``, or in ``named``,
-    the protocol's own list of them (numbers, or titles or locations).
+    """The given sources that an answer cites, by number: in its text as ``[2]``, or in
+    ``citations``, the protocol's own list of them (numbers, or titles or locations).
 
     A number nobody gave is none, a span that holds one is none as a whole, and code cites nothing.
     """
-    if not given:
+    if not sources:
         return ()
     numbers: set[int] = set()
     for line, is_code in _lines(content):
         if not is_code:
             for found in _NUMBERS.finditer(_CODE.sub(" ", line)):
-                numbers |= _meant_by(found, given)
-    for one in named:
-        numbers |= _meant(one, given)
-    return tuple(given[n] for n in sorted(numbers))
+                numbers |= _meant_by(found, sources)
+    for one in citations:
+        numbers |= _meant(one, sources)
+    return tuple(sources[n] for n in sorted(numbers))
 
 
-def expand_citations(content: str, given: Iterable[NumberedSource]) -> str:
+def expand_citations(content: str, sources: Iterable[NumberedSource]) -> str:
     """An answer with its citations as names, for a reader who was not given the numbers."""
-    known = {one.n: one for one in given}
+    known = {one.n: one for one in sources}
     either = re.compile(f"{_CODE.pattern}|{_NUMBERS.pattern}", re.IGNORECASE)
 
-    def names(found: re.Match[str]) -> str:
-        numbers = _meant_by(found, known) if any(found.groups()) else ()
+    def names(match: re.Match[str]) -> str:
+        numbers = _meant_by(match, known) if any(match.groups()) else ()
         if not numbers:
-            return found[0]
+            return match[0]
         return f"({'; '.join(_name(known[number]) for number in sorted(numbers))})"
 
     return "\n".join(
@@ -178,20 +178,20 @@ def _line(text: str, limit: int) -> str:
     return line if len(line) <= limit else line[: limit - 1] + _CUT
 
 
-def _head(one: NumberedSource) -> str:
-    known = _known(one)
+def _head(source: NumberedSource) -> str:
+    known = _known(source)
     if len(known) < 2:
-        return f"[{one.n}] {''.join(known)}".rstrip()
-    return f"[{one.n}] {one.title} ({one.location})"
+        return f"[{source.n}] {''.join(known)}".rstrip()
+    return f"[{source.n}] {source.title} ({source.location})"
 
 
-def _name(one: NumberedSource) -> str:
-    return ", ".join(_known(one))
+def _name(source: NumberedSource) -> str:
+    return ", ".join(_known(source))
 
 
-def _known(one: NumberedSource) -> list[str]:
+def _known(source: NumberedSource) -> list[str]:
     """Title and location, once where they are the same."""
-    return [part for part in dict.fromkeys((one.title, one.location)) if part]
+    return [part for part in dict.fromkeys((source.title, source.location)) if part]
 
 
 def _quoted(text: str) -> Iterator[str]:
@@ -252,31 +252,31 @@ def _lines(content: str) -> Iterator[tuple[str, bool]]:
             yield line, bool(fence)
 
 
-def _meant_by(found: re.Match[str], given: Mapping[int, NumberedSource]) -> set[int]:
+def _meant_by(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> set[int]:
     """The given numbers between brackets, and those within spans of nothing but given ones."""
-    text = next(filter(None, found.groups()))
+    text = next(filter(None, match.groups()))
     numbers = {int(part) for part in re.findall("[0-9]+", _SPAN.sub(" ", text))}
     for begin, end in _SPAN.findall(text):
         low, high = sorted((int(begin), int(end)))
-        span = range(low, min(high, low + len(given)) + 1)
-        numbers.update(span if given.keys() >= {*span} else ())
-    return numbers & given.keys()
+        span = range(low, min(high, low + len(sources)) + 1)
+        numbers.update(span if sources.keys() >= {*span} else ())
+    return numbers & sources.keys()
 
 
-def _meant(one: Any, given: Mapping[int, NumberedSource]) -> set[int]:
+def _meant(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
     """The source that an item of an answer's own list names; none where nobody gave it."""
-    match one:
+    match item:
         case bool():
             return set()
         case int():
-            return {one} & given.keys()
+            return {item} & sources.keys()
         case str():
-            named = one.strip()
+            named = item.strip()
             if number := re.fullmatch(r"\[?\^?([0-9]{1,6})\]?", named):
-                return {int(number[1])} & given.keys()
-            return {s.n for s in given.values() if named and named in (s.location, s.title)}
+                return {int(number[1])} & sources.keys()
+            return {s.n for s in sources.values() if named and named in (s.location, s.title)}
         case Mapping():
             keys = ("n", "number", "id", "location", "url", "path", "title")
-            values = (one[key] for key in keys if isinstance(one.get(key), str | int))
-            return next((found for value in values if (found := _meant(value, given))), set())
+            values = (item[key] for key in keys if isinstance(item.get(key), str | int))
+            return next((found for value in values if (found := _meant(value, sources))), set())
     return set()

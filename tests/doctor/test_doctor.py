@@ -191,14 +191,14 @@ def test_what_a_person_named_is_not_asked_for_again(tmp_path: Path) -> None:
     for files in (None, here):
         chosen = SelectedBackend(backend=backend, how="named", model="m", files=files)
         for check in (
-            checks.check_model(chosen, named=True),
-            checks.check_chat_format(files, "phi, as named", named=True),
+            checks.check_model(chosen, is_explicit=True),
+            checks.check_chat_format(files, "phi, as named", is_explicit=True),
         ):
             assert (check.status, check.hint) == ("ok", "")
     assert checks.check_model(replace(chosen, files=None)).hint == (
         "its chat format is guessed from its name; name one with --chat-format"
     )
-    told = checks.check_chat_format(here, "phi, as named", named=True).detail
+    told = checks.check_chat_format(here, "phi, as named", is_explicit=True).detail
     assert told == "phi, as named, in place of the model's own template"
 
 
@@ -246,10 +246,15 @@ def test_where_nothing_was_measured_the_doctor_says_how() -> None:
 
 
 def test_a_server_that_every_web_page_can_use_is_warned_of() -> None:
-    assert checks.check_origins(Health("ok", allowed_origin="*"), own=False).status == "warn"
-    assert checks.check_origins(Health("ok", allowed_origin="http://x"), own=True).status == "ok"
-    assert checks.check_origins(Health("ok"), own=False).status == "ok"
-    assert checks.check_origins(None, own=False).status == "skip"
+    assert (
+        checks.check_origins(Health("ok", allowed_origin="*"), own_origins=False).status == "warn"
+    )
+    assert (
+        checks.check_origins(Health("ok", allowed_origin="http://x"), own_origins=True).status
+        == "ok"
+    )
+    assert checks.check_origins(Health("ok"), own_origins=False).status == "ok"
+    assert checks.check_origins(None, own_origins=False).status == "skip"
 
 
 def test_a_folder_that_cannot_be_written_to_fails(tmp_path: Path) -> None:

@@ -324,9 +324,9 @@ def test_a_change_that_is_not_shown_whole_is_approved_by_a_yes_that_is_typed_out
         return ElicitResult(action="accept", content={"approve": True, **content})
 
     assert answer_of(said(), "d").approved
-    assert answer_of(said(typed="yes"), "d", typed=True).approved
+    assert answer_of(said(typed="yes"), "d", is_typed=True).approved
     for no in (said(), said(typed=""), said(typed="y"), said(typed=True)):
-        assert answer_of(no, "d", typed=True).approved is None
+        assert answer_of(no, "d", is_typed=True).approved is None
     request = ApprovalRequest(
         call="c1", name="t", arguments={}, reason="", suspect=False, digest=""
     )

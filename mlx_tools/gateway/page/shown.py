@@ -52,13 +52,13 @@ class SessionSearch(Struct, frozen=True):
 
 
 def searched(
-    store: SessionStore, query: str, after: str, clock: Callable[[], float] = time.monotonic
+    store: SessionStore, query: str, cursor: str, clock: Callable[[], float] = time.monotonic
 ) -> SessionSearch:
     """The sessions in which the query stands, in whatever was said, called or answered; all of them
     where it is empty. Reads files."""
     ids, until, rows = store.by_last_update(), clock() + SECONDS, list[ListedSession]()
-    if after in ids:
-        ids = ids[ids.index(after) + 1 :]
+    if cursor in ids:
+        ids = ids[ids.index(cursor) + 1 :]
     text = query.strip().casefold()
     for number, session in enumerate(ids):
         if number and (len(rows) == FOUND or clock() > until):
@@ -237,23 +237,25 @@ async def is_shown_whole(
     return not any(request.omitted for request, _ in requests if request.call == call)
 
 
-def _waiting(one: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
-    text = as_json(one.arguments, indent=2)
+def _waiting(request: ApprovalRequest, *, fresh: bool, edited: bool = False) -> WaitingCall:
+    text = as_json(request.arguments, indent=2)
     return WaitingCall(
-        call=one.call,
-        name=one.name,
+        call=request.call,
+        name=request.name,
         arguments=text,
-        digest=one.digest,
-        preview=one.preview,
-        counts=one.counts,
-        omitted=one.omitted,
-        reason=one.reason,
-        suspect=one.suspect,
-        in_doubt=one.in_doubt,
+        digest=request.digest,
+        preview=request.preview,
+        counts=request.counts,
+        omitted=request.omitted,
+        reason=request.reason,
+        suspect=request.suspect,
+        in_doubt=request.in_doubt,
         fresh=fresh,
         edited=edited,
-        consent_binding=one.consent_binding,
-        draft=text if escape_invisible(text) == text else json.dumps(dict(one.arguments), indent=2),
+        consent_binding=request.consent_binding,
+        draft=text
+        if escape_invisible(text) == text
+        else json.dumps(dict(request.arguments), indent=2),
     )
 
 
@@ -280,11 +282,11 @@ def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["off"])
 
 
-def model_rows(known: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
+def model_rows(runners: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
     """The models, and of each that was asked before how it is spoken to."""
     return [
         {"name": name, "told": {} if speaker is None else _told(speaker)}
-        for name, speaker in known.items()
+        for name, speaker in runners.items()
     ]
 
 

@@ -114,8 +114,8 @@ class PageSessions:
         self,
         session: str,
         answers: Mapping[str, ApprovalAnswer] | None,
-        taken: anyio.Event,
-        refused: list[MlxToolsError],
+        started: anyio.Event,
+        refusals: list[MlxToolsError],
     ) -> None:
         try:
             kept = await self._kept(session)
@@ -129,8 +129,8 @@ class PageSessions:
                 began = len(records)
 
                 def tell(event: Event) -> None:
-                    if not taken.is_set() and is_taken(records[began:]):
-                        taken.set()
+                    if not started.is_set() and is_taken(records[began:]):
+                        started.set()
 
                 try:
                     await conversation.resume(answers, tell)
@@ -138,9 +138,9 @@ class PageSessions:
                     await conversation.settle()  # it waits again
                     raise
         except MlxToolsError as error:
-            refused.append(error)
+            refusals.append(error)
         finally:
-            taken.set()
+            started.set()
 
     def _acting(self, session: str) -> anyio.Lock:
         return self._acts.setdefault(session, anyio.Lock())

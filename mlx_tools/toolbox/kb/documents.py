@@ -124,22 +124,28 @@ def read_document(name: str, data: bytes) -> Document:
 
         page = read_html(text)
         title = page["title"] or _prose_title(page["text"])
-        return _document(title, name, page["text"], "markdown", made=True)
+        return _document(title, name, page["text"], "markdown", is_generated=True)
     if suffix == _NOTEBOOK and (cells := _read_notebook(text)) is not None:
-        return _document(_prose_title(cells), name, cells, "markdown", made=True)
+        return _document(_prose_title(cells), name, cells, "markdown", is_generated=True)
     form = _FORMS.get(suffix, "code")
     title_of_form = {"code": _code_title, "text": _first_line}.get(form, _prose_title)
     return _document(title_of_form(text), name, text, form)
 
 
 def _document(
-    title: str, name: str, text: str, form: str, pages: tuple[int, ...] = (), *, made: bool = False
+    title: str,
+    name: str,
+    text: str,
+    form: str,
+    pages: tuple[int, ...] = (),
+    *,
+    is_generated: bool = False,
 ) -> Document:
-    """The document of a text; ``made`` is whether the text is not the file as it stands."""
+    """The document of a text; ``is_generated`` is whether the text is not the file as it stands."""
     line = " ".join(title.split()) or name
     short = line if len(line) <= MAX_HEADING_CHARS else line[: MAX_HEADING_CHARS - 1] + "…"
     found = passages(text, form)
-    if made:
+    if is_generated:
         found = [one._replace(line=0, end_line=0) for one in found]
     return Document(short, text, tuple(found), pages)
 
@@ -173,7 +179,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
     text = _PAGE_END.join(found["pages"])
     if not text.strip():
         raise UnreadableFile("it holds no text (scanned pages?)")
-    return _document(found["title"], name, text, "text", (0, *ends[:-1]), made=True)
+    return _document(found["title"], name, text, "text", (0, *ends[:-1]), is_generated=True)
 
 
 # --- office programs, books ---------------------------------------------------------------------
@@ -185,7 +191,9 @@ def _read_office(name: str, data: bytes) -> Document:
     text = decoded(str(found["text"]).encode("utf-8", "replace"))
     if not text.strip():
         raise UnreadableFile("it holds no text")
-    return _document(found["title"] or _prose_title(text), name, text, "markdown", made=True)
+    return _document(
+        found["title"] or _prose_title(text), name, text, "markdown", is_generated=True
+    )
 
 
 def _read_apart(

@@ -91,7 +91,7 @@ class KnowledgeBase:
 
     def add(
         self,
-        given: Iterable[str | os.PathLike[str]],
+        paths: Iterable[str | os.PathLike[str]],
         corpus: str = DEFAULT_CORPUS,
         *,
         on_progress: OnProgress = lambda done, total, path: None,
@@ -109,7 +109,7 @@ class KnowledgeBase:
             raise UsageError(
                 f"{corpus[:100]!r} cannot name a corpus", hint="use 1 to 64 of A-Z a-z 0-9 _ . -"
             )
-        starts = [WalkStart.named(one) for one in given]
+        starts = [WalkStart.named(one) for one in paths]
         if not starts:
             raise UsageError("there is nothing to add", hint="name files or folders")
         with Database(self.path) as database, database.guarded():
@@ -274,21 +274,21 @@ class _Import:
         self.unseen.append(path)
         self.skipped.append(SkippedFile(path, reason))
 
-    def _take(self, found: WalkedFile, row: FileRow | None) -> None:
+    def _take(self, file: WalkedFile, row: FileRow | None) -> None:
         """Reads a file, unless ``row`` has it as it is."""
-        name = found.parts[-1]
+        name = file.parts[-1]
         kept = row if row is not None and row.reader == reader_of(name) else None
-        if kept is None or (kept.size, kept.stamp) != (found.size, found.stamp):
+        if kept is None or (kept.size, kept.stamp) != (file.size, file.stamp):
             try:
-                no_text = is_binary(found.read(SNIFFED)[0], name)
-                data, status = found.read(SNIFFED if no_text else limit_of(name) + 1)
+                no_text = is_binary(file.read(SNIFFED)[0], name)
+                data, status = file.read(SNIFFED if no_text else limit_of(name) + 1)
             except OSError as error:  # gone meanwhile, or not to be opened
-                self.skipped.append(SkippedFile(found.path, f"it cannot be read: {error.strerror}"))
+                self.skipped.append(SkippedFile(file.path, f"it cannot be read: {error.strerror}"))
                 return
             stamp, digest = stamp_of(status), hashlib.sha256(data).digest()
             if kept is None or (kept.hash, kept.size) != (digest, status.st_size):
-                new = FileRow(found.path, status.st_size, stamp, digest, reader_of(name))
-                self._take_new(found, new, data, changed=row is not None and not row.problem)
+                new = FileRow(file.path, status.st_size, stamp, digest, reader_of(name))
+                self._take_new(file, new, data, is_changed=row is not None and not row.problem)
                 return
             self.touched.append(kept._replace(stamp=stamp))
         if kept.problem:
@@ -296,20 +296,20 @@ class _Import:
         else:
             self.counts["unchanged"] += 1
 
-    def _take_new(self, found: WalkedFile, row: FileRow, data: bytes, *, changed: bool) -> None:
-        """Reads what is new, and counts it; ``changed`` is whether something was known of it."""
+    def _take_new(self, file: WalkedFile, row: FileRow, data: bytes, *, is_changed: bool) -> None:
+        """Reads what is new, and counts it; ``is_changed`` is whether something was known of it."""
         document = None
-        limit = limit_of(found.parts[-1])
+        limit = limit_of(file.parts[-1])
         try:
             if len(data) > limit:
                 raise UnreadableFile(f"it has more than {limit // 1_000_000} MB")
-            document = read_document(found.parts[-1], data)
-            self.counts["changed" if changed else "added"] += 1
+            document = read_document(file.parts[-1], data)
+            self.counts["changed" if is_changed else "added"] += 1
         except UnreadableFile as error:
             row = row._replace(problem=str(error))
             self.skipped.append(SkippedFile(row.path, row.problem))
-            self.counts["removed"] += changed
-        self.taken.append((found, row, document))
+            self.counts["removed"] += is_changed
+        self.taken.append((file, row, document))
         size = sum(len(one.text) for _, _, one in self.taken if one is not None)
         if len(self.taken) >= BATCH_FILES or size >= BATCH_CHARS:
             self._flush()

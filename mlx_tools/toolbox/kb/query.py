@@ -173,8 +173,8 @@ class Query(NamedTuple):
 class TermMatcher:
     """Tells which of the words that are wanted a line says."""
 
-    def __init__(self, wanted: Iterable[QueryTerm]) -> None:
-        words = list(wanted)
+    def __init__(self, terms: Iterable[QueryTerm]) -> None:
+        words = list(terms)
         self._stems = {one.root for one in words if not one.begins}
         self._beginnings = tuple(one.term for one in words if one.begins)
 
@@ -265,9 +265,9 @@ def nearest(term: str, candidates: Iterable[str]) -> list[str]:
     """The stems of those of the candidates that are most like a term, the best first."""
     short = _stem(term)
 
-    def likeness(other: str) -> float:
-        held = min(len(short), len(other)) >= _PART and (short in other or other in short)
-        return max(_ALIKE if held else 0.0, SequenceMatcher(None, short, other).ratio())
+    def likeness(word: str) -> float:
+        held = min(len(short), len(word)) >= _PART and (short in word or word in short)
+        return max(_ALIKE if held else 0.0, SequenceMatcher(None, short, word).ratio())
 
     stems = dict.fromkeys(map(_stem, candidates))
     scored = sorted(((likeness(one), one) for one in stems), key=lambda one: (-one[0], one[1]))

@@ -283,16 +283,16 @@ class JobStore:
             if not db.execute("DELETE FROM jobs WHERE id = ?", (job,)).rowcount:
                 raise UsageError(f"there is no job {job[:50]}", hint="mlx-tools schedule list")
 
-    def find(self, given: str) -> JobListing:
+    def find(self, job_id: str) -> JobListing:
         """The job that is meant by an id or the beginning of one. Raises `UsageError` where none or
         several are."""
         listing = self.listing()
-        found = [one for one in listing if given and one.id.startswith(given)]
-        found = [one for one in found if one.id == given] or found
+        found = [one for one in listing if job_id and one.id.startswith(job_id)]
+        found = [one for one in found if one.id == job_id] or found
         if len(found) != 1:
-            said = f"{given[:50]} is the beginning of {len(found)} jobs"
+            said = f"{job_id[:50]} is the beginning of {len(found)} jobs"
             raise UsageError(
-                said if found else f"there is no job {given[:50]}", hint="mlx-tools schedule list"
+                said if found else f"there is no job {job_id[:50]}", hint="mlx-tools schedule list"
             )
         return found[0]
 
@@ -304,14 +304,14 @@ class JobStore:
             runs: dict[str, list[JobRun]] = {}
             for row in db.execute("SELECT * FROM runs ORDER BY id DESC").fetchall():
                 runs.setdefault(row["job"], []).append(_run(row))
-            return [self._listed(row, runs.get(row["id"], [])) for row in jobs]
+            return [self._make_listing(row, runs.get(row["id"], [])) for row in jobs]
 
-    def next_try(self, after: datetime) -> datetime | None:
-        """When there is something to run that is not due at ``after`` yet, None where there is
+    def next_try(self, not_before: datetime) -> datetime | None:
+        """When there is something to run that is not due at ``not_before`` yet, None where there is
         nothing. What was due then and was not taken, as a damaged job, is not waited for."""
         with self.tables.transaction() as db:
             query = "SELECT min(try_at) FROM jobs WHERE try_at > ?"
-            return _time(db.execute(query, (_seconds(after),)).fetchone()[0])
+            return _time(db.execute(query, (_seconds(not_before),)).fetchone()[0])
 
     # --- runs ---
 
@@ -357,12 +357,12 @@ class JobStore:
             query = "UPDATE runs SET status = ?, reason = ?, ended = ? WHERE id = ?"
             db.execute(query, (status, reason[:500], ended, run.id))
 
-    def try_again(self, run: JobRun, *, after: timedelta = RETRY_AFTER) -> bool:
+    def try_again(self, run: JobRun, *, delay: timedelta = RETRY_AFTER) -> bool:
         """Lets a run that changed nothing be made once more, where its job has been tried less than
         `MAX_ATTEMPTS` times for that time and does not run before anyway."""
         if run.attempt >= MAX_ATTEMPTS:
             return False
-        at = _seconds(self._now() + after)
+        at = _seconds(self._now() + delay)
         with self.tables.transaction(write=True) as db:
             planned = db.execute(
                 "UPDATE jobs SET next_due = ?, try_at = ?, attempt = ?"
@@ -404,7 +404,7 @@ class JobStore:
                 plan = "UPDATE jobs SET try_at = next_due, planned_at = ? WHERE id = ?"
                 db.execute(plan, (_seconds(now), job.id))
 
-    def _listed(self, row: Any, runs: list[JobRun]) -> JobListing:
+    def _make_listing(self, row: Any, runs: list[JobRun]) -> JobListing:
         job = self._believed(row)
         if job is None:
             return JobListing(id=str(row["id"]), job=None, state="damaged", runs=tuple(runs))
@@ -440,13 +440,13 @@ def _seconds(time: datetime) -> int:
     return math.floor(time.timestamp())
 
 
-def _time(stored: int | None) -> datetime | None:
+def _time(seconds: int | None) -> datetime | None:
     """The time in UTC. Raises ValueError for what is none, or so far off that no zone has it."""
-    if stored is None:
+    if seconds is None:
         return None
-    found = datetime.fromtimestamp(stored, UTC)
+    found = datetime.fromtimestamp(seconds, UTC)
     if not 1970 <= found.year <= LAST_YEAR:
-        raise ValueError(f"{stored} is no time")
+        raise ValueError(f"{seconds} is no time")
     return found
 
 

@@ -174,7 +174,7 @@ def _settle(store: JobStore, look: Look, run: JobRun) -> None:
         return
     store.settle(run, status, reason)
     if status == "interrupted":
-        store.try_again(run, after=timedelta(0))
+        store.try_again(run, delay=timedelta(0))
 
 
 def _seen(look: Look, run: JobRun) -> RunInspection:
@@ -182,16 +182,16 @@ def _seen(look: Look, run: JobRun) -> RunInspection:
     return look(run.session) if run.session else RunInspection(state="empty", changed=False)
 
 
-def _standing(run: JobRun, seen: RunInspection) -> tuple[RunStatus | None, str]:
+def _standing(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
     """How a run stands whose process is gone, or that waits for a person, by its session; None
     where that has not changed."""
-    match seen.state:
+    match inspection.state:
         case "answered":
             return "answered", ""
-        case "stopped" if seen.in_doubt:
-            return "in_doubt", seen.reason
-        case "stopped" if seen.changed or seen.reason != "interrupted":
-            return "stopped", seen.reason
+        case "stopped" if inspection.in_doubt:
+            return "in_doubt", inspection.reason
+        case "stopped" if inspection.changed or inspection.reason != "interrupted":
+            return "stopped", inspection.reason
         case "paused":
             return "paused", ""
         case "running":  # somebody goes on with it just now
@@ -202,6 +202,6 @@ def _standing(run: JobRun, seen: RunInspection) -> tuple[RunStatus | None, str]:
         return None, ""
     if run.status == "paused":
         return "in_doubt", "going on with it broke off, or its session is damaged"
-    if seen.changed:
+    if inspection.changed:
         return "in_doubt", "it broke off, and may have changed things"
     return "interrupted", "it broke off, and changed nothing"

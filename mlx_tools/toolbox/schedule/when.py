@@ -110,35 +110,35 @@ def counts_from_now(text: str) -> bool:
     return _LATER.fullmatch(plain(text)) is not None
 
 
-def _wrong(text: str, why: str) -> UsageError:
-    return UsageError(f"{text[:100]!r} {why}", hint=EXAMPLES)
+def _wrong(text: str, reason: str) -> UsageError:
+    return UsageError(f"{text[:100]!r} {reason}", hint=EXAMPLES)
 
 
-def _read(said: str, now: datetime) -> Schedule | None:
+def _read(text: str, now: datetime) -> Schedule | None:
     """What a text means, None for one that means nothing. ``now`` is in the zone that is meant.
     Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
     zone = str(now.tzinfo)
-    if looks_like_cron(said):
-        return Schedule(zone, checked(said))
-    if often := _OFTEN.fullmatch(said):
+    if looks_like_cron(text):
+        return Schedule(zone, checked(text))
+    if often := _OFTEN.fullmatch(text):
         return Schedule(zone, _so_often(int(often[1] or 1), often[2]))
-    if iso := _ISO.fullmatch(said):
+    if iso := _ISO.fullmatch(text):
         read = datetime.fromisoformat(f"{iso[1]}T{iso[2]}{(iso[3] or '').upper()}")
         return Schedule(
             zone, at=(read if iso[3] else read.replace(tzinfo=now.tzinfo)).astimezone(UTC)
         )
-    if later := _LATER.fullmatch(said):
+    if later := _LATER.fullmatch(text):
         length = timedelta(**{f"{later[2]}s": int(later[1]) if later[1].isdigit() else 1})
         if later[2] in ("day", "week"):  # by the calendar
             return Schedule(zone, at=_at(now.date() + length, now.time(), now))
         return Schedule(zone, at=now.astimezone(UTC) + length)
-    timed = _TIMED.fullmatch(said)
+    timed = _TIMED.fullmatch(text)
     if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
         return None
     day, time = (timed["day"] or "").removeprefix("on "), _time_of(timed)
     if (days := _cron_days(day)) is not None:
         return Schedule(zone, f"{time.minute} {time.hour} * * {days}")
-    at = _once(day, time, now)
+    at = _next_at(day, time, now)
     return None if at is None else Schedule(zone, at=at)
 
 
@@ -152,7 +152,7 @@ def _time_of(timed: re.Match[str]) -> clock_time:
     return clock_time(hour, minute)
 
 
-def _once(day: str, time: clock_time, now: datetime) -> datetime | None:
+def _next_at(day: str, time: clock_time, now: datetime) -> datetime | None:
     """The next time that this is the time of day, on the day that is meant; None for other days."""
     today, step = now.date(), timedelta()
     if re.fullmatch(_DATE, day, re.ASCII):
@@ -361,8 +361,8 @@ def _times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
     return sorted(found)
 
 
-def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | None:
-    """The first time after ``after`` at which the expression is due, in UTC; None where there is
+def next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | None:
+    """The first time after ``start`` at which the expression is due, in UTC; None where there is
     none any more.
 
     ``expression`` is one that `checked` gave. Where hour and minute are named, a time that a
@@ -373,11 +373,11 @@ def next_time(expression: str, zone: ZoneInfo, after: datetime) -> datetime | No
     cron, found, until = _parsed(expression), None, date.max
     try:
         # from the day before: a clock that is set back at midnight shows the end of a day again
-        for day in cron.dates(after.astimezone(zone).date() - _DAY):
+        for day in cron.dates(start.astimezone(zone).date() - _DAY):
             if day > until:
                 break
             times = _times(cron, day, zone)
-            if (place := bisect_right(times, after)) < len(times):
+            if (place := bisect_right(times, start)) < len(times):
                 found = times[place] if found is None else min(found, times[place])
                 until = min(until, day + _DAY)
     except (OverflowError, ValueError):  # the end of the calendar

@@ -72,8 +72,8 @@ def main() -> None:
         os.killpg(0, signal.SIGKILL)  # what is left in the group, this process with it
 
 
-def _line(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, allow_nan=False).encode() + b"\n"
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, allow_nan=False).encode() + b"\n"
 
 
 def _write(results: int, line: bytes) -> None:

@@ -152,7 +152,7 @@ class Restrictions(Struct, frozen=True):
         def resolved(value: Any, is_path: bool) -> Any:
             match value:
                 case str() if is_path:
-                    return _resolved(value, opened, patterns, writing=writing)
+                    return _resolve_path(value, opened, patterns, writing=writing)
                 case list():
                     return [resolved(item, is_path) for item in value]
                 case dict():
@@ -203,7 +203,7 @@ class RestrictedEffects(Struct, frozen=True):
 
 def known_parameters(schema: Mapping[str, Any]) -> Parameters:
     """Find the parameters of a schema whose meaning the host knows."""
-    declared = list(_declared(schema))
+    declared = list(_declared_properties(schema))
     operations = {name for name, one in declared if _chooses(name, one)}
     commands = {name for name, _ in declared if name not in operations and _names_command(name)}
     top, needed = schema.get("properties", {}), schema.get("required", ())
@@ -234,7 +234,7 @@ def _names_path(name: str) -> bool:
     return _last_word(name) in _PATHS
 
 
-def _declared(schema: Any) -> Iterator[tuple[str, Any]]:
+def _declared_properties(schema: Any) -> Iterator[tuple[str, Any]]:
     """The properties that a schema declares, at any depth."""
     pending = [schema]
     while pending:
@@ -355,7 +355,9 @@ def _fits(pattern: str, word: str) -> bool:
     return ".." not in word.split("/") and re.fullmatch("[^/]*".join(parts), word) is not None
 
 
-def _resolved(path: str, roots: Sequence[Root], patterns: PathPatterns, *, writing: bool) -> str:
+def _resolve_path(
+    path: str, roots: Sequence[Root], patterns: PathPatterns, *, writing: bool
+) -> str:
     try:
         for root in roots:
             parts = root.parts(path, writing=writing)

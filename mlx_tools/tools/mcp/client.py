@@ -138,7 +138,7 @@ class _McpServer:
         self._lock = asyncio.Lock()
         self.offer: ServerOffer | None = None
         self._contexts: list[ToolContext] = []
-        self._asked: dict[str, int] = {}
+        self._request_counts: dict[str, int] = {}
 
     @contextlib.asynccontextmanager
     async def calling(self, context: ToolContext) -> AsyncIterator[mcp.Client]:
@@ -148,17 +148,17 @@ class _McpServer:
         from mcp.types import CONNECTION_CLOSED
 
         if not self._contexts:
-            self._asked.clear()
+            self._request_counts.clear()
         self._contexts.append(context)
         try:
-            yield await self._connected()
+            yield await self._get_client()
         except MCPError as error:
             if error.code != CONNECTION_CLOSED and error.message != _GONE:
                 raise ToolError(clean(str(error), 500)) from None
             await self.close()  # the next call starts it again
-            raise McpServerFailed(self._fault or self._why(error)) from None
+            raise McpServerFailed(self._fault or self._explain_error(error)) from None
         except (OSError, EOFError, ValueError, RuntimeError) as error:
-            raise McpServerFailed(self._why(error)) from None
+            raise McpServerFailed(self._explain_error(error)) from None
         else:
             self._starts = 1  # one that answered may end, and be started, once more
         finally:
@@ -180,7 +180,7 @@ class _McpServer:
                 async with asyncio.timeout(END_SECONDS):
                     await task
 
-    async def _connected(self) -> mcp.Client:
+    async def _get_client(self) -> mcp.Client:
         async with self._lock:
             if self._client is None or self._task is None or self._task.done():
                 if self._starts >= _STARTS:
@@ -222,9 +222,13 @@ class _McpServer:
                 await self._stop.wait()
         except BaseException as error:
             if isinstance(error, Exception):
-                self._fault = self._why(error)
+                self._fault = self._explain_error(error)
             if not ready.done():
-                why = error if isinstance(error, ToolError) else McpServerFailed(self._why(error))
+                why = (
+                    error
+                    if isinstance(error, ToolError)
+                    else McpServerFailed(self._explain_error(error))
+                )
                 ready.set_exception(why)
                 ready.exception()  # nobody may wait for it any more
             if not isinstance(error, Exception):
@@ -272,11 +276,11 @@ class _McpServer:
             sampling_callback=self._sample,
             elicitation_callback=self._elicit,
             logging_callback=self._log,
-            message_handler=self._heard,
+            message_handler=self._on_message,
             cache=None,
         )
 
-    def _why(self, error: BaseException) -> str:
+    def _explain_error(self, error: BaseException) -> str:
         """The cause in a group of errors, in words; and the end of what a command said."""
         while isinstance(error, BaseExceptionGroup) and error.exceptions:
             error = error.exceptions[0]
@@ -294,7 +298,7 @@ class _McpServer:
 
     # --- what a server asks of us ---
 
-    async def _heard(self, message: Any) -> None:
+    async def _on_message(self, message: Any) -> None:
         from mcp.types import ToolListChangedNotification
 
         self._stale = self._stale or isinstance(message, ToolListChangedNotification)
@@ -312,15 +316,15 @@ class _McpServer:
             roots=[Root(uri=folder.as_uri(), name=folder.name) for folder in folders]  # type: ignore[arg-type]
         )
 
-    def _may_ask(self, what: str, most: int) -> ToolContext | types.ErrorData:
+    def _may_ask(self, subject: str, max_requests: int) -> ToolContext | types.ErrorData:
         """The call on whose behalf the server asks, or why it may not."""
-        self._asked[what] = self._asked.get(what, 0) + 1
+        self._request_counts[subject] = self._request_counts.get(subject, 0) + 1
         if not self._contexts:
             return _refused("no call of yours runs")
         if len({context.session for context in self._contexts}) > 1:  # whose would it be?
             return _refused("calls of several sessions run")
-        if self._asked[what] > most:
-            return _refused(f"a call may ask {most} times")
+        if self._request_counts[subject] > max_requests:
+            return _refused(f"a call may ask {max_requests} times")
         return self._contexts[-1]
 
     async def _sample(
@@ -421,18 +425,18 @@ async def _offer_of(client: mcp.Client) -> ServerOffer:
     )
 
 
-async def _pages(fetch: Callable[..., Any], what: str) -> list[Any]:
+async def _pages(fetch: Callable[..., Any], subject: str) -> list[Any]:
     found: list[Any] = []
     cursor = None
     for _ in range(MAX_PAGES):
         page = await fetch(cursor=cursor)
-        found += getattr(page, what)
+        found += getattr(page, subject)
         if len(found) > MAX_TOOLS:
-            raise ToolError(f"the server has more than {MAX_TOOLS} {what}")
+            raise ToolError(f"the server has more than {MAX_TOOLS} {subject}")
         cursor = page.next_cursor
         if not cursor:
             return found
-    raise ToolError(f"the server's list of {what} does not end")
+    raise ToolError(f"the server's list of {subject} does not end")
 
 
 def bound_tool(tool: types.Tool) -> BoundTool:
@@ -461,10 +465,11 @@ async def _logged(parameters: mcp.StdioServerParameters, log: Path) -> AsyncIter
 
 @contextlib.asynccontextmanager
 async def _http(
-    url: str, headers: Mapping[str, str], auth: Any, wanted: str | None
+    url: str, headers: Mapping[str, str], auth: Any, authentication: str | None
 ) -> AsyncIterator[Any]:
-    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end. ``wanted``
-    is what is said where it wants a person to sign in and none is there to do so."""
+    """Streams to a server over HTTP: no proxy, no redirect, no answer without an end.
+    ``authentication`` is what is said where it wants a person to sign in and none is there to do
+    so."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -481,9 +486,9 @@ async def _http(
             request.headers["accept-encoding"] = "identity"
             response = await super().handle_async_request(request)
             proof = response.headers.get("www-authenticate", "")
-            if wanted and (response.status_code == 401 or "insufficient_scope" in proof):
+            if authentication and (response.status_code == 401 or "insufficient_scope" in proof):
                 await response.aclose()
-                raise ToolError(wanted)
+                raise ToolError(authentication)
             if response.headers.get("content-encoding", "identity").lower() != "identity":
                 await response.aclose()  # it could be any number of times its size
                 raise httpx2.ReadError("it packed its answer, which it was asked not to")

@@ -158,7 +158,7 @@ class _Request:
         places: dict[str, str] = {}
         for place in tool.at["parameters"]:
             if place["argument"] in arguments:
-                self._put(place, arguments[place["argument"]], places)
+                self._add_parameter(place, arguments[place["argument"]], places)
         if BODY in arguments:
             media = str(tool.at["body"])
             self.headers["content-type"] = media
@@ -208,7 +208,7 @@ class _Request:
         else:
             raise ToolError(f"it takes secrets in a way that is not known here: {how}")
 
-    def _put(self, place: Mapping[str, Any], value: Any, places: dict[str, str]) -> None:
+    def _add_parameter(self, place: Mapping[str, Any], value: Any, places: dict[str, str]) -> None:
         name, where = place["name"], place["in"]
         if where == "query":
             self._query += _form(name, value, place)
