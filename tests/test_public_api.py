@@ -18,7 +18,6 @@ from tests.tables import table
 ROOT = Path(__file__).resolve().parent.parent
 
 PUBLIC = [
-    "ApproveAlways",
     "AnswerPiece",
     "Answered",
     "ApprovalAnswer",
