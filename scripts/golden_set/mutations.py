@@ -148,7 +148,6 @@ def _examples(words: Any) -> Iterator[Mutation]:
         ("direct", "The capital of Italy is Rome.", "It is Rome."),
         ("generic", 'question = "Use {{name}} with {{arguments}}."', None),
         ("sample", 'string = "example"', 'string = "sample"'),
-        ("foreign", "about the garden, in Spanish", "about a garden, in Spanish"),
         ("calculator", "48 plus 36 is 84.", "48 plus 36 makes 84."),
         ("clock", "It is 09:26 on Friday, 14 March 2025.", "It is 09:26 on Friday."),
     ):
