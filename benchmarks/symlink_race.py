@@ -27,7 +27,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mlx_tools.store.changes import place_of, put
+from mlx_tools.store.changes import place_of, write_file
 from mlx_tools.store.roots import PathAbsent, PathRefused, Root, RootName, WrongFileKind
 
 SECRET = b"outside"
@@ -114,11 +114,11 @@ class Walk:
 
     def write(self, path: str) -> None:
         with place_of(self.root, path.split("/"), {}) as place:
-            put(place, b"written", new=False, expected=None)
+            write_file(place, b"written", new=False, expected=None)
 
     def delete(self, path: str) -> None:
         with place_of(self.root, path.split("/"), {}) as place:
-            put(place, None, expected=None)
+            write_file(place, None, expected=None)
 
 
 class Naive:

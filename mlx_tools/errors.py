@@ -184,10 +184,10 @@ _SHOWN = 80
 def wrong_argument(name: str, value: object, hint: str) -> UsageError:
     """The error for a ``value`` that cannot be what the caller calls ``name``; ``hint`` says what
     can."""
-    return UsageError(f"{name} cannot be {shown(value)}", hint=hint)
+    return UsageError(f"{name} cannot be {for_message(value)}", hint=hint)
 
 
-def shown(value: object, max_chars: int = _SHOWN) -> str:
+def for_message(value: object, max_chars: int = _SHOWN) -> str:
     """A caller's value for a message, at most so many characters of it."""
     try:
         text = repr(value)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import Struct, structs
 
-from mlx_tools.errors import ErrorCode, ToolDefinitionError, shown
+from mlx_tools.errors import ErrorCode, ToolDefinitionError, for_message
 
 _BREAKS: Final = str.maketrans({sign: f"\\u{ord(sign):04x}" for sign in "\x85\u2028\u2029"})
 
@@ -204,7 +204,7 @@ class ToolSpec:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not TOOL_NAME.fullmatch(self.name):
             raise ToolDefinitionError(
-                f"{shown(self.name)} cannot name a tool",
+                f"{for_message(self.name)} cannot name a tool",
                 hint="use 1 to 64 of A-Z a-z 0-9 _ . -",
             )
 

@@ -21,7 +21,7 @@ from mlx_tools.app.wiring import (
     approval_templates,
     choose,
     jobs_of,
-    recorded,
+    recorded_options,
     registry_of,
     roots_of,
     session_store,
@@ -150,7 +150,7 @@ def as_options(header: Header) -> Mapping[str, str | Sequence[str]]:
         "tools.functions": list(header.functions),
     }
     kept = {key: some for key, some in places.items() if some}
-    return {"tools.roots": list(header.roots), **kept, **recorded(header), **named}
+    return {"tools.roots": list(header.roots), **kept, **recorded_options(header), **named}
 
 
 # --- a call without a model ----------------------------------------------------------------------

@@ -283,7 +283,7 @@ def _gateway_of(configuration: Configuration) -> str | None:
 
 
 @asynccontextmanager
-async def opened(
+async def open_controller(
     options: RunOptions,
     *,
     approver: Approver,
@@ -298,7 +298,7 @@ async def opened(
     registry = registry_of(configuration)
     _note_unfindable(configuration, registry, note)
     _note_disabled(configuration, registry, note)
-    async with found(options, note) as (chosen, settings):
+    async with open_selected_backend(options, note) as (chosen, settings):
         yield controller_of(configuration, registry, wrap(chosen.backend), settings, approver)
 
 
@@ -332,7 +332,7 @@ def with_settings(settings: RunSettings, configuration: Configuration) -> RunSet
 
 
 @asynccontextmanager
-async def found(
+async def open_selected_backend(
     options: RunOptions, note: Note
 ) -> AsyncIterator[tuple[SelectedBackend, RunSettings]]:
     """The backend that the settings ask for, closed at the end, and how a run speaks with it.
@@ -516,7 +516,8 @@ def jobs_of(configuration: Configuration, header: Header | None = None) -> Jobs:
         store=job_store(session_store(configuration)),
         configured_policy=configuration.configured_policy(),
         roots=roots_of(configuration),
-        options=lasting(configuration) | (recorded(header) if header is not None else {}),
+        options=reusable_options(configuration)
+        | (recorded_options(header) if header is not None else {}),
     )
 
 
@@ -540,7 +541,7 @@ def _places_of(configuration: Configuration) -> dict[str, Any]:
     return {"roots": roots_of(configuration), "functions": functions_of(configuration)}
 
 
-def lasting(configuration: Configuration) -> dict[str, str]:
+def reusable_options(configuration: Configuration) -> dict[str, str]:
     """The way to the model, and the limits, as options would give them: what was
     set here holds for the job, wherever it runs."""
     found = {}
@@ -557,7 +558,7 @@ def lasting(configuration: Configuration) -> dict[str, str]:
     return found
 
 
-def recorded(header: Header) -> dict[str, str]:
+def recorded_options(header: Header) -> dict[str, str]:
     """Return how a session speaks to its model, and its limits, as options would give them."""
     said: dict[str, Any] = {
         "model.strategy": header.strategy,

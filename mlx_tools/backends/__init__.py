@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         FunctionBackend,
         as_backend,
         complete_one,
-        started,
+        start_backend,
     )
     from mlx_tools.backends.capabilities import (
         has_logprobs,
@@ -106,7 +106,7 @@ __getattr__, __dir__ = names_of(
             "ErrorMappingBackend",
             "as_backend",
             "complete_one",
-            "started",
+            "start_backend",
         ),
         "capabilities": (
             "has_logprobs",

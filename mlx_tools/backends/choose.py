@@ -184,7 +184,7 @@ async def choose_backend(
             return await _served(server.backend, server.health, source=how, pick=pick)
     if kind in ("completions", "native"):
         return await inspect_server(CompletionsBackend(usual[0], model, api_key=api_key))
-    return _own(kind, model, usual, note, server_options)
+    return _own_server(kind, model, usual, note, server_options)
 
 
 def _vendor(
@@ -220,7 +220,7 @@ async def inspect_server(
     return await _served(backend, health, forbid, pick=pick)
 
 
-def _own(
+def _own_server(
     kind: BackendKind,
     model: str | None,
     usual: Sequence[str],
@@ -309,7 +309,7 @@ async def _served(
     running, program = RunningModel(), await find_program(backend, health)
     entry: str | None
     if name is not None:
-        entry = await _settled(backend, name, health, listed)
+        entry = await _settle_model(backend, name, health, listed)
     elif health.is_gateway:
         entry = listed[0] if listed else None
         backend.model = entry
@@ -354,7 +354,7 @@ async def _served(
     )
 
 
-async def _settled(
+async def _settle_model(
     backend: CompletionsBackend, name: str, health: Health, model_names: tuple[str, ...]
 ) -> str:
     """What the server calls the model ``name``; sets what is sent."""

@@ -299,7 +299,7 @@ async def find_route(
             "there is no native path to a model in this process: it is prompted",
             hint="name a server with --url, or allow prompts: routing.route, routing.local_enabled",
         )
-    known = _known(store or VerdictStore(), [name for name, _ in servers], model)
+    known = _find_native(store or VerdictStore(), [name for name, _ in servers], model)
     if not prompts:
         reason, obeys = "prompts to a local model are turned off", bool(known and known.obeys)
         return Route(path="native", reason=reason, completes=False, obeys=obeys)
@@ -330,7 +330,9 @@ async def find_route(
     return Route(path="prompted", reason=reason)
 
 
-def _known(store: VerdictStore, servers: Sequence[str], model: str | None) -> NativeVerdict | None:
+def _find_native(
+    store: VerdictStore, servers: Sequence[str], model: str | None
+) -> NativeVerdict | None:
     """What holds of all the servers, None where one was not tried."""
     found = [store.native(server, model) for server in servers] if model is not None else []
     tried = [one for one in found if one is not None]

@@ -370,7 +370,7 @@ def dead(address: str, kind: type[BackendDead] = BackendDead) -> BackendDead:
     )
 
 
-def refused(
+def as_refusal(
     status: int,
     body: bytes,
     address: str,
@@ -584,7 +584,7 @@ class Exchange:
                 break
         if response.status_code != 200:
             said, path = first[:ERROR_BYTES], response.request.url.path
-            raise refused(response.status_code, said, str(self._address), headers, path)
+            raise as_refusal(response.status_code, said, str(self._address), headers, path)
         if not first:
             raise EmptyResponse(f"{self._address} answered without a byte", hint=LOG_HINT)
         begun = ResponseStart(response, stream, first, limits, silent, watch)

@@ -22,9 +22,9 @@ from mlx_tools.backends.transport import (
     LOG_HINT,
     Address,
     Deadlines,
+    as_refusal,
     parse_address,
     proxy_named,
-    refused,
     translate,
     way_to,
 )
@@ -173,7 +173,7 @@ class VendorBackend(ABC):
             said = getattr(error, "body", None) or getattr(error, "error", None) or str(error)
             body = said if isinstance(said, str) else json.dumps(said, default=str)
             headers = getattr(getattr(error, "response", None), "headers", {})
-            return refused(status, body.encode("utf-8", "replace"), name, headers)
+            return as_refusal(status, body.encode("utf-8", "replace"), name, headers)
         if status == -1:  # in the stream
             return BackendRefused(f"{name} broke off with an error: {error}"[:400])
         return translate(error.__cause__ if isinstance(error.__cause__, Exception) else error, name)

@@ -23,9 +23,9 @@ from mlx_tools.errors import (
     BackendError,
     BackendRefused,
     UsageError,
+    for_message,
     require_instance,
     require_text,
-    shown,
 )
 from mlx_tools.messages import FinishReason, Usage, replace
 from mlx_tools.process import clean
@@ -94,7 +94,7 @@ def check_request(request: CompletionRequest) -> str:
         raise UsageError("the prompt is empty", hint="there must be something to complete")
     for name, (fits, allowed) in _ALLOWED.items():
         if not fits(value := getattr(request, name)):
-            raise UsageError(f"{name} is {shown(value)}", hint=f"it must be {allowed}")
+            raise UsageError(f"{name} is {for_message(value)}", hint=f"it must be {allowed}")
     return prompt
 
 

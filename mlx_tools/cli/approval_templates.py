@@ -14,9 +14,9 @@ from msgspec import to_builtins
 from mlx_tools.app import approval_templates, registry_of, roots_of
 from mlx_tools.cli import options
 from mlx_tools.cli.call_text import TextLine, as_name, in_words, on_one_line, show_all
-from mlx_tools.cli.inputs import confirmed, parse_json
+from mlx_tools.cli.inputs import confirm, parse_json
 from mlx_tools.cli.options import AsJsonLines, Yes, argument, option
-from mlx_tools.cli.output import complain, counted, note, print_json, print_text
+from mlx_tools.cli.output import complain, count_noun, note, print_json, print_text
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError
 from mlx_tools.policy import ApprovalTemplate, pin_of
@@ -42,8 +42,8 @@ def list_templates(as_lines: AsJsonLines = False) -> None:
         note("there are no approval templates")
     if strangers := file.strangers:
         note(
-            f"{counted(strangers, 'entry')} of {file.path} was not added here, and holds nothing "
-            "(approvals revoke --all removes it)"
+            f"{count_noun(strangers, 'entry')} of {file.path} was not added here, and holds "
+            "nothing (approvals revoke --all removes it)"
         )
 
 
@@ -92,7 +92,7 @@ def add(
         )
     if not yes:
         show_all(map(TextLine, _lines(template)))
-    if not confirmed("Add this standing yes?", yes, warning="nothing was added"):
+    if not confirm("Add this standing yes?", yes, warning="nothing was added"):
         return EXIT_STOPPED
     made = approval_templates(kept_sessions()).add(template)
     print_text("\n".join(_lines(made)))
@@ -111,10 +111,10 @@ def revoke(
     gone = file.revoke(None if revoke_all else wanted)
     if gone < len(wanted):
         raise UsageError(
-            f"{counted(gone, 'template')} revoked; the other ids name none",
+            f"{count_noun(gone, 'template')} revoked; the other ids name none",
             hint="mlx-tools approvals list",
         )
-    complain(f"{counted(gone, 'template')} revoked", kind="done")
+    complain(f"{count_noun(gone, 'template')} revoked", kind="done")
 
 
 def _arguments(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,10 +20,10 @@ from mlx_tools.cli.call_text import (
     in_words,
     show,
     size_of,
-    wrapped,
+    wrap_lines,
 )
 from mlx_tools.cli.inputs import EditFailed, at_terminal, editor_of, in_editor, read_key
-from mlx_tools.cli.output import folded, steerable
+from mlx_tools.cli.output import steerable, wrap_line
 from mlx_tools.controller import (
     ApprovalAnswer,
     ApprovalRequest,
@@ -242,7 +242,7 @@ class Questions:
             size = size_of(self._screen)
             if columns != size.columns:
                 columns = size.columns
-                rows = [*wrapped(lines(), columns)]
+                rows = [*wrap_lines(lines(), columns)]
             page = rows[shown : shown + max(1, size.lines - 2)]
             shown += len(page)
             left = len(rows) - shown
@@ -288,7 +288,7 @@ def _offer(keys: str, request: ApprovalRequest, columns: int, *, omits: bool) ->
     wide = "  ".join(words.values())
     if len(wide) < columns:
         return wide
-    return folded(" ".join(f"{key}){rest}" for key, rest in rests.items()), columns - 1)
+    return wrap_line(" ".join(f"{key}){rest}" for key, rest in rests.items()), columns - 1)
 
 
 # --- arguments changed by hand: in the user's editor, or on a line where there is none ----------

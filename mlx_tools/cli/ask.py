@@ -82,8 +82,10 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    begun, choice = _begun(go_on, session, options_given, tool_choice, require_tools, schema)
-    text, piped = _question(options.joined(question))
+    begun, choice = _resolve_session(
+        go_on, session, options_given, tool_choice, require_tools, schema
+    )
+    text, piped = _question(options.join_words(question))
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps, answer=plain)
     clean = trace_cleaner(begun.run.configuration)
@@ -113,7 +115,7 @@ def ask(
     return outcome.exit_code
 
 
-def _begun(
+def _resolve_session(
     go_on: bool,
     session: str | None,
     options_given: options.Options,
@@ -123,10 +125,10 @@ def _begun(
 ) -> tuple[SavedSession | NewSession, str | None]:
     """The session that a question is asked in, and the tool choice of this question alone."""
     if go_on or session is not None:
-        from mlx_tools.cli.resume import going_on, refuse_beside
+        from mlx_tools.cli.resume import refuse_beside, resolve_session
 
         refuse_beside(schema=schema, require_tools=require_tools)
-        return going_on(
+        return resolve_session(
             session, go_on, options_given
         ), None if tool_choice == "auto" else tool_choice
     run = options.run_options(options_given, tool_choice, require_tools)

@@ -25,10 +25,10 @@ import anyio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec import Struct
 
-from mlx_tools.app import RunOptions, opened
+from mlx_tools.app import RunOptions, open_controller
 from mlx_tools.backends import Backend
 from mlx_tools.cli.approve import Questions, approver_of
-from mlx_tools.cli.inputs import ctrl_c_later, handled
+from mlx_tools.cli.inputs import ctrl_c_later, handle_signal
 from mlx_tools.cli.output import begin_line, complain, note
 from mlx_tools.cli.root import Interrupted
 from mlx_tools.cli.type_ahead import TypeAhead
@@ -55,7 +55,7 @@ class NewSession(Struct, frozen=True):
         self, approver: Approver, wrap: Callable[[Backend], Backend] = lambda backend: backend
     ) -> AbstractAsyncContextManager[Controller]:
         """See `SavedSession.opened`."""
-        return opened(self.run, approver=approver, note=note, wrap=wrap)
+        return open_controller(self.run, approver=approver, note=note, wrap=wrap)
 
     async def begin(self, controller: Controller) -> Conversation:
         """The session, open."""
@@ -165,7 +165,7 @@ class Turns:
         try:
             with ctrl_c_later():
                 future = self.portal.start_task_soon(self._run, stream)
-            with handled(signal.SIGCONT, view.displaced):
+            with handle_signal(signal.SIGCONT, view.displaced):
                 while (item := self._next(view)) is not None:
                     if isinstance(item, _Question):
                         view.asks()

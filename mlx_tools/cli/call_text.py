@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from msgspec import Struct
 
-from mlx_tools.cli.output import cell, cells, columns_of, cut, folded, painted
+from mlx_tools.cli.output import cell, cells, color_text, columns_of, cut, wrap_line
 
 if TYPE_CHECKING:
     from mlx_tools.controller import ApprovalRequest
@@ -62,7 +62,7 @@ def exact(value: Any, *, fold: bool = True) -> str:
 
     With ``fold`` long runs are written as the module says. Without it the text is JSON.
     """
-    return _written(value, 0, fold)
+    return _format_value(value, 0, fold)
 
 
 def on_one_line(value: Any) -> str:
@@ -81,18 +81,18 @@ def as_name(name: str) -> str:
     return text if len(text) <= 200 else f"{text[:199]}… ({len(name)} characters)"
 
 
-def _written(value: Any, depth: int, fold: bool) -> str:
+def _format_value(value: Any, depth: int, fold: bool) -> str:
     if not isinstance(value, Mapping | list | tuple) or not value or depth >= MAX_INDENT:
         return _scalar(value, fold)
     if isinstance(value, Mapping):
         opening, closing = "{", "}"
         items = [
-            f"{_scalar(str(key), fold)}: {_written(item, depth + 1, fold)}"
+            f"{_scalar(str(key), fold)}: {_format_value(item, depth + 1, fold)}"
             for key, item in value.items()
         ]
     else:
         opening, closing = "[", "]"
-        items = [_written(item, depth + 1, fold) for item in value]
+        items = [_format_value(item, depth + 1, fold) for item in value]
     begin = "\n" + "  " * depth
     lines = f",{begin}  ".join(items)
     return f"{opening}{begin}  {lines}{begin}{closing}"
@@ -209,15 +209,15 @@ def in_brief(
     of_many = f" ({place})" if place else ""
     head = f"Run {as_name(request.name)}{again}{yours}{of_many}? "
     arguments, whole = _beginnings(request.arguments, size.columns - 3 - len(head))
-    top = [*wrapped([TextLine(head + arguments, "bold", True, True)], size.columns)]
-    known = [*wrapped(_to_know(request), size.columns)]
+    top = [*wrap_lines([TextLine(head + arguments, "bold", True, True)], size.columns)]
+    known = [*wrap_lines(_to_know(request), size.columns)]
     body, much = _body(request, whole)
     room = max(2, size.lines - len(top) - len(known) - _BESIDE)
-    shown = [*islice(wrapped(body, size.columns), room + 1)]
+    shown = [*islice(wrap_lines(body, size.columns), room + 1)]
     if len(shown) > room:
         rest = "d shows more" if request.omitted else "d shows all"
         more = TextLine(f"! This is the beginning of {much}; {rest}", "yellow")
-        shown[room - 1 :] = wrapped([more], size.columns)
+        shown[room - 1 :] = wrap_lines([more], size.columns)
     return [*top, *shown, *known]
 
 
@@ -319,7 +319,7 @@ def in_message(request: ApprovalRequest) -> str:
     """A call as a message that is shown elsewhere: in a line, then whole."""
     arguments, _ = _beginnings(request.arguments, _WIDE_LINE)
     head = TextLine(f"Run {as_name(request.name)}? {arguments}")
-    return "\n".join(row.text for row in wrapped([head, *in_full(request)], None))
+    return "\n".join(row.text for row in wrap_lines([head, *in_full(request)], None))
 
 
 def diff(text: str) -> Iterator[TextLine]:
@@ -336,7 +336,7 @@ def diff(text: str) -> Iterator[TextLine]:
         yield TextLine(in_words(line.replace("\t", "→   ")), colour, foreign=True)
 
 
-def changed(old_source: BoundSource, new_source: BoundSource) -> Iterator[TextLine]:
+def diff_sources(old_source: BoundSource, new_source: BoundSource) -> Iterator[TextLine]:
     """What a source's tools are otherwise than they were agreed to, as a diff; nothing where they
     are as they were."""
     from difflib import unified_diff
@@ -357,7 +357,7 @@ def _written_out(tool: BoundTool) -> list[str]:
     return text.split("\n")
 
 
-def wrapped(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextLine]:
+def wrap_lines(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextLine]:
     """The lines as rows of at most ``columns`` columns, None for rows of any length."""
     for line in lines:
         first, others = ("" if line.begun else "| ", ": ") if line.foreign else ("", "  ")
@@ -366,20 +366,20 @@ def wrapped(lines: Iterable[TextLine], columns: int | None) -> Iterator[TextLine
             continue
         room = max(MIN_COLUMNS, columns - 1) - len(others)
         by_words = not line.foreign and columns >= _WIDE
-        parts = folded(line.text, room).split("\n") if by_words else [line.text]
+        parts = wrap_line(line.text, room).split("\n") if by_words else [line.text]
         for number, piece in enumerate(piece for part in parts for piece in _pieces(part, room)):
             yield TextLine((others if number else first) + piece, line.colour)
 
 
 def show_all(lines: Iterable[TextLine]) -> None:
     """Print lines on standard error, as rows of its terminal where that is one."""
-    show(wrapped(lines, columns_of(sys.stderr)), sys.stderr)
+    show(wrap_lines(lines, columns_of(sys.stderr)), sys.stderr)
 
 
 def show(rows: Iterable[TextLine], screen: TextIO) -> None:
     """Print rows, in their colours where the screen has colours."""
     for row in rows:
-        print(painted(row.text, row.colour, screen), file=screen)
+        print(color_text(row.text, row.colour, screen), file=screen)
 
 
 def _pieces(text: str, room: int) -> Iterator[str]:

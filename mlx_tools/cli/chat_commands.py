@@ -483,7 +483,7 @@ def _clear(talk: ChatSession, _: str) -> str:
     return "a new conversation begins"
 
 
-def _where(talk: ChatSession, _: str) -> str:
+def _describe_transcript(talk: ChatSession, _: str) -> str:
     return talk.conversation.transcript or f"session {talk.conversation.session}"
 
 
@@ -647,7 +647,7 @@ COMMANDS: Final[Mapping[str, ChatCommand]] = {
             "/steps", "[on|off]", "every step, or a line a call", _steps, lambda *_: _SWITCH
         ),
         ChatCommand("/clear", "", "begin a new conversation", _clear),
-        ChatCommand("/transcript", "", "where this is kept", _where),
+        ChatCommand("/transcript", "", "where this is kept", _describe_transcript),
         ChatCommand("/help", "", "this list", _help),
         ChatCommand("/quit", "", "leave (or Ctrl-D)", _quit),
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from mlx_tools.app import Configuration, SettingRow, as_toml, config, with_value
-from mlx_tools.cli.inputs import EditFailed, at_terminal, confirmed, in_editor
+from mlx_tools.cli.inputs import EditFailed, at_terminal, confirm, in_editor
 from mlx_tools.cli.options import AsJsonLines, argument
 from mlx_tools.cli.output import complain, note, print_json, print_text, warn_all
 from mlx_tools.errors import EXIT_OK, EXIT_USAGE, ConfigError, UsageError
@@ -123,7 +123,7 @@ def edit() -> int:
         except config.ConfigErrors as error:
             for problem in error.problems:
                 complain(problem)
-            again = confirmed("Edit it again? Else your file stays as it was.")
+            again = confirm("Edit it again? Else your file stays as it was.")
         except EditFailed as error:
             raise UsageError(f"nothing was changed: {error}") from None
     return EXIT_USAGE

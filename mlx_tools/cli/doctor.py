@@ -47,7 +47,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
-from mlx_tools.cli.output import counting, note, print_json, print_prose, print_text, table
+from mlx_tools.cli.output import note, print_json, print_prose, print_text, progress_counter, table
 from mlx_tools.errors import EXIT_BACKEND, EXIT_OK, EXIT_STOPPED, BackendTimeout, MlxToolsError
 from mlx_tools.evaluate import (
     STRATEGIES,
@@ -267,7 +267,7 @@ async def probe(run: RunOptions, selected: SelectedBackend, seconds: float) -> P
         selected.backend.forbidden_tokens = forbidden if native_markers(style) else ()
 
     total = len(asked.questions) * len(styles_for(settings)) * len(strategies)
-    with counting("probing", total) as step:
+    with progress_counter("probing", total) as step:
         measured = await measure(
             selected.backend,
             asked.questions,

@@ -10,11 +10,11 @@ from typing import Annotated, Any, Literal, cast, get_args
 import anyio
 import typer
 
-from mlx_tools.app import Proposer, RunOptions, config, found
+from mlx_tools.app import Proposer, RunOptions, config, open_selected_backend
 from mlx_tools.backends import Backend, StrategyChoice, file_sha256
 from mlx_tools.cli import options, version
 from mlx_tools.cli.options import option
-from mlx_tools.cli.output import counting, note, print_json, print_text
+from mlx_tools.cli.output import note, print_json, print_text, progress_counter
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import UsageError
 from mlx_tools.evaluate import (
@@ -25,7 +25,7 @@ from mlx_tools.evaluate import (
     Half,
     Result,
     Results,
-    described,
+    describe_run,
     have_wheel,
     load_items,
     load_tasks,
@@ -194,17 +194,17 @@ async def _run_benchmark(
     **options: Any,
 ) -> tuple[Mapping[str, Any], Sequence[Result]]:
     """Return what was asked, of which model and how, and what came of it."""
-    async with found(run, note) as (chosen, settings):
+    async with open_selected_backend(run, note) as (chosen, settings):
         each: dict[str, RunSettings] = {
             name: replace(settings, strategy=name) for name in strategies
         }
         if "auto" in strategies and settings.verdict and settings.verdict.verdict:
             options["verdict"] = settings.verdict.verdict.measured_at
         limits = run.configuration.limits()
-        asked = described(settings, limits, version=version(), **options)
+        asked = describe_run(settings, limits, version=version(), **options)
         with (
             Results(output, benchmark, asked) as results,
-            counting("asking", items * len(strategies)) as step,
+            progress_counter("asking", items * len(strategies)) as step,
         ):
             done = await ask(chosen.backend, each, results, step)
     return {"benchmark": benchmark, "settings": asked}, done

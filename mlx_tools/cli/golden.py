@@ -12,7 +12,14 @@ from typing import Annotated, Any, Final, cast
 import anyio
 import typer
 
-from mlx_tools.app import Configuration, RunOptions, Share, found, registry_of, session_store
+from mlx_tools.app import (
+    Configuration,
+    RunOptions,
+    Share,
+    open_selected_backend,
+    registry_of,
+    session_store,
+)
 from mlx_tools.backends import (
     STRATEGIES,
     STYLES,
@@ -24,7 +31,15 @@ from mlx_tools.backends import (
 from mlx_tools.cli import inputs, options
 from mlx_tools.cli.background import NewSession, answer
 from mlx_tools.cli.options import argument, option
-from mlx_tools.cli.output import complain, counted, counting, note, print_json, print_text, shown
+from mlx_tools.cli.output import (
+    complain,
+    count_noun,
+    for_terminal,
+    note,
+    print_json,
+    print_text,
+    progress_counter,
+)
 from mlx_tools.cli.view import LiveView
 from mlx_tools.controller import Conversation
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, MlxToolsError, UsageError
@@ -43,7 +58,7 @@ from mlx_tools.golden import (
     read_golden,
     replay,
     replay_file,
-    settled,
+    settle,
     write_golden,
     write_report,
 )
@@ -104,7 +119,7 @@ def run(
         checks = anyio.run(_check_live, goldens, asked, served, ways, samples, tell)
     else:
         checks = []
-        with counting("replaying", len(files)) as step:
+        with progress_counter("replaying", len(files)) as step:
             for path in files:
                 checks.append(replay_file(path, with_records=report is not None))
                 tell(checks[-1])
@@ -130,10 +145,10 @@ async def _check_live(
     """Asks all, cell by cell: every model in each of the ``ways``, a style and a strategy. None is
     what the settings say, for a style what was recorded."""
     checks: list[GoldenCheck] = []
-    with counting("asking", len(goldens) * len(models) * len(ways)) as step:
+    with progress_counter("asking", len(goldens) * len(models) * len(ways)) as step:
         for model in models:
             named = run if model is None else replace(run, model=model)
-            async with found(named, note) as (chosen, settings):
+            async with open_selected_backend(named, note) as (chosen, settings):
                 for (style, strategy), golden in product(ways, goldens):
                     own = replace(
                         settings,
@@ -158,7 +173,7 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
     for path in find_golden(paths or [FOLDER]):
         try:
             golden = read_golden(path)
-            differing, now = replay(golden).differences, settled(golden).now
+            differing, now = replay(golden).differences, settle(golden).now
         except MlxToolsError as error:
             said = str(error)
             complain(said if said.startswith(str(path)) else f"{path}: {said}")
@@ -176,7 +191,7 @@ def accept(paths: Paths = None, yes: options.Yes = False) -> int:
         _show_differences(differing)
     if not found:
         note("nothing to accept")
-    elif inputs.confirmed(
+    elif inputs.confirm(
         f"Write {len(found)} of them?",
         yes,
         warning="nothing was written",
@@ -214,7 +229,7 @@ def export(
     if format != LORA:
         raise UsageError(f"--format: {format!r} is not allowed", hint=f"allowed: {LORA}")
     done = export_lora(map(read_golden, find_golden(paths or [FOLDER])), folder)
-    said = f"{counted(done.train, 'completion')} to train with, {done.valid} to validate with"
+    said = f"{count_noun(done.train, 'completion')} to train with, {done.valid} to validate with"
     complain(f"{said}, {done.left_out} left out, in {folder}", kind="done")
 
 
@@ -249,12 +264,14 @@ def record(
         raise UsageError("give the questions to ask, or --session ID", hint="one of the two")
     run = options.run_options(options_given)
     if questions:
-        session = _asked(run, [inputs.as_question(question) for question in questions])
+        session = _ask_questions(run, [inputs.as_question(question) for question in questions])
     try:
-        golden = _kept(session, target, run.configuration, name=name, about=about, expect=wanted)
+        golden = _load_golden(
+            session, target, run.configuration, name=name, about=about, expect=wanted
+        )
     except CannotSettle as error:
         for line in difference_lines(error.differences):
-            print(shown(line), file=sys.stderr)
+            print(for_terminal(line), file=sys.stderr)
         raise
     for outcome in golden.golden.outcomes:
         calls = ", ".join(call["name"] for call in outcome.get("calls", ()))
@@ -267,11 +284,11 @@ def keep_session(configuration: Configuration, session: str, name: str) -> Path:
     """Keep a session of the user as a golden transcript, where `record` keeps one, and return its
     path. Raises `MlxToolsError`."""
     target = _target(FOLDER, name).absolute()
-    _kept(session_store(configuration).find(session), target, configuration, name=name)
+    _load_golden(session_store(configuration).find(session), target, configuration, name=name)
     return target
 
 
-def _kept(
+def _load_golden(
     session: str,
     target: Path,
     configuration: Configuration,
@@ -322,7 +339,7 @@ def _expected(text: str) -> Sequence[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _asked(run: RunOptions, questions: Sequence[str]) -> str:
+def _ask_questions(run: RunOptions, questions: Sequence[str]) -> str:
     """Asks questions in one session, until one waits for an approval, and returns its id."""
 
     async def asking(conversation: Conversation) -> AsyncGenerator[Event]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TextIO
 
 from mlx_tools.cli.call_text import in_words
-from mlx_tools.cli.output import columns_of, folded, note, steerable
+from mlx_tools.cli.output import columns_of, note, steerable, wrap_line
 from mlx_tools.errors import UsageError
 from mlx_tools.paths import read_regular
 from mlx_tools.protocol import HOOKS, Unreadable
@@ -55,10 +55,10 @@ def read_bytes(path: Path | None) -> bytes:
 
 def read_text(path: Path | None = None) -> str:
     """The text of a file, or of standard input. Raises `UsageError` where it is not UTF-8."""
-    return decoded(read_bytes(path), "standard input" if path is None else str(path))
+    return decode_text(read_bytes(path), "standard input" if path is None else str(path))
 
 
-def decoded(data: bytes, name: str) -> str:
+def decode_text(data: bytes, name: str) -> str:
     """Bytes as text. Raises `UsageError` where they are not UTF-8."""
     try:
         return data.decode("utf-8")
@@ -198,7 +198,7 @@ def read_key(
             asking = False
 
     try:
-        with terminal_kept(keyboard), handled(signal.SIGCONT, begin), _signalled() as signals:
+        with terminal_kept(keyboard), handle_signal(signal.SIGCONT, begin), _signalled() as signals:
             try:
                 begin()
                 while not keys and (text := _come(file, signals)):
@@ -285,7 +285,7 @@ def terminal_kept(keyboard: TextIO) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def handled(number: int, handler: Callable[..., None]) -> Iterator[None]:
+def handle_signal(number: int, handler: Callable[..., None]) -> Iterator[None]:
     """Inside, a signal is handled so; in another thread than the main one nothing is changed."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -302,13 +302,13 @@ def ctrl_c_later() -> Iterator[None]:
     """Inside, Ctrl-C is held back; at the end it comes. For what must not be left half done, such
     as work that is started and that Ctrl-C is to end."""
     pressed: list[int] = []
-    with handled(signal.SIGINT, lambda number, frame: pressed.append(number)):
+    with handle_signal(signal.SIGINT, lambda number, frame: pressed.append(number)):
         yield
     if pressed:
         signal.raise_signal(signal.SIGINT)
 
 
-def confirmed(
+def confirm(
     question: str,
     yes: bool = False,
     *,
@@ -327,7 +327,7 @@ def confirmed(
         return True
     if not at_terminal():
         raise UsageError(f"{no_terminal_hint}there is no terminal to confirm on", hint=hint)
-    asked = folded(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
+    asked = wrap_line(f"{in_words(question)} [y/N]", columns_of(sys.stderr), "  ")
     ask = partial(print, asked, end=" ", file=sys.stderr, flush=True)
     key = read_key(sys.stdin, sys.stderr, ask) or ""
     print(key, file=sys.stderr)
@@ -343,9 +343,9 @@ def picked(question: str, answers: Sequence[str]) -> str | None:
     None for an empty line, and for what is none of them. Raises KeyboardInterrupt for Ctrl-C.
     """
     width = columns_of(sys.stderr)
-    print(folded(in_words(question), width), file=sys.stderr)
+    print(wrap_line(in_words(question), width), file=sys.stderr)
     for number, answer in enumerate(answers, start=1):
-        print(folded(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
+        print(wrap_line(f"  {number}. {in_words(answer)}", width, "     "), file=sys.stderr)
     print(f"1-{len(answers)}:", end=" ", file=sys.stderr, flush=True)
     line = (read_line(sys.stdin) or "").strip()
     if line.isdecimal() and 0 < int(line) <= len(answers):
@@ -395,7 +395,7 @@ def in_editor(text: str, name: str, keyboard: TextIO, screen: TextIO) -> str:
         path.touch(mode=0o600)
         path.write_text(text + "\n", encoding="utf-8")
         # Ctrl-C in an editor is the editor's; a handler, unlike "ignored", is not inherited by it
-        with terminal_kept(keyboard), handled(signal.SIGINT, lambda *_: None):
+        with terminal_kept(keyboard), handle_signal(signal.SIGINT, lambda *_: None):
             code = subprocess.run(  # noqa: S603 (the user's own command)
                 [*command, str(path)], stdin=keyboard.fileno(), stdout=screen, stderr=screen
             ).returncode

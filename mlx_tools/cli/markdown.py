@@ -22,7 +22,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, ClassVar, Final, TextIO
 
 from mlx_tools.cli.call_text import size_of
-from mlx_tools.cli.output import PROSE, cells, folded, painted, shown
+from mlx_tools.cli.output import PROSE, cells, color_text, for_terminal, wrap_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
@@ -71,7 +71,7 @@ class PlainScreen:
 
     def write(self, text: str) -> None:
         """Take in more of the text."""
-        *parts, self._word = re.split(r"([ \t]+|\n)", self._word + shown(text, keep=PROSE))
+        *parts, self._word = re.split(r"([ \t]+|\n)", self._word + for_terminal(text, keep=PROSE))
         self._write_parts(parts)
 
     def displaced(self) -> None:
@@ -99,7 +99,7 @@ class PlainScreen:
                 self._column = size + (0 if before == "\n" else self._column + len(before))
                 self._blank = ""
         if out:
-            self._output.write(painted(out, self._colour, self._output))
+            self._output.write(color_text(out, self._colour, self._output))
             self._output.flush()
 
 
@@ -121,7 +121,7 @@ class MarkdownScreen:
         _ = self._parser, _renderer()
 
     def write(self, text: str) -> None:
-        self._text += shown(text, keep=PROSE)
+        self._text += for_terminal(text, keep=PROSE)
         self._waits = True
         self.tick()
 
@@ -219,14 +219,14 @@ class MarkdownScreen:
         crowded = heads * _NARROWEST > columns or deepest > min(_DEEPEST, columns // 4)
         rows = [] if crowded or longest > _LONGEST else self._laid_out(block, columns, max_rows)
         drawn = "\n".join(rows).strip("\n")
-        source = "\n".join(folded(line, columns) for line in block.rstrip().split("\n"))
+        source = "\n".join(wrap_line(line, columns) for line in block.rstrip().split("\n"))
         return (drawn or source).split("\n")
 
     def _laid_out(self, block: str, columns: int, max_rows: int | None) -> list[str]:
         from rich.segment import Segment
 
         console, markdown = _renderer()
-        markdown.parsed = [_seen(token) for token in self._parser.parse(block)]
+        markdown.parsed = [_prepare_token(token) for token in self._parser.parse(block)]
         for token in markdown.parsed:
             if max_rows is not None and token.type == "fence":
                 token.content = "\n".join(token.content.rsplit("\n", max_rows)[-max_rows:])
@@ -247,12 +247,12 @@ def _color_segment(segment: Segment) -> str:
     """A part of a row, with the colours that every terminal has."""
     from rich.color import ColorSystem
 
-    text = shown(segment.text, keep=PROSE)
+    text = for_terminal(segment.text, keep=PROSE)
     style = segment.style
     return style.render(text, color_system=ColorSystem.STANDARD) if style else text
 
 
-def _seen(token: Token) -> Token:
+def _prepare_token(token: Token) -> Token:
     """A token of the parser, its lines kept apart as they are, and its links' addresses as text."""
     children: list[Token] = []
     from rich.markdown import Token

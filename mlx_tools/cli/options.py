@@ -64,7 +64,7 @@ def argument(metavar: str, help: str, **kwargs: Any) -> Any:  # noqa: A002
     return typer.Argument(metavar=metavar, help=help, **kwargs)
 
 
-def joined(words: Sequence[str] | None) -> str | None:
+def join_words(words: Sequence[str] | None) -> str | None:
     """The words of an argument as one text; None where there are none."""
     return " ".join(words) if words else None
 

@@ -33,7 +33,9 @@ _GO_WITH: Final = frozenset(
 the time being, and who approves."""
 
 
-def going_on(session: str | None, last: bool, options_given: options.Options) -> SavedSession:
+def resolve_session(
+    session: str | None, last: bool, options_given: options.Options
+) -> SavedSession:
     """The session that is named, or the last conversation, to go on with under these options.
 
     Raises `UsageError` where there is none, and for an option that would make another one of it:
@@ -41,7 +43,7 @@ def going_on(session: str | None, last: bool, options_given: options.Options) ->
     """
     if session is not None and last:
         raise UsageError("--continue goes without --session", hint="leave one of them out")
-    kept = _kept(last_talk() if session is None else session, options_given)
+    kept = _load_session(last_talk() if session is None else session, options_given)
     begun = as_options(kept.header)
     for key, value in options_given.items():
         if key not in _GO_WITH and _plain(key, value) != _plain(key, begun.get(key)):
@@ -131,7 +133,7 @@ def resume_session(
     Shows what happens and returns the exit code of how it ended. One in which nothing waits is
     talked on in, at a terminal.
     """
-    kept = _kept(session, options_given)
+    kept = _load_session(session, options_given)
     if not isinstance(approvals, Mapping) and session_status(kept.records).ended:
         if approvals is not None or not inputs.at_terminal() or as_json:
             raise UsageError(
@@ -140,7 +142,7 @@ def resume_session(
             )
         from mlx_tools.cli.chat import talk_on
 
-        return talk_on(going_on(session, False, options_given))
+        return talk_on(resolve_session(session, False, options_given))
     outcome = answer(
         kept,
         lambda conversation: conversation.stream_resumed(approvals),
@@ -152,7 +154,7 @@ def resume_session(
     return outcome.exit_code
 
 
-def _kept(session: str, options_given: options.Options) -> SavedSession:
+def _load_session(session: str, options_given: options.Options) -> SavedSession:
     """A session, read without holding it, and how its header says to go on with it."""
     store = kept_sessions()
     place = session if os.sep in session else store.find(session)
@@ -171,10 +173,12 @@ def _kept(session: str, options_given: options.Options) -> SavedSession:
             other = options.run_options({**elsewhere, **options_given})
         if other is not None and kind == "environment":
             run, other = other, run
-    return SavedSession(place, records, header, run, note, _within(run, options_given), other)
+    return SavedSession(
+        place, records, header, run, note, _narrowing_policy(run, options_given), other
+    )
 
 
-def _within(run: RunOptions, options_given: options.Options) -> Policy | None:
+def _narrowing_policy(run: RunOptions, options_given: options.Options) -> Policy | None:
     """What the session's policy is narrowed by, as these options say."""
     own = run.configuration.settings.policy
     allow = own.allow if "policy.allow" in options_given and own.allow is not None else ("*",)

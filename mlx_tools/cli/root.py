@@ -32,11 +32,11 @@ from mlx_tools.cli.output import (
     LINES,
     columns_of,
     complain,
-    folded,
+    for_terminal,
     join_columns,
     print_text,
-    shown,
     stdout,
+    wrap_line,
 )
 from mlx_tools.errors import (
     EXIT_INTERRUPTED,
@@ -124,7 +124,7 @@ def run(arguments: Sequence[str], *, is_nested: bool = False) -> int:
         standalone_mode=False,
     )
     try:
-        return guarded(program)
+        return run_guarded(program)
     finally:
         if is_nested:
             output.give_output_back()
@@ -210,7 +210,7 @@ def interrupted(error: KeyboardInterrupt) -> int:
     return EXIT_INTERRUPTED
 
 
-def guarded(command: Callable[[], Any]) -> int:
+def run_guarded(command: Callable[[], Any]) -> int:
     """Run ``command`` and return the exit code: what it returns, or what its failure means.
 
     A user's mistake is one line, without a traceback.
@@ -226,7 +226,7 @@ def guarded(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt as error:
         return interrupted(error)
     except OSError as error:  # a full disk, say: no bug of ours
-        return refused(error)
+        return handle_os_error(error)
     except Exception as error:
         message = getattr(error, "format_message", None)
         if callable(message):  # the option parser's own: wrong usage
@@ -235,7 +235,7 @@ def guarded(command: Callable[[], Any]) -> int:
         return internal_error(error)
 
 
-def refused(error: OSError) -> int:
+def handle_os_error(error: OSError) -> int:
     """Say what the system refused, such as room on a disk that is full; the exit code, which is
     that of every file that cannot be written.
 
@@ -287,7 +287,7 @@ def internal_error(error: Exception) -> int:
     try:
         kept = f"its traceback is in {_keep(text)}"
     except Exception:  # no place to write must not hide the error itself
-        print(shown(text, keep=LINES), file=sys.stderr, end="")
+        print(for_terminal(text, keep=LINES), file=sys.stderr, end="")
         kept = "its traceback stands above"
     complain(f"internal error: {type(error).__name__}: {error} (this is a bug; {kept})")
     return EXIT_STOPPED
@@ -372,8 +372,8 @@ def _text(context: Any, panels: Mapping[str, Rows], columns: int) -> str:
     below = getattr(command, "commands", {})
     usage = ["[OPTIONS]", *said, *(["COMMAND …"] if below else ())]
     parts = [
-        [folded(f"Usage: {context.command_path} {' '.join(usage)}", columns, "  ")],
-        [folded(_on_a_line(command.help), columns)],
+        [wrap_line(f"Usage: {context.command_path} {' '.join(usage)}", columns, "  ")],
+        [wrap_line(_on_a_line(command.help), columns)],
     ]
     if arguments:
         parts.append(_rows([(one.metavar, one.help or "") for one in arguments], columns))

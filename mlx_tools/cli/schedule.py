@@ -16,10 +16,10 @@ from mlx_tools.app import (
     Autostart,
     config,
     controller_of,
-    found,
     job_store,
-    lasting,
+    open_selected_backend,
     registry_of,
+    reusable_options,
     roots_of,
 )
 from mlx_tools.cli import inputs, options
@@ -123,7 +123,7 @@ def add(
             policy=configuration.policy().to_json(),
             configured_policy=configuration.configured_policy().to_json(),
             roots=roots_of(configuration),
-            options=lasting(configuration),
+            options=reusable_options(configuration),
             require_tools=options.names(require_tools),
         )
     )
@@ -167,8 +167,10 @@ def run(
     # What the system sends when it shuts down ends a run like Ctrl-C does; in the background of a
     # script, too, where Ctrl-C is ignored from the start: asyncio cancels what runs only by way of
     # Python's own handler.
-    told_to_end = inputs.handled(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    as_ever = inputs.handled(signal.SIGINT, signal.default_int_handler)
+    told_to_end = inputs.handle_signal(
+        signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT)
+    )
+    as_ever = inputs.handle_signal(signal.SIGINT, signal.default_int_handler)
     with told_to_end, as_ever, Runner(job_store(kept_sessions()), run_job, look) as runner:
         try:
             if loop:
@@ -202,7 +204,7 @@ def install(yes: options.Yes = False) -> int:
     if unseen := sorted(name for name in os.environ if name.startswith("MLX_TOOLS_")):
         note(f"what starts them has none of these variables of your shell: {', '.join(unseen)}")
     told = {"undone": "nothing was written", "alone": "nothing is written: "}
-    if not inputs.confirmed("Write this?", yes, hint="--yes writes it", **told):
+    if not inputs.confirm("Write this?", yes, hint="--yes writes it", **told):
         return EXIT_STOPPED
     left = autostart.install(command)
     if not left:
@@ -294,7 +296,7 @@ async def run_job(job: Job, on_start: Callable[[str], None]) -> RunEnd:
         job.policy_today(configuration.configured_policy()),
     )
     try:
-        async with found(run, note) as (chosen, settings):
+        async with open_selected_backend(run, note) as (chosen, settings):
             nobody = PauseApprover()
             controller = controller_of(
                 configuration, registry, chosen.backend, settings, nobody, policy

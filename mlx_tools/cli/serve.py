@@ -38,10 +38,10 @@ def serve(context: typer.Context, *, options_given: options.Options) -> None:
     if context.invoked_subcommand is not None:
         context.obj = options_given
         return
-    run, key = _checked(options_given)
+    run, key = _check_options(options_given)
     import anyio
 
-    with needing("gateway", "the gateway"):
+    with require_extra("gateway", "the gateway"):
         from mlx_tools.gateway import serve
     from mlx_tools.cli.golden import keep_session
 
@@ -60,7 +60,7 @@ def worker(*, options_given: options.Options) -> None:
     The jobs of the schedule that are due are run, too.
     """
     run = options.run_options(options_given)
-    with needing("gateway", "a worker"):
+    with require_extra("gateway", "a worker"):
         from mlx_tools.gateway import work
     import anyio
 
@@ -72,7 +72,7 @@ def worker(*, options_given: options.Options) -> None:
 @app.command()
 def page(context: typer.Context) -> None:
     """Print the page's address, with its key."""
-    run, _ = _checked(context.obj)
+    run, _ = _check_options(context.obj)
     from mlx_tools.gateway import page_link
 
     gateway = run.configuration.settings.gateway
@@ -82,7 +82,7 @@ def page(context: typer.Context) -> None:
 @app.command()
 def install(context: typer.Context) -> int:
     """Start the gateway now and with every session of yours; options stand before this word."""
-    _checked(context.obj)
+    _check_options(context.obj)
     command = [*program(), "serve", *_flags(context.obj)]
     autostart = _autostart()
     left = autostart.install(command)
@@ -137,7 +137,7 @@ def _flags(options_given: options.Options) -> list[str]:
     return flags
 
 
-def _checked(options_given: options.Options) -> tuple[RunOptions, str]:
+def _check_options(options_given: options.Options) -> tuple[RunOptions, str]:
     """The settings and the key. Raises `UsageError` for a gateway that anybody could use."""
     run = options.run_options(options_given)
     gateway = run.configuration.settings.gateway
@@ -146,7 +146,7 @@ def _checked(options_given: options.Options) -> tuple[RunOptions, str]:
 
 
 @contextmanager
-def needing(extra: str, command: str) -> Iterator[None]:
+def require_extra(extra: str, command: str) -> Iterator[None]:
     """Inside, something is imported that an extra brings. Raises `MissingDependency`."""
     try:
         yield

@@ -21,7 +21,7 @@ from mlx_tools.cli.output import (
     amount,
     columns_of,
     complain,
-    counted,
+    count_noun,
     cut,
     join_columns,
     note,
@@ -84,7 +84,7 @@ def list_sessions(
     if not ids:
         note("there are no sessions yet")
     if len(ids) > limit:
-        note(f"{counted(len(ids) - limit, 'older session')} more (--limit)")
+        note(f"{count_noun(len(ids) - limit, 'older session')} more (--limit)")
 
 
 @app.command()
@@ -212,7 +212,7 @@ def _remove(
             "alone": f"{_sum(sessions)} would be removed, and ",
         }
         hint = "--yes removes them"
-        if not inputs.confirmed(f"Remove {_sum(sessions)}?", yes, hint=hint, **told):
+        if not inputs.confirm(f"Remove {_sum(sessions)}?", yes, hint=hint, **told):
             return
     store.sweep()
     removed = []
@@ -228,7 +228,7 @@ def _remove(
 
 def _sum(sessions: Sequence[ListedSession]) -> str:
     size = sum(listed.size for listed in sessions)
-    return f"{counted(len(sessions), 'session')} ({amount(size)})"
+    return f"{count_noun(len(sessions), 'session')} ({amount(size)})"
 
 
 def _now() -> datetime:
@@ -268,7 +268,7 @@ def undo(session: SessionId = LAST, yes: Yes = False, as_json: AsJson = False) -
             hint = f"; mlx-tools undo {other} would" if other is not None else ""
             note(f"the session {session} left nothing that can be undone{hint}")
     if refused:
-        complain(f"{counted(refused, 'change')} of {len(ended)} could not be undone")
+        complain(f"{count_noun(refused, 'change')} of {len(ended)} could not be undone")
     return EXIT_STOPPED if refused else EXIT_OK
 
 
@@ -277,12 +277,12 @@ def undo_steps(
 ) -> list[UndoStep] | None:
     """Undo what the user agrees to; what became of each change, None where that is not wanted.
     Raises `UsageError` with the ``hint`` where nobody can be asked."""
-    due = counted(sum(step.status == "due" for step in steps), "change")
+    due = count_noun(sum(step.status == "due" for step in steps), "change")
     if not yes and any(step.status == "due" for step in steps):
         for step in steps:
             print(_change(step), file=sys.stderr)
         alone, undone = f"{due} would be undone, and ", "nothing was undone"
-        if not inputs.confirmed(
+        if not inputs.confirm(
             f"Undo {due}?", yes, warning=undone, no_terminal_hint=alone, hint=hint
         ):
             return None
@@ -325,17 +325,17 @@ def copy(
     """
     from mlx_tools.gateway import RUNS
 
-    kept, new = _opened(source), _opened(target)
+    kept, new = _open_store(source), _open_store(target)
     if kept.place == new.place and kept.dsn == new.dsn:
         raise UsageError("FROM and TO are the same")
     with progress_bar("copying") as report:
         copied = copy_store(kept, new, (SCHEDULE, RUNS), report)
-    print_text(f"copied {_said(copied)} to {new.place}")
+    print_text(f"copied {_describe_copy(copied)} to {new.place}")
     if copied.left_out:
         note(f"left out, as they hold no transcript: {', '.join(copied.left_out)}")
 
 
-def _opened(location: str) -> SessionStore:
+def _open_store(location: str) -> SessionStore:
     if "://" in location:
         return PostgresStore(location)
     folder = expand_user(location).absolute()
@@ -344,13 +344,13 @@ def _opened(location: str) -> SessionStore:
     return TranscriptStore(folder / "sessions")
 
 
-def _said(report: CopyReport) -> str:
+def _describe_copy(report: CopyReport) -> str:
     rows = {name: sum(tables.values()) for name, tables in report.tables.items()}
     said = [
-        f"{counted(report.sessions, 'session')} ({amount(report.bytes)})",
+        f"{count_noun(report.sessions, 'session')} ({amount(report.bytes)})",
         *([f"{report.there} more were there"] if report.there else []),
-        counted(report.used, "used approval"),
-        *(f"{counted(n, 'row')} of {name}" for name, n in rows.items()),
+        count_noun(report.used, "used approval"),
+        *(f"{count_noun(n, 'row')} of {name}" for name, n in rows.items()),
     ]
     return ", ".join(said)
 
@@ -406,9 +406,9 @@ def ending_of(status: SessionStatus) -> str:
     if status.state == "stopped":
         said += f": {in_words(status.reason).replace('_', ' ')}"
     elif status.pending:
-        said += f": {counted(len(status.pending), 'approval')} due"
+        said += f": {count_noun(len(status.pending), 'approval')} due"
     if status.in_doubt:
-        said += f", {counted(len(status.in_doubt), 'call')} in doubt"
+        said += f", {count_noun(len(status.in_doubt), 'call')} in doubt"
     return said
 
 

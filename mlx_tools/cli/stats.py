@@ -12,7 +12,7 @@ import typer
 
 from mlx_tools.cli.call_text import as_name, in_words
 from mlx_tools.cli.options import AsJson, option
-from mlx_tools.cli.output import counted, counting, note, print_json, print_text, table
+from mlx_tools.cli.output import count_noun, note, print_json, print_text, progress_counter, table
 from mlx_tools.cli.sessions import kept_sessions
 from mlx_tools.errors import TranscriptError, UsageError
 from mlx_tools.store import SessionStore
@@ -56,7 +56,7 @@ def stats(
     if damaged:
         named = ", ".join([*damaged][:_NAMED]) + (", …" if len(damaged) > _NAMED else "")
         note(
-            f"{counted(len(damaged), 'session')} cannot be read, and not counted: {named} "
+            f"{count_noun(len(damaged), 'session')} cannot be read, and not counted: {named} "
             "(mlx-tools sessions show ID says why)"
         )
 
@@ -81,7 +81,7 @@ def _counted_all(
     cannot be read."""
     ids, damaged, sessions = store.ids(), dict[str, str](), 0
     found: dict[str, Counters] = {}
-    with counting("reading sessions", len(ids)) as step:
+    with progress_counter("reading sessions", len(ids)) as step:
         for session in ids:
             step()
             if begin is not None and store.updated(session) < begin.timestamp():
@@ -132,7 +132,7 @@ def _model(records: Sequence[Record]) -> str:
 
 def _lines(sessions: int, models: Mapping[str, Counters]) -> Iterable[str]:
     total = sum(models.values(), Counters())
-    yield f"{counted(sessions, 'session')}, {counted(total.questions, 'question')}"
+    yield f"{count_noun(sessions, 'session')}, {count_noun(total.questions, 'question')}"
     if total.ends:
         ended = sorted(total.ends.items(), key=lambda one: -one[1])
         told = (f"{said.replace('_', ' ')} {_share(n, total.questions)}" for said, n in ended)

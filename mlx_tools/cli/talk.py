@@ -15,9 +15,9 @@ from mlx_tools.app import (
     Configuration,
     RunOptions,
     controller_of,
-    found,
     functions_of,
     jobs_of,
+    open_selected_backend,
     registry_of,
     with_settings,
 )
@@ -26,7 +26,7 @@ from mlx_tools.cli.call_text import in_words
 from mlx_tools.cli.inputs import ctrl_c_later
 from mlx_tools.cli.output import note
 from mlx_tools.cli.sessions import kept_sessions
-from mlx_tools.cli.view import LiveView, StatusLine, compacted, tell
+from mlx_tools.cli.view import LiveView, StatusLine, describe_compaction, tell
 from mlx_tools.controller import Controller, Conversation
 from mlx_tools.errors import StorageError, TranscriptError, UsageError
 from mlx_tools.messages import replace
@@ -243,7 +243,7 @@ class ChatSession:
         told = [e for e in self.turns.follow(happens, unseen) if isinstance(e, Compacted)]
         for event in told:
             self._status.see(event)
-        return compacted(told[0]) if told else "nothing was said yet"
+        return describe_compaction(told[0]) if told else "nothing was said yet"
 
     # --- what a talk goes on in ---
 
@@ -299,7 +299,7 @@ class ChatSession:
         jobs = None if saved is None else jobs_of(configuration, saved.header)
         registry = registry_of(configuration, jobs)
         with ExitStack() as stack:
-            backends = self._portal.wrap_async_context_manager(found(run, note))
+            backends = self._portal.wrap_async_context_manager(open_selected_backend(run, note))
             chosen, settings = stack.enter_context(backends)
             approver = self.turns.approver
             made = controller_of(configuration, registry, chosen.backend, settings, approver)

@@ -17,10 +17,10 @@ import typer
 
 from mlx_tools.app import tools_of
 from mlx_tools.cli import options
-from mlx_tools.cli.call_text import TextLine, as_name, changed, exact, in_words, show_all
-from mlx_tools.cli.inputs import MAX_BYTES, confirmed, read_bytes
+from mlx_tools.cli.call_text import TextLine, as_name, diff_sources, exact, in_words, show_all
+from mlx_tools.cli.inputs import MAX_BYTES, confirm, read_bytes
 from mlx_tools.cli.options import Yes, argument, option
-from mlx_tools.cli.output import complain, counted, cut, note, print_text
+from mlx_tools.cli.output import complain, count_noun, cut, note, print_text
 from mlx_tools.errors import EXIT_OK, EXIT_STOPPED, UsageError, did_you_mean
 from mlx_tools.messages import ALL_EFFECTS, ToolSpec, names_of
 from mlx_tools.paths import read_regular
@@ -137,7 +137,7 @@ def remove(name: Named, yes: Yes = False) -> int:
     """Delete a tool from the tools folder, or a source of bound tools."""
     sources = BoundSources()
     if name in sources.names():
-        if not confirmed(f"Forget {name} and its tools?", yes):
+        if not confirm(f"Forget {name} and its tools?", yes):
             return EXIT_STOPPED
         sources.remove(name)
         complain(f"removed {name}", kind="done")
@@ -147,7 +147,7 @@ def remove(name: Named, yes: Yes = False) -> int:
         collection.make(name, None)
         complain(f"{name} is used no more; its folder stays: {in_words(path)}", kind="done")
         return EXIT_OK
-    if not confirmed(f"Delete {collection.must_have(name)}?", yes):
+    if not confirm(f"Delete {collection.must_have(name)}?", yes):
         return EXIT_STOPPED
     collection.remove(name)
     complain(f"removed {name}", kind="done")
@@ -234,7 +234,7 @@ def _tell(names: Sequence[str]) -> None:
 
 def _agreed(folder: ToolFolder, question: str, yes: bool) -> bool:
     show_all(_describe_tool(folder))
-    return confirmed(question, yes)
+    return confirm(question, yes)
 
 
 def _describe_tool(folder: ToolFolder) -> Iterator[TextLine]:
@@ -317,7 +317,7 @@ def bind(
     wanted = operations or (before.at["operations"] if before is not None else ["*"])
     stricter = {*(writes or ()), *(before.at["writes"] if before is not None else ())}
     found = list(read.operations())
-    tools = [one for _, one in _chosen(found, wanted) if isinstance(one, BoundTool)]
+    tools = [one for _, one in _select_operations(found, wanted) if isinstance(one, BoundTool)]
     _refuse_unknown(stricter, [tool.name for tool in tools], "--writes")
     title = (read.title or Path(place).stem).lower()
     usual = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:31].strip("-") or "api"
@@ -329,15 +329,15 @@ def bind(
         digest=read.digest,
         tools=tuple(with_effects(tool, tool.name in stricter) for tool in tools),
     )
-    lines = [*_told(source, _chosen(found, wanted))]
+    lines = [*_describe_source(source, _select_operations(found, wanted))]
     if before is not None:
         same = TextLine("Nothing changed since it was agreed to.", "bold")
-        lines += [*changed(before, source)] or [same]
+        lines += [*diff_sources(before, source)] or [same]
     show_all(lines)
-    if not confirmed(f"Bind {source.name}?", yes):
+    if not confirm(f"Bind {source.name}?", yes):
         return EXIT_STOPPED
     sources.put(source)
-    complain(f"{counted(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")
+    complain(f"{count_noun(len(source.tools), 'operation')} bound as {source.name}__…", kind="done")
     note(f"to allow them in a run: --tools 'plugin:{source.plugin}', or by their names")
     return EXIT_OK
 
@@ -400,7 +400,7 @@ def _place(
 Found = Sequence[tuple[str, BoundTool | OperationRefused]]
 
 
-def _chosen(candidates: Found, patterns: Sequence[str]) -> Found:
+def _select_operations(candidates: Found, patterns: Sequence[str]) -> Found:
     """The operations that are meant. Raises UsageError for a pattern that means none."""
     names = [name for name, _ in candidates]
     for pattern in patterns:
@@ -418,7 +418,7 @@ def _refuse_unknown(
             raise UsageError(f"{noun}: there is no operation {name[:100]!r}", hint=hint)
 
 
-def _told(source: BoundSource, candidates: Found) -> Iterator[TextLine]:
+def _describe_source(source: BoundSource, candidates: Found) -> Iterator[TextLine]:
     """What would be bound: ours in words, the document's own marked as foreign."""
     digest = source.digest[:16]
     yield TextLine(f"{source.name}, version {in_words(source.version)}, digest {digest}", "bold")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Self, TextIO
 
-from mlx_tools.cli.inputs import handled
+from mlx_tools.cli.inputs import handle_signal
 from mlx_tools.cli.output import stdout, steerable
 
 _CHUNK: Final = 4096
@@ -64,7 +64,7 @@ class TypeAhead:
             if holds:
                 self._hold()
 
-        with handled(signal.SIGTSTP, stop):
+        with handle_signal(signal.SIGTSTP, stop):
             self._silence()
             try:
                 yield

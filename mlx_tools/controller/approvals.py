@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, runtime_c
 import anyio
 from msgspec import Struct, field
 
-from mlx_tools.controller.turn import decision_on, recorded, refusal_by
+from mlx_tools.controller.turn import decision_on, decision_record, refusal_by
 from mlx_tools.errors import (
     MlxToolsError,
     TranscriptError,
     UsageError,
     attribute_of,
+    for_message,
     require_instance,
-    shown,
     wrong_argument,
 )
 from mlx_tools.messages import Effects, ToolCall, ToolSpec, json_bytes, replace
@@ -303,7 +303,7 @@ async def ask_approver(
         raise UsageError(said, hint=f"its traceback is this error's cause; {_DECIDE}") from error
     right = len(answers) == len(requests)
     if not right or not all(isinstance(answer, ApprovalAnswer) for answer in answers):
-        raise UsageError(f"{name} answered {shown(answers)}", hint=_DECIDE)
+        raise UsageError(f"{name} answered {for_message(answers)}", hint=_DECIDE)
     return cast("Sequence[ApprovalAnswer]", answers)
 
 
@@ -312,7 +312,7 @@ _DECIDE: Final = (
 )
 
 
-async def confirmed(
+async def confirm_action(
     approver: Approver, call: str, action: str, details: Mapping[str, Any], reason: str
 ) -> Mapping[str, Any] | None:
     """What a person agrees to on behalf of a call that runs (`ToolContext.confirm`)."""
@@ -362,7 +362,7 @@ class CallApprovals:
             if not state.in_doubt and can_be_preapproved(asked):
                 decision = (await self._by_template(call))[0]
                 if decision is not None:
-                    self._conversation.append(recorded(call.call, decision))
+                    self._conversation.append(decision_record(call.call, decision))
                     found = True
         return found
 
@@ -644,7 +644,7 @@ class CallApprovals:
     def _ask_again(self, call: CallRecord, reason: str) -> ApprovalOutdated:
         """Write down that somebody must decide about a call again; return what to raise."""
         asks = Decision("ask", CHANGED, reason, "requires_confirmation")
-        self._conversation.append(recorded(call.call, asks))
+        self._conversation.append(decision_record(call.call, asks))
         return ApprovalOutdated()
 
     # --- what is shown ---

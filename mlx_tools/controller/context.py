@@ -31,7 +31,7 @@ from mlx_tools.prompt import (
     Cut,
     Placeholders,
     Prompt,
-    compacted,
+    compact_prompt,
     conversation_text,
     count_turns,
     cut_at_rest,
@@ -153,7 +153,7 @@ class ContextWindow:
             )
             return StoppedRecord(reason="context_full", message=message, used=used + spare)
         return FittedStep(
-            _within(step, room), used, fills(size, used) and not self._session.filling
+            _limit_tokens(step, room), used, fills(size, used) and not self._session.filling
         )
 
     async def sum_up(self) -> CompactedRecord | None:
@@ -292,7 +292,7 @@ class ContextWindow:
         than before, so that nothing would be won, and nobody asked for it."""
         if record.before is None:
             return record
-        after = self._tokens(render(compacted(self._session.prompt, record)))
+        after = self._tokens(render(compact_prompt(self._session.prompt, record)))
         if record.reason != "asked" and after >= record.before:
             return None
         return replace(record, after=after)
@@ -353,7 +353,7 @@ class ContextWindow:
         size = session.header.context
         chars = MAX_PART_CHARS if size is None else max(MAX_PART_CHARS, 2 * size)
         while chars >= _LEAST_CHARS:
-            parts = _chosen(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
+            parts = _select_parts(_cut(text, 0, len(text), chars), MAX_PARTS, session.question)
             room = self._summed_chars // max(len(parts), 1)
             prompts = [
                 self._prompt(words.text("compaction.request", text=part.text)) for part in parts
@@ -378,7 +378,7 @@ class ContextWindow:
                 usage = chunk.usage or usage
                 if len(text) > most or is_said(text):
                     break
-        return shortened(without_repeats(text), room), usage
+        return shorten_text(without_repeats(text), room), usage
 
     def _prompt(self, question: str) -> str:
         """A prompt of its own that asks for a summary."""
@@ -404,7 +404,7 @@ def _is_small(step: Complete, size: int) -> bool:
     return not fills(size, most) and most + step.max_tokens <= size
 
 
-def _within(step: Complete, room: int) -> Complete:
+def _limit_tokens(step: Complete, room: int) -> Complete:
     """``step`` within ``room`` tokens, of which a thought takes at most half."""
     if step.thought is None:
         return replace(step, max_tokens=min(step.max_tokens, room))
@@ -426,11 +426,11 @@ def parts_of(text: str, limit: int, question: str) -> tuple[Sequence[Part], int]
     begin, end = limit // 3, len(text) - limit // 6
     even = (end - begin) // most + 1
     parts = _cut(text, begin, end, min(max(limit, even), MAX_PART_CHARS))
-    parts = _chosen(parts, most, question)
+    parts = _select_parts(parts, most, question)
     return parts, min(room // len(parts) - _AROUND_CHARS, MAX_SUMMARY_CHARS)
 
 
-def _chosen(parts: list[Part], max_parts: int, question: str) -> list[Part]:
+def _select_parts(parts: list[Part], max_parts: int, question: str) -> list[Part]:
     """Of too many parts those that share most words with the question, in order."""
     if len(parts) <= max_parts:
         return parts
@@ -477,7 +477,7 @@ def _sentences(text: str) -> list[str]:
     return _SENTENCE_END.split(" ".join(text.split()))
 
 
-def shortened(text: str, room: int) -> str:
+def shorten_text(text: str, room: int) -> str:
     """``text`` in at most ``room`` characters: whole sentences of it, or else whole words."""
     if len(text) <= room:
         return text

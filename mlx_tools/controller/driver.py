@@ -20,7 +20,7 @@ from typing import Final, Literal, Self
 
 import anyio
 
-from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of, started
+from mlx_tools.backends import Backend, ErrorMappingBackend, TokenCounter, folder_of, start_backend
 from mlx_tools.controller.approvals import (
     ApprovalOutdated,
     ApprovalRequest,
@@ -30,7 +30,7 @@ from mlx_tools.controller.approvals import (
     StepApprover,
     Templates,
     answers_of,
-    confirmed,
+    confirm_action,
 )
 from mlx_tools.controller.completer import Completer, Emit
 from mlx_tools.controller.context import ContextWindow, FittedStep
@@ -38,7 +38,7 @@ from mlx_tools.controller.earlier import PriorConversation
 from mlx_tools.controller.nested import NestedRuns
 from mlx_tools.controller.outputs import Outputs
 from mlx_tools.controller.session import Ask, Complete, Execute, Rest, Session, Write
-from mlx_tools.controller.turn import not_started, recorded, refusal, refusal_by
+from mlx_tools.controller.turn import decision_record, not_started, refusal, refusal_by
 from mlx_tools.errors import (
     BackendError,
     BackendTimeout,
@@ -357,9 +357,9 @@ class Conversation:
         api = sys.modules.get("opentelemetry.trace")
         if api is None:
             return contextlib.nullcontext(emit)
-        from mlx_tools.controller.telemetry import observed
+        from mlx_tools.controller.telemetry import trace_run
 
-        return observed(self.files.transcript, emit, api)
+        return trace_run(self.files.transcript, emit, api)
 
     def _outcome(self) -> Outcome:
         outcome = outcome_of(
@@ -457,7 +457,7 @@ class Conversation:
         session, access = self.folded, self.files.access
         try:
             access.begin(session.header.session, session.policy.digest(), session.specs.values())
-            await started(self.backend)
+            await start_backend(self.backend)
             with anyio.move_on_after(session.limits.total_timeout) as scope:
                 self._scope = scope
                 with AWAKE:
@@ -715,7 +715,7 @@ class Conversation:
             return
         denied = self.files.access.check(tool.spec)
         if denied is not None:
-            decision = recorded(call.call, denied)
+            decision = decision_record(call.call, denied)
             self._write([decision, refusal_by(decision, state, session)])
             return
         mutates = tool.spec.mutates(call.arguments)
@@ -732,7 +732,7 @@ class Conversation:
             artifacts=self.files.artifacts,
             undo=self.files.undo,
             asks=lambda *asked: self._nested_runs().ask(call, *asked),
-            confirms=lambda _, *asked: confirmed(self.approver, call.call, *asked),
+            confirms=lambda _, *asked: confirm_action(self.approver, call.call, *asked),
             shown_chars=shown_chars,
             known_file=partial(file_seen, self.files.transcript),
             session=session.header.session,

@@ -32,7 +32,7 @@ _OUTCOMES: Final = {"final_answer": "answered", "paused": "paused", "stopped": "
 
 
 @contextmanager
-def observed(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterator[Emit | None]:
+def trace_run(records: Sequence[Record], emit: Emit | None, api: Any) -> Iterator[Emit | None]:
     """Traces one run while the context lasts; gives what its events are to be told to.
 
     ``records`` is the transcript, header included, which grows as the run goes on. ``api`` is the
@@ -95,7 +95,7 @@ class _Spans:
             f"{operation} {name}" if name else operation,
             context=self._enclosing_span,
             kind=getattr(self._api.SpanKind, kind),
-            attributes=_known(common | values),
+            attributes=_drop_unknown(common | values),
         )
 
     def tell(self, event: events.Event) -> None:
@@ -159,7 +159,7 @@ class _Spans:
             # A name that no tool has is text that the model wrote.
             name = event.name if code != "unknown_tool" else None
             values = {"error.type": code, "gen_ai.tool.name": name}
-            self._run.add_event("mlx_tools.call_refused", _known(values))
+            self._run.add_event("mlx_tools.call_refused", _drop_unknown(values))
             return
         if event.output_size_chars is not None:
             span.set_attribute("mlx_tools.output_size_chars", event.output_size_chars)
@@ -172,7 +172,7 @@ class _Spans:
         span.end()
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_unknown(values: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -182,4 +182,4 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "gen_ai.usage.output_tokens": usage.completion_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
     }
-    return _known(values)
+    return _drop_unknown(values)

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import ErrorCode
 from mlx_tools.messages import ErrorInfo, FinalAnswer, json_bytes, replace
-from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded, facts_of
+from mlx_tools.policy import Decision, Facts, Policy, RateCounts, decide, exceeded_rate, facts_of
 from mlx_tools.prompt import one_line, signature
 from mlx_tools.protocol import JudgedCall, Reading, judge
 from mlx_tools.transcript import (
@@ -252,7 +252,7 @@ def decision_on(
             consented=history.consented(spec, record.arguments),
             private_read=history.private_read,
             repeats_doubt=history.unknown_ends.holds(record.name, record.arguments),
-            rate_denial=exceeded(
+            rate_denial=exceeded_rate(
                 policy, spec, call_counts, history.at if timestamp is None else timestamp
             ),
         )
@@ -266,10 +266,10 @@ def decision_on(
         disabled_reason=session.disabled.get(record.name),
         facts=facts or Facts(),
     )
-    return recorded(record.call, decision)
+    return decision_record(record.call, decision)
 
 
-def recorded(call: str, decision: Decision) -> DecisionRecord:
+def decision_record(call: str, decision: Decision) -> DecisionRecord:
     """The record of a decision on a call."""
     return DecisionRecord(
         call=call,

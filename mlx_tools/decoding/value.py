@@ -40,7 +40,7 @@ def _tokenizer() -> Any:
 
 
 @lru_cache(maxsize=64)
-def _compiled(schema: str) -> Any:
+def _compile_schema(schema: str) -> Any:
     from llguidance import LLMatcher, LLParserLimits
 
     limits = LLParserLimits(max_items_in_row=100_000)  # by default 2,000: of keys, or of tools
@@ -80,7 +80,7 @@ class JsonMatcher:
         self._schema = schema
         self._matched = bytearray()
         self._order = ""
-        self._state = _compiled(_dumped({**schema, **COMPACT}))
+        self._state = _compile_schema(_dumped({**schema, **COMPACT}))
         if self._state.is_error():
             raise ValueError(self._state.get_error())
 

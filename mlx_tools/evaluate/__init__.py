@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         measure,
         styles_for,
     )
-    from mlx_tools.evaluate.results import Result, Results, described, summarise, table
+    from mlx_tools.evaluate.results import Result, Results, describe_run, summarise, table
     from mlx_tools.evaluate.tasks import FILE, load_tasks, run_tasks
 
 __getattr__, __dir__ = names_of(
@@ -53,7 +53,7 @@ __getattr__, __dir__ = names_of(
             "measure",
             "styles_for",
         ),
-        "results": ("Result", "Results", "described", "summarise", "table"),
+        "results": ("Result", "Results", "describe_run", "summarise", "table"),
         "tasks": ("FILE", "load_tasks", "run_tasks"),
     },
 )

@@ -30,7 +30,7 @@ from mlx_tools.backends import (
 )
 from mlx_tools.controller import RunSettings
 from mlx_tools.errors import BackendError, ConfigError, MlxToolsError, UsageError
-from mlx_tools.evaluate.results import Key, Result, Results, failed, result_of, run_all
+from mlx_tools.evaluate.results import Key, Result, Results, failed_result, result_of, run_all
 from mlx_tools.messages import Effects, Style, ToolCall, ToolSpec, replace
 from mlx_tools.paths import read_data
 from mlx_tools.policy import Limits
@@ -282,7 +282,7 @@ async def measure(
         except UsageError as error:  # a grammar that the backend cannot read
             if strategy != "grammar":
                 raise
-            return failed("unusable", error)
+            return failed_result("unusable", error)
         right, valid = question.is_right(made), question.is_valid(made)
         return result_of(made, correct=right, valid=valid)
 

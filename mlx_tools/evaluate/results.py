@@ -216,7 +216,7 @@ async def run_all(
 
     def take_refused() -> None:
         for key, error in refused:
-            found[key] = results.add(key, failed("refused", error))
+            found[key] = results.add(key, failed_result("refused", error))
         refused.clear()
 
     for key, ask in todo:
@@ -225,7 +225,7 @@ async def run_all(
             try:
                 known = results.add(key, await ask())
             except BackendTimeout as error:
-                known = results.add(key, failed("timeout", error))
+                known = results.add(key, failed_result("timeout", error))
             except BackendRefused as error:
                 refused.append((key, error))
                 if len(refused) >= REFUSALS:
@@ -264,12 +264,12 @@ def result_of(proposal: Proposal, *, correct: bool, valid: bool, **fields: Any) 
     }
 
 
-def failed(kind: str, error: MlxToolsError) -> dict[str, Any]:
+def failed_result(kind: str, error: MlxToolsError) -> dict[str, Any]:
     """The result of an item that the backend failed: no calls, no answer."""
     return {"correct": False, "valid": False, "error": kind, "message": str(error), "calls": []}
 
 
-def described(settings: RunSettings, limits: Limits, **fields: Any) -> dict[str, Any]:
+def describe_run(settings: RunSettings, limits: Limits, **fields: Any) -> dict[str, Any]:
     """All that results depend on besides question and strategy, as JSON: a file of results is of
     these settings. ``prompts`` is a digest of the words that the model reads."""
     given = {name: getattr(settings, name) for name in settings.__struct_fields__}

@@ -211,7 +211,7 @@ def _messages(body: CountedBody) -> Iterator[ClientMessage]:
     for index, message in enumerate(body.messages):
         at = place("messages", index, "content")
         if message.role == "user":
-            yield from _said(message.content, at)
+            yield from _convert_user_blocks(message.content, at)
         elif message.role == "assistant":
             yield _spoken(message.content, at)
         else:
@@ -220,7 +220,7 @@ def _messages(body: CountedBody) -> Iterator[ClientMessage]:
         raise unsupported("messages", "the last one is the model's own, which it cannot go on with")
 
 
-def _said(blocks: Sequence[JsonObject], field_path: str) -> Iterator[ClientMessage]:
+def _convert_user_blocks(blocks: Sequence[JsonObject], field_path: str) -> Iterator[ClientMessage]:
     """What a user's message says: results, and text, in their order."""
     texts: list[str] = []
     for index, block in enumerate(blocks):

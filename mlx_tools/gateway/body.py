@@ -246,7 +246,7 @@ def read_choice(value: str | JsonObject | None, hosted: Container[str]) -> Choic
         return Choice(value or "auto", told=value or "auto")
     kind = value.get("type")
     if kind == "function":
-        name = _named(value, wrong)
+        name = _tool_name(value, wrong)
         return Choice(name, told={"type": kind, "name": name})
     # In the chat interface the list stands under a key of its own.
     listed = value.get("allowed_tools", value)
@@ -257,14 +257,14 @@ def read_choice(value: str | JsonObject | None, hosted: Container[str]) -> Choic
         raise wrong
     if not all(isinstance(tool, dict) for tool in tools):
         raise wrong
-    names = [_named(tool, wrong) for tool in tools if tool.get("type") not in hosted]
+    names = [_tool_name(tool, wrong) for tool in tools if tool.get("type") not in hosted]
     if not names and mode == "auto":  # what may be called is nothing that could be, here
         return Choice("none", told="none")
     told = [{"type": "function", "name": name} for name in names]
     return Choice(mode, frozenset(names), {"type": kind, "mode": mode, "tools": told})
 
 
-def _named(tool: JsonObject, wrong: ApiError) -> str:
+def _tool_name(tool: JsonObject, wrong: ApiError) -> str:
     """The name of a tool that is chosen."""
     function = tool.get("function", tool)
     if tool.get("type", "function") != "function" or not isinstance(function, dict):

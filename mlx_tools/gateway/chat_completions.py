@@ -196,7 +196,7 @@ def read_completion(
         stop=given.stops,
         max_tokens=given.max_tokens or USUAL,
         left_out=unknown_fields(given, (*_REFUSED_PLAIN, "user")),
-        top_logprobs=_scored(given),
+        top_logprobs=_score_count(given),
     )
     same = {"id": f"cmpl-{new_id()}", "object": "text_completion", "created": int(now())}
     return request, CompletionReply(same | {"model": request.model}, given)
@@ -262,7 +262,7 @@ def _schema(value: JsonObject | None) -> Mapping[str, Any] | None:
     return wanted.held_to("response_format.json_schema.schema")
 
 
-def _scored(body: CompletionBody) -> int:
+def _score_count(body: CompletionBody) -> int:
     """How many alternatives of each token are wanted, as mlx-lm's server is asked for them."""
     wanted = body.top_logprobs or 0
     if not body.logprobs:

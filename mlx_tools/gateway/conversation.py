@@ -260,7 +260,7 @@ class ConversationFold:
         if not self._has_question:  # the conversation begins with the model
             session.fold(UserRecord(content=session.words.texts["turns.go_on"]))
             self._has_question = True
-        turned = self.memory.get(self.key) or _written(message, session)
+        turned = self.memory.get(self.key) or _message_to_turn(message, session)
         keys: list[str] = []
         for record, reading in turned:
             session.fold(record, reading)
@@ -326,7 +326,7 @@ def _value_of(call: ClientCall) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"arguments": call.arguments}
 
 
-def _written(message: ClientMessage, session: Session) -> Turned:
+def _message_to_turn(message: ClientMessage, session: Session) -> Turned:
     """An assistant's message in the protocol's own form."""
     turn, first = session.turn + 1, session.calls_made + 1
     records = turn_of(

@@ -166,7 +166,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
 def read_run(body: Mapping[str, Any]) -> RunRequest:
     """What a body asks for. Raises `ApiError` for the first field that is wrong."""
     given = read(RunBody, body)
-    question, history = _asked(given)
+    question, history = _question_and_history(given)
     if given.preset is not None and given.tools is not None:
         raise invalid("tools", "excludes preset")
     if given.preset is not None and given.preset not in PRESETS:
@@ -186,7 +186,7 @@ def own_tool_names(body: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(spec.name for spec in _own_tools(body.get("client_tools") or []))
 
 
-def _asked(body: RunBody) -> tuple[str, list[JsonObject]]:
+def _question_and_history(body: RunBody) -> tuple[str, list[JsonObject]]:
     """The question, and what was said before it."""
     if (body.question is None) == (body.messages is None):
         raise ApiError(400, "invalid_value", "either question or messages", param="question")

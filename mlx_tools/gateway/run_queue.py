@@ -91,7 +91,7 @@ class RunQueue:
         """Say what forms in a run behind its first ``upto`` records, to whoever listens now."""
         while events:
             count = len(events)
-            while count and len(said := _said(run, upto, events[:count])) > _MOST_SAID:
+            while count and len(said := _to_json_line(run, upto, events[:count])) > _MOST_SAID:
                 count //= 2
             if count:
                 with self._tables.transaction() as db:
@@ -130,7 +130,7 @@ class RunQueue:
         return {"active": active, "waiting": waiting, "workers": workers}
 
 
-def _said(run: str, upto: int, events: Sequence[JsonObject]) -> str:
+def _to_json_line(run: str, upto: int, events: Sequence[JsonObject]) -> str:
     return json.dumps({"run": run, "upto": upto, "events": events}, separators=(",", ":"))
 
 

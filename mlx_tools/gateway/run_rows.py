@@ -116,7 +116,14 @@ class RunRows:
             added = db.execute(
                 "INSERT INTO runs (id, owner, body, key, act, model) VALUES (?, ?, ?, ?, ?, ?)"
                 " ON CONFLICT DO NOTHING",
-                (row.id, row.owner, json.dumps(row.body), _digest(key), _said(row.act), row.model),
+                (
+                    row.id,
+                    row.owner,
+                    json.dumps(row.body),
+                    _digest(key),
+                    _act_to_json(row.act),
+                    row.model,
+                ),
             ).rowcount
             if added and row.act is not None:
                 self._queue(db, row.id, row.model)
@@ -167,7 +174,7 @@ class RunRows:
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = ?, refused = '', cancelled = 0 WHERE id = ?"
             query += " AND act IS NULL RETURNING model"
-            found = db.execute(query, (_said(act), run)).fetchone()
+            found = db.execute(query, (_act_to_json(act), run)).fetchone()
             if found is not None:
                 self._queue(db, run, found[0])
         return found is not None
@@ -191,7 +198,7 @@ class RunRows:
         something else is to be done by now, whoever does that keeps it."""
         with self._tables.transaction(write=True) as db:
             query = "UPDATE runs SET act = NULL, refused = ? WHERE id = ? AND coalesce(act, '') = ?"
-            mine = db.execute(query, (refusal_reason, row.id, _said(row.act) or "")).rowcount
+            mine = db.execute(query, (refusal_reason, row.id, _act_to_json(row.act) or "")).rowcount
             if hook is not None and mine:
                 db.execute(
                     "INSERT INTO hooks (mark, url, kind, data, due) VALUES (?, ?, ?, ?, ?)"
@@ -244,7 +251,7 @@ def _digest(key: str | None) -> str | None:
     return None if key is None else hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
-def _said(act: RunAct | None) -> str | None:
+def _act_to_json(act: RunAct | None) -> str | None:
     if act is None:
         return None
     return json.dumps({"type": act.type, "body": dict(act.body), "records": act.records})

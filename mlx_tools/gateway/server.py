@@ -118,7 +118,7 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
             Route("/metrics", _metrics),
         ],
         middleware=[
-            Middleware(Guard, door=door, error_body=_refused),
+            Middleware(Guard, door=door, error_body=_refusal_body),
             Middleware(
                 CORSMiddleware,
                 allow_origins=list(door.origins),
@@ -127,7 +127,7 @@ def application(gateway: Gateway, door: AccessRules) -> Starlette:
                 allow_headers=["*"],
             ),
         ],
-        exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _failed),
+        exception_handlers=dict.fromkeys((ApiError, StorageError, 404, 405, 500), _error_response),
         lifespan=lifespan,
     )
     app.state.gateway = gateway
@@ -324,11 +324,11 @@ async def _metrics(request: Request) -> Response:
     return PlainTextResponse(gateway.meters.text(gauges), media_type="text/plain; version=0.0.4")
 
 
-def _refused(refusal: Refusal) -> JsonObject:
+def _refusal_body(refusal: Refusal) -> JsonObject:
     return openai_error(ApiError(refusal.status, refusal.code, refusal.message))
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _error_response(request: Request, error: Exception) -> Response:
     """What went wrong, as it is told at this path."""
     path = request.url.path
     match error:

@@ -264,7 +264,7 @@ class _RecordedTools:
     """
 
     def __init__(self, golden: Golden, expectations: Sequence[Expectation]) -> None:
-        self._recorded_calls = list(_recorded(golden.records))
+        self._recorded_calls = list(_recorded_calls(golden.records))
         self._expected = [call for expectation in expectations for call in expectation.calls]
         self._used_names: set[int] = set()
 
@@ -296,7 +296,7 @@ class _RecordedTools:
         return given
 
 
-def _recorded(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
+def _recorded_calls(records: Sequence[Record]) -> Iterator[tuple[CallRecord, Given]]:
     """The calls that gave something, in order, each with what it gave."""
     for record, call in with_calls(records):
         if not isinstance(record, ObservationRecord):

@@ -139,7 +139,7 @@ def text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
-def shown(record: Record) -> str:
+def as_text(record: Record) -> str:
     """A record for a diff: its fields, a line each."""
     return "\n".join(f"{key}: {text(value)}" for key, value in to_json(record).items())
 
@@ -181,7 +181,7 @@ class Comparing:
         room = self._room(now, was, of)
         if room == "policy" and getattr(of, "call", None) in other_calls:
             room = "reading"  # what is decided of a call follows from how it is read
-        before, after = ("" if record is None else shown(record) for record in (was, now))
+        before, after = ("" if record is None else as_text(record) for record in (was, now))
         self.texts(room, NAMES.get(of.type, "what follows"), before, after, of)
 
     def records(self, now: Sequence[Record], was: Sequence[Record]) -> None:

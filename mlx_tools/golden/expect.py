@@ -24,7 +24,7 @@ from typing import Any, Final
 from mlx_tools.errors import ToolDefinitionError, TranscriptError, UsageError
 from mlx_tools.golden.difference import Difference
 from mlx_tools.protocol import canonical
-from mlx_tools.schema import CheckTooLong, bounded, faults, validator_for
+from mlx_tools.schema import CheckTooLong, faults, limit_steps, validator_for
 from mlx_tools.transcript import Header, Record, UserRecord, outcome_of
 
 _KEYS: Final = frozenset(("status", "calls", "answer", "reason"))
@@ -190,7 +190,7 @@ def _schema(expected: Mapping[str, Any]) -> _Test:
 
     def test(value: Any) -> bool:
         try:
-            with bounded():
+            with limit_steps():
                 return not faults(validator, {"value": value}, 1)
         except (CheckTooLong, RecursionError):
             return False

@@ -210,7 +210,9 @@ def given_by(session: Session, record: ObservationRecord) -> Given:
     return text.removeprefix(preface)
 
 
-def observed(session: Session, record: ObservationRecord, outcome: Given) -> ObservationRecord:
+def replay_observation(
+    session: Session, record: ObservationRecord, outcome: Given
+) -> ObservationRecord:
     """The record of the same call, had its tool given ``outcome``: cut and cleaned as today."""
     failed = isinstance(outcome, ErrorInfo)
     size = record.output_size_chars
@@ -228,7 +230,7 @@ def observed(session: Session, record: ObservationRecord, outcome: Given) -> Obs
 # --- a mended turn, drawn once more -------------------------------------------------------------
 
 
-def redrawn(
+def replay_completion(
     due: Complete, mends: Sequence[MendRecord], text: str, reason: FinishReason | None
 ) -> tuple[ConstrainedTurn, Mapping[int, str]]:
     """The turn that ``due`` comes to, with what was recorded in place of a backend: ``mends``, in

@@ -26,7 +26,7 @@ from mlx_tools.controller import (
 )
 from mlx_tools.decoding import ConstrainedTurn
 from mlx_tools.errors import MlxToolsError, TranscriptError
-from mlx_tools.golden.difference import Comparing, Difference, Room, alike, following, shown, text
+from mlx_tools.golden.difference import Comparing, Difference, Room, alike, as_text, following, text
 from mlx_tools.golden.expect import outcomes_of
 from mlx_tools.golden.file import Golden
 from mlx_tools.golden.recorded import (
@@ -34,10 +34,10 @@ from mlx_tools.golden.recorded import (
     chat_format_today,
     could_say,
     given_by,
-    observed,
     opening_today,
     recorded_specs,
-    redrawn,
+    replay_completion,
+    replay_observation,
     specs_today,
 )
 from mlx_tools.messages import ErrorInfo, ToolCall, replace
@@ -254,7 +254,7 @@ class _Replayer:
     def _completed(self, record: CompletionRecord) -> CompletionRecord:
         due = self._session.next_step()
         if not isinstance(due, Complete):
-            instead = shown(due.records[0]) if isinstance(due, Write) else type(due).__name__
+            instead = as_text(due.records[0]) if isinstance(due, Write) else type(due).__name__
             self._comparing.texts("outcome", "what comes next", "a completion", instead, record)
             return record
         now = self._read(record, due)
@@ -308,7 +308,7 @@ class _Replayer:
         mends, self._mends = self._mends, []
         if not (record.prompt or "").endswith(due.rules.prefix):  # the host began it otherwise
             due = replace(due, rules=replace(due.rules, prefix=record.prefix))
-        turn, stood = redrawn(due, mends, record.text, record.finish_reason)
+        turn, stood = replay_completion(due, mends, record.text, record.finish_reason)
         put = (
             text + mend.replacement
             for mend, (text, _) in zip(mends, mend_points(mends), strict=True)
@@ -320,7 +320,7 @@ class _Replayer:
                 self._comparing.texts("reading", what, due.prompt + was, due.prompt + now, record)
                 break
         if turn.mends != mends:
-            was, now = ("\n".join(map(shown, made)) for made in (mends, turn.mends))
+            was, now = ("\n".join(map(as_text, made)) for made in (mends, turn.mends))
             self._comparing.texts("reading", "the mends", was, now, record)
             self._now[-len(mends) :] = turn.mends
         self._comparing.texts("reading", "the mended text", record.text, turn.text, record)
@@ -359,8 +359,8 @@ class _Replayer:
             self._comparing.record(expected, record)
             return expected
         if isinstance(record, CorrectionRecord) or record.reason in _BY_RULE:
-            now = "" if expected is None else shown(expected)
-            self._comparing.texts("outcome", "the limit", shown(record), now, record)
+            now = "" if expected is None else as_text(expected)
+            self._comparing.texts("outcome", "the limit", as_text(record), now, record)
         return record
 
     def _replay_compaction(self, record: CompactedRecord) -> CompactedRecord:
@@ -428,7 +428,7 @@ class _Replayer:
         if by_host or not session.current.calls[record.call].started:
             return self._replay_refusal(record)
         given = given_by(session, record)
-        now = observed(session, record, given)
+        now = replay_observation(session, record, given)
         room: Room = "prompt" if self._comparing.words_changed else "tools"
         for key in ("content", "error", "artifact"):
             self._comparing.field(room, f"what is shown of {record.name} ({key})", key, now, record)

@@ -20,7 +20,7 @@ from mlx_tools.app import (
     Configuration,
     RunOptions,
     approval_templates,
-    found,
+    open_selected_backend,
     registry_of,
     session_store,
 )
@@ -192,7 +192,9 @@ class Delegation:
         own = self.configuration
         configuration = self.load(profile) if profile else own
         options = replace(self.options, configuration=configuration)
-        chosen, settings = await self._stack.enter_async_context(found(options, self.note))
+        chosen, settings = await self._stack.enter_async_context(
+            open_selected_backend(options, self.note)
+        )
         roots = tuple(RootName.parse(root).absolute() for root in own.settings.tools.roots)
         asked = {ASKED: _OVER} | ({"profile": profile} if profile else {})
         settings = replace(settings, roots=roots, backend={**settings.backend, **asked})

@@ -67,7 +67,7 @@ from mlx_tools.paths import read_data
 from mlx_tools.policy import PRESETS, permitted
 from mlx_tools.prompt import is_on_demand
 from mlx_tools.protocol import strict
-from mlx_tools.schema import bounded, described, faults, validator_for
+from mlx_tools.schema import faults, join_faults, limit_steps, validator_for
 from mlx_tools.tools import Progress, to_mcp, to_text, whole_characters
 from mlx_tools.transcript import (
     Answered,
@@ -151,14 +151,14 @@ class McpServer:
         own = params.name in (RUN, RESUME)
         limiter = self._runs if own else self._calls
         if limiter.statistics().tasks_waiting >= WAITING:
-            return _said("too many calls wait already: try again later", error=True)
+            return _text_result("too many calls wait already: try again later", error=True)
         approver = self._approver(context)
         try:
             async with limiter:
                 call = self._run if own else self._direct
                 return await call(context, params, approver)
         except MlxToolsError as error:
-            return _said(str(error), error=True)
+            return _text_result(str(error), error=True)
 
     def _approver(self, context: Context) -> ClientApprover:
         """Who decides about what one request leads to: a client that anybody on this machine may
@@ -176,12 +176,16 @@ class McpServer:
     ) -> Result:
         arguments, delegation = params.arguments or {}, self.delegation
         schema = self._offered[params.name].input_schema
-        with bounded():
-            wrong = described(faults(validator_for(schema), arguments, 5))
+        with limit_steps():
+            wrong = join_faults(faults(validator_for(schema), arguments, 5))
         if wrong:
             raise UsageError(f"the arguments do not fit {params.name}: {wrong}")
         tell = _ProgressReporter(context, self.wording.line)
-        more: dict[str, Any] = {"approver": approver, "see": tell.see, "left": _left(context)}
+        more: dict[str, Any] = {
+            "approver": approver,
+            "see": tell.see,
+            "left": _disconnect_event(context),
+        }
         if params.request_state is not None:
             begun = json.loads(params.request_state)
             answers = _answers(begun["digests"], begun["typed"], params)
@@ -190,7 +194,7 @@ class McpServer:
             outcome = await delegation.resume(arguments["session"], **more)
         else:
             outcome = await delegation.run(DelegatedRun(**arguments), **more)
-        return _asking(outcome, approver) or _ended(outcome)
+        return _asking(outcome, approver) or _outcome_result(outcome)
 
     # --- tools ---
 
@@ -217,7 +221,7 @@ class McpServer:
             )
             return done
 
-        done = await until_left(_left(context), work)
+        done = await until_left(_disconnect_event(context), work)
         if done.status != "pending" or not approver.asked:
             return _called(done)
         (request,) = approver.asked.values()
@@ -252,7 +256,7 @@ class McpServer:
             yield OfferedTool.model_validate(tool | more)
 
 
-def _left(context: Context) -> anyio.Event:
+def _disconnect_event(context: Context) -> anyio.Event:
     """The event that the client of a request has gone; one that never comes where the SDK itself
     ends the request then."""
     scope: Mapping[str, Any] = getattr(context.request, "scope", {})
@@ -291,7 +295,7 @@ def _asking(outcome: Outcome, approver: ClientApprover) -> InputRequiredResult |
 # --- results --------------------------------------------------------------------------------------
 
 
-def _said(text: str, *, error: bool = False, structured: Any = None) -> CallToolResult:
+def _text_result(text: str, *, error: bool = False, structured: Any = None) -> CallToolResult:
     return CallToolResult(
         content=[TextContent(text=whole_characters(text))],
         structured_content=structured,
@@ -299,22 +303,22 @@ def _said(text: str, *, error: bool = False, structured: Any = None) -> CallTool
     )
 
 
-def _ended(outcome: Outcome) -> CallToolResult:
+def _outcome_result(outcome: Outcome) -> CallToolResult:
     """An outcome: in words, and as JSON."""
     whole = json.loads(to_text(outcome.to_json()))
     match outcome:
         case Answered():
-            return _said(expand_citations(outcome.answer, outcome.sources), structured=whole)
+            return _text_result(expand_citations(outcome.answer, outcome.sources), structured=whole)
         case Paused():
             names = ", ".join(one.name for one in outcome.pending)
             text = (
                 f"paused: {names} waits for a person, who decides by: "
                 f"mlx-tools sessions resume {outcome.session}"
             )
-            return _said(text, structured=whole)
+            return _text_result(text, structured=whole)
         case Stopped():
             text = f"{stopped_in_words(outcome.records)} (session {outcome.session})"
-            return _said(text, structured=whole, error=True)
+            return _text_result(text, structured=whole, error=True)
     raise AssertionError(outcome)
 
 
@@ -322,18 +326,20 @@ def _called(done: DirectCall) -> CallToolResult:
     """A tool's result, or why there is none."""
     if done.result is not None and done.result.content is not None:
         text = done.result.content
-        return _said(text, structured=_object_in(text))
+        return _text_result(text, structured=_object_in(text))
     if done.status == "pending":
         arguments = shlex.quote(to_text(dict(done.arguments)))
         how = f"mlx-tools tools call {done.name} {arguments}"
-        return _said(f"not called: a person must approve it, or call it by: {how}", error=True)
+        return _text_result(
+            f"not called: a person must approve it, or call it by: {how}", error=True
+        )
     assert done.error is not None
     shown = done.preview[:_PREVIEW_CHARS]
     left = len(done.preview) - len(shown)
     changes = f"\n{shown}" if shown else ""
     changes += f"\n({left} more characters)" if left else ""
     text = f"{done.error.code}: {done.error.message}{changes}"
-    return _said(text, error=done.status != "dry_run")
+    return _text_result(text, error=done.status != "dry_run")
 
 
 def _object_in(text: str) -> dict[str, Any] | None:
@@ -473,7 +479,7 @@ def http_application(served: McpServer, door: AccessRules) -> Any:
         streamable_http_path=PATH, transport_security=security
     )
     app.user_middleware = [
-        Middleware(Guard, door=door, error_body=_refused),
+        Middleware(Guard, door=door, error_body=_refusal_response),
         Middleware(
             CORSMiddleware,
             allow_origins=list(door.origins),
@@ -488,7 +494,7 @@ def http_application(served: McpServer, door: AccessRules) -> Any:
     return app
 
 
-def _refused(refusal: Refusal) -> dict[str, Any]:
+def _refusal_response(refusal: Refusal) -> dict[str, Any]:
     error = {"code": -32000, "message": refusal.message}
     return {"jsonrpc": "2.0", "id": None, "error": error}
 

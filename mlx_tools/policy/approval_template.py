@@ -91,7 +91,7 @@ class ApprovalTemplate(Struct, frozen=True, kw_only=True):
 
     def _path_below(self, path: str) -> str | None:
         """The rest of a path below one of the folders, None where it lies below none."""
-        found = (_within(path, root) for root in self.roots)
+        found = (_path_in(path, root) for root in self.roots)
         return next((rest for rest in found if rest is not None), None)
 
 
@@ -100,7 +100,7 @@ def pin_of(spec: ToolSpec, pinned: str | None) -> str:
     return hashlib.sha256(f"{spec.digest()}\n{pinned or ''}".encode()).hexdigest()
 
 
-def _within(path: str, root: str) -> str | None:
+def _path_in(path: str, root: str) -> str | None:
     """The rest of an absolute path below a folder, None where it does not lie there."""
     if not root.startswith("/") or path == root:
         return "." if path == root else None

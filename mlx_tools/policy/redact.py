@@ -26,7 +26,7 @@ from mlx_tools.policy.secret_kinds import (
     PATH,
     TOKEN_KINDS,
     SecretSpan,
-    compiled,
+    compile_kinds,
     in_context,
 )
 
@@ -209,7 +209,7 @@ class Scanner:
         settled = end - OVERLAP if has_more else end
         self._inside = has_more
         if self._hints is None:
-            self._hints = [hint for hint in compiled()[0] if hint[0] in self._buffer]
+            self._hints = [hint for hint in compile_kinds()[0] if hint[0] in self._buffer]
         unit = self._buffer[start:end]
         for kind, first, last in spans(before, unit, after, self._hints, self._depth):
             if start + first >= settled:
@@ -301,7 +301,7 @@ def spans(
     begin = len(text_before)
     text = text_before + unit
     if len(unit) >= _SHORTEST_TOKEN:
-        _, kinds = compiled()
+        _, kinds = compile_kinds()
         for place in {place for hint, place in hinted if hint in unit}:
             name, pattern = kinds[place]
             found += [
@@ -321,10 +321,10 @@ def spans(
                     layer.text, text_before if layer.goes_on else "", depth - 1
                 )
             ]
-    return merged(found) if found else found
+    return merge_spans(found) if found else found
 
 
-def merged(spans: list[SecretSpan]) -> list[SecretSpan]:
+def merge_spans(spans: list[SecretSpan]) -> list[SecretSpan]:
     """The spans in order, those that overlap made one, by the name of the first known kind."""
     made: list[SecretSpan] = []
     for span in sorted(spans, key=lambda span: span.start):

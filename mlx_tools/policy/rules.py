@@ -30,7 +30,13 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, require_instance, require_items, shown
+from mlx_tools.errors import (
+    ToolDefinitionError,
+    UsageError,
+    for_message,
+    require_instance,
+    require_items,
+)
 from mlx_tools.messages import (
     MUTATING,
     TOOL_NAME,
@@ -60,14 +66,14 @@ def is_glob(text: str) -> bool:
     return any(character in "*?[" for character in text)
 
 
-def checked(patterns: object, field: str) -> tuple[str, ...]:
+def check_patterns(patterns: object, field: str) -> tuple[str, ...]:
     """The patterns as a tuple; UsageError, naming ``field``, for one that could never match."""
     if isinstance(patterns, str) or not isinstance(patterns, Sequence):
-        raise UsageError(f"{field}: expected a list of tool names, not {shown(patterns)}")
+        raise UsageError(f"{field}: expected a list of tool names, not {for_message(patterns)}")
     for pattern in patterns:
         if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
             raise UsageError(
-                f"{field}: {shown(pattern)} cannot name a tool",
+                f"{field}: {for_message(pattern)} cannot name a tool",
                 hint="write NAME, a glob such as notes_*, plugin:NAME or plugin:NAME/TOOL",
             )
     return tuple(patterns)
@@ -241,7 +247,7 @@ class Limits:
             if not sound or isinstance(value, bool) or not least <= value <= most:
                 unit = "seconds" if seconds else "a whole number"
                 raise UsageError(
-                    f"limits.{name}: {shown(value, 60)} is not allowed",
+                    f"limits.{name}: {for_message(value, 60)} is not allowed",
                     hint=f"{unit}, from {least:g} to {most:.0f}",
                 )
 
@@ -299,7 +305,7 @@ class Rate(Struct, frozen=True):
         """The rate that ``10/minute`` writes; UsageError, naming ``field``, for anything else."""
         found = _RATE.fullmatch(text) if isinstance(text, str) else None
         if found is None or found[2] not in UNITS:
-            raise UsageError(f"{field}: {shown(text, 60)} is not a rate", hint=RATES)
+            raise UsageError(f"{field}: {for_message(text, 60)} is not a rate", hint=RATES)
         return cls(int(found[1]), UNITS[found[2]])
 
     def within(self, second: Rate) -> bool:
@@ -343,8 +349,10 @@ class FullRate(Struct, frozen=True):
 def checked_rates(rates: object, field: str) -> Mapping[str, str]:
     """The table of rates by pattern, sorted; UsageError, naming ``field``, for what is none."""
     if not isinstance(rates, Mapping):
-        raise UsageError(f"{field}: expected a table of rates by tool, not {shown(rates, 60)}")
-    checked(tuple(rates), field)
+        raise UsageError(
+            f"{field}: expected a table of rates by tool, not {for_message(rates, 60)}"
+        )
+    check_patterns(tuple(rates), field)
     for pattern, rate in rates.items():
         Rate.parse(rate, f"{field}.{pattern}")
     return MappingProxyType({pattern: rates[pattern] for pattern in sorted(rates)})
@@ -519,7 +527,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         said: dict[str, Any] = {
-            name: checked(getattr(self, name), f"policy.{name}") for name in _LISTS
+            name: check_patterns(getattr(self, name), f"policy.{name}") for name in _LISTS
         }
         if self.ask_effects != ASK_EFFECTS:
             said["ask_effects"] = checked_effects(self.ask_effects)
@@ -530,13 +538,14 @@ class Policy:
         if self.session_rate_limit is not None:
             Rate.parse(self.session_rate_limit, "policy.session_rate_limit")
         if self.network_after_read not in AFTER_READ:
+            text = for_message(self.network_after_read, 60)
             raise UsageError(
-                f"policy.network_after_read: {shown(self.network_after_read, 60)} is not allowed",
+                f"policy.network_after_read: {text} is not allowed",
                 hint=f"one of {', '.join(AFTER_READ)}",
             )
         if self.preset not in (None, *PRESETS):
             raise UsageError(
-                f"policy.preset: {shown(self.preset)} is not a preset",
+                f"policy.preset: {for_message(self.preset)} is not a preset",
                 hint=f"one of {', '.join(PRESETS)}",
             )
         policies = "give a tuple of policies"

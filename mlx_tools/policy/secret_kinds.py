@@ -68,7 +68,7 @@ def words_of(group: str, column: str) -> frozenset[str]:
 
 
 @cache
-def compiled() -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, re.Pattern[str]], ...]]:
+def compile_kinds() -> tuple[tuple[tuple[str, int], ...], tuple[tuple[str, re.Pattern[str]], ...]]:
     """Every hint with the place of its kind, and the kinds' names and patterns.
 
     Compiled when first used, since it takes a while.
@@ -125,16 +125,16 @@ _STEM = _any_of(words_of("names", "words"))
 _JOINT = re.compile(r"[-_. ]")
 
 
-def named(text: str) -> str | None:
+def find_kind(text: str) -> str | None:
     """The kind of secret that is assigned to the name at the end of the text, None for none."""
     piece = " ".join(_NO_NAME.split(text)[-1].split()[-_MOST_BLANKS:])
-    told = _told([word.lower() for word in _WORD.findall(piece)])
+    told = _find_sign([word.lower() for word in _WORD.findall(piece)])
     if told is None and (stem := _STEM.search(piece.lower())):
         told = _TELLS[_JOINT.sub("", stem[0])]
     return told or None
 
 
-def _told(words: list[str]) -> str | None:
+def _find_sign(words: list[str]) -> str | None:
     """Return what the words tell, the last of those that tell anything; None where none does."""
     kind, at = None, 0
     while at < len(words):
@@ -253,7 +253,7 @@ def _assigned(text: str, begin: int, text_after: str) -> Iterator[SecretSpan]:
     for name, signed in _signs(text, begin):
         start = signed.end()
         within = within + 1 if start < reach else 0
-        if (kind := named(name)) is None:
+        if (kind := find_kind(name)) is None:
             continue
         value, quoted = _value(text, start, signed, reach, text_after)
         if not quoted:

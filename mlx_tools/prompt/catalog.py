@@ -163,7 +163,7 @@ def signature(spec: ToolSpec, detail: int = 0) -> str:
     """A tool's line in full detail, or in less, as far as it fits."""
     line = ""
     for less in _DETAILS[detail:]:
-        line = _written(spec, less)
+        line = _format_tool(spec, less)
         if len(line) <= MAX_LINE_CHARS:
             return line
     return _cut(line, MAX_LINE_CHARS)
@@ -179,7 +179,7 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[: limit - 1].rstrip()}…" if limit else ""
 
 
-def _written(spec: ToolSpec, detail: _Detail) -> str:
+def _format_tool(spec: ToolSpec, detail: _Detail) -> str:
     schema = dereferenced(spec.parameters, spec.parameters)
     writer = _TypeWriter(spec.parameters)
     arguments = writer.members(schema, detail.depth, optional=detail.optional)

@@ -109,12 +109,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     def listed(self, function: Mapping[str, Any]) -> str:
         """A function's object as the template writes it."""
-        return listed(function, self.wrapped, self.indent, self.compact, self.margin)
+        return render_function(function, self.wrapped, self.indent, self.compact, self.margin)
 
     def begin(self, system: str, tools: Sequence[str], neutraliser: Neutraliser) -> str:
         """The text before the first question; ``system`` is neutralised, ``tools`` are not."""
         text = Composer(neutraliser)
-        for part, named in slotted(self.opening if tools else self.toolless):
+        for part, named in split_slots(self.opening if tools else self.toolless):
             if not named:
                 text.host(part)
             elif part == "system":
@@ -132,7 +132,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
         return neutraliser.plain(text)
 
 
-def listed(
+def render_function(
     function: Mapping[str, Any], is_wrapped: bool, indent: int, compact: bool, margin: str
 ) -> str:
     """A function's object as a template writes it; the arguments are a `ToolFormat`'s."""
@@ -142,14 +142,14 @@ def listed(
     return text.replace("\n", f"\n{margin}")
 
 
-def slotted(slots: Slots) -> Iterator[tuple[str, bool]]:
+def split_slots(slots: Slots) -> Iterator[tuple[str, bool]]:
     """The parts of a text with slots, and whether each is the name of one."""
     return ((part, bool(number % 2)) for number, part in enumerate(slots))
 
 
-def filled(slots: Slots, values: Mapping[str, str]) -> str:
+def fill_slots(slots: Slots, values: Mapping[str, str]) -> str:
     """The text with values in its slots."""
-    return "".join(values[part] if named else part for part, named in slotted(slots))
+    return "".join(values[part] if named else part for part, named in split_slots(slots))
 
 
 def slots_of(text: str, values: Mapping[str, str]) -> Slots:

@@ -180,7 +180,7 @@ class _Probe:
     def answer_suffix(self, turns: _Turns) -> str:
         """The end of an assistant's turn: as much of what follows as stands at the end too."""
         written = self.text(("user", _QUESTION), ("assistant", _ANSWER))
-        end = _after(written, _ANSWER)
+        end = _text_after(written, _ANSWER)
         shared = _shared(end, turns.answer_to_question) if end is not None else ""
         if shared or end == "":
             return shared
@@ -210,7 +210,7 @@ class _Probe:
         """The text behind the last question, where an answer is asked for or not; None where it
         cannot be told."""
         written = self.text(("user", _QUESTION), ask=ask, **options)
-        return _after(written, _QUESTION)
+        return _text_after(written, _QUESTION)
 
     def trims(self, *, has_system: bool) -> tuple[str, ...]:
         """The roles whose text loses its outer white space."""
@@ -321,7 +321,7 @@ def _split_bos(text: str, user_prefix: str, bos: str, adds_bos: bool) -> tuple[s
     return ("", text) if user_prefix.startswith(bos) else (bos, text[len(bos) :])
 
 
-def _after(text: str, part: str) -> str | None:
+def _text_after(text: str, part: str) -> str | None:
     return text.rpartition(part)[2] if part in text else None
 
 

@@ -67,7 +67,7 @@ class Placeholders(Struct, frozen=True):
         return self.words.text("compaction.observation", name=READER, id=key)
 
 
-def compacted(prompt: Prompt, record: CompactedRecord) -> Prompt:
+def compact_prompt(prompt: Prompt, record: CompactedRecord) -> Prompt:
     """The prompt as it would be with the record."""
     other = prompt.copy()
     other.add(record)
@@ -100,7 +100,7 @@ def cut_to_fit(
 
     @cache
     def cost(number: int) -> int:
-        return count(render(compacted(prompt, placeholders.record(steps[number]))))
+        return count(render(compact_prompt(prompt, placeholders.record(steps[number]))))
 
     floor = cost(early)
     if floor <= limit:
@@ -121,7 +121,7 @@ def cut_to_sum_up(
 
     @cache
     def cost(place: int) -> int:
-        return count(render(compacted(prompt, placeholders.record(Cut(removed=place)))))
+        return count(render(compact_prompt(prompt, placeholders.record(Cut(removed=place)))))
 
     if not places or 5 * cost(places[-1]) >= 4 * size:
         return None
@@ -165,7 +165,7 @@ def conversation_text(prompt: Prompt, removed: int, words: PromptWords) -> str:
     """The first ``removed`` records of the prompt in words, and before them what stands in place of
     those that left earlier."""
     lines = [prompt.removed_text] if prompt.removed_text else []
-    lines += _told(prompt.records[:removed], words)
+    lines += _render_records(prompt.records[:removed], words)
     return "\n\n".join(lines)
 
 
@@ -174,7 +174,7 @@ def count_turns(prompt: Prompt, removed: int) -> int:
     return sum(isinstance(record, CompletionRecord) for record in prompt.records[:removed])
 
 
-def _told(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
+def _render_records(records: Sequence[Record], words: PromptWords) -> Iterator[str]:
     for record in records:
         match record:
             case UserRecord():

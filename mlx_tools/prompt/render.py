@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from mlx_tools.errors import UsageError
 from mlx_tools.messages import ErrorInfo, Style, ToolCall, ToolObservation, replace
-from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, slotted
+from mlx_tools.prompt.chat_format import ChatFormat, Slots, ToolFormat, split_slots
 from mlx_tools.prompt.neutralise import Composer, Neutraliser
 from mlx_tools.prompt.words import STYLES, PromptWords
 from mlx_tools.protocol import ReadingRules, read, write_answer, write_observation
@@ -342,7 +342,7 @@ class Prompt:
         results: Sequence[tuple[ObservationRecord, str | None]],
     ) -> None:
         def gap(slots: Slots, **values: str) -> None:
-            for part, named in slotted(slots):
+            for part, named in split_slots(slots):
                 if named:
                     text.untrusted(self.neutraliser.plain(values[part]))
                 else:

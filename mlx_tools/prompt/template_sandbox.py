@@ -69,7 +69,7 @@ class ChatTemplate:
             constants = [one.value for one in tree.find_all(nodes.Const)]
             data = [one.data for one in tree.find_all(nodes.TemplateData)]
             self.literals = (*data, *(one for one in constants if isinstance(one, str)))
-            self._compiled_template = environment.from_string(_counted(tree, environment))
+            self._compiled_template = environment.from_string(_count_steps(tree, environment))
         except Exception as error:  # jinja2's own errors, RecursionError, MemoryError
             raise _fault("cannot be read", error) from None
 
@@ -132,7 +132,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         for name in ("lipsum", "cycler", "joiner"):
             self.globals.pop(name, None)
         for name in ("join", "replace", "indent"):
-            self.filters[name] = _within(budget, self.filters[name])
+            self.filters[name] = _limit_filter(budget, self.filters[name])
         self.filters |= {"tojson": _tojson, _HOLD: budget.hold}
         self.globals |= {
             _STEP: budget.step,
@@ -164,7 +164,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return self.budget.hold(super().call(context, called, *values, **name))
 
 
-def _within(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
+def _limit_filter(budget: Budget, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter within the budget; jinja2 passes some of them its context first."""
     passed = getattr(function, "jinja_pass_arg", None)
 
@@ -195,7 +195,7 @@ def _tojson(
     )
 
 
-def _counted(tree: nodes.Template, environment: Environment) -> nodes.Template:
+def _count_steps(tree: nodes.Template, environment: Environment) -> nodes.Template:
     """The template with every loop, macro, output, list and ``~`` drawing on the budget."""
     counted: nodes.Template = _Counting().visit(tree)
     counted.set_environment(environment)

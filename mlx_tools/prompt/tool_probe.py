@@ -21,9 +21,9 @@ from mlx_tools.prompt.chat_format import (
     ChatFormat,
     Slots,
     ToolFormat,
-    filled,
+    fill_slots,
     gaps,
-    listed,
+    render_function,
     slots_of,
 )
 from mlx_tools.protocol import DIALECTS, Dialect
@@ -213,7 +213,7 @@ def _listing(text: str) -> tuple[dict[str, Any], int, int]:
     first, second = (call.function for call in _CALLS[:2])
     for wrapped, indent, compact in product((True, False), (0, 2, 4), (False, True)):
         for margin in {"", " " * indent}:
-            tools = [listed(f, wrapped, indent, compact, margin) for f in (first, second)]
+            tools = [render_function(f, wrapped, indent, compact, margin) for f in (first, second)]
             if found := gaps(text, tools):
                 form: dict[str, Any] = {"wrapped": wrapped, "indent": indent, "compact": compact}
                 form |= {"margin": margin, "separator": found[1]}
@@ -434,7 +434,7 @@ def _check(
     Raises `ToolsUnknown` where they differ."""
     question, user, (ask, end) = "xqOtherQuestionxq", chat_format.user, chat_format.assistant
     functions = tools.separator.join(tools.listed(call.function) for call in _CALLS[:count])
-    begun = filled(
+    begun = fill_slots(
         tools.opening, {"system": system if template.way.system else "", "tools": functions}
     )
     if not template.way.system:  # it takes no system text, and has no place for one
@@ -449,6 +449,6 @@ def _check(
     content = json.dumps(content) if json.dumps(content) in text else content
     values = {"id": _CALLS[0].id, "name": _CALLS[0].name}
     values |= {f"next_{key}": value for key, value in values.items()}
-    before, after = (filled(slots, values) for slots in (tools.before, tools.after))
+    before, after = (fill_slots(slots, values) for slots in (tools.before, tools.after))
     if question + user[1] not in text or not text.endswith(end + before + content + after + ask):
         raise ToolsUnknown("its template writes results in no fixed form")

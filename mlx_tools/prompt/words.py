@@ -189,7 +189,7 @@ def parse_words(texts: Mapping[str, str]) -> PromptWords:
             raise ConfigError(f"prompts/{file} is missing", hint="install mlx-tools again")
 
     def whole(file: str) -> str:
-        return _checked(file, texts[file].strip())
+        return _check_placeholders(file, texts[file].strip())
 
     messages, result, examples = (_table(file, texts) for file in (MESSAGES, RESULT, EXAMPLES))
     known = {f"{kind}.{code}" for kind in _BY_CODE for code in CODES}
@@ -260,7 +260,7 @@ def _texts(
             fault = "needs a text for" if key in values else "lacks the key"
             raise ConfigError(f"prompts/{file} {fault} {key}")
     return {
-        key: _checked(f"{file}, {key}", values[key], required, optional)
+        key: _check_placeholders(f"{file}, {key}", values[key], required, optional)
         for key, required in required_placeholders.items()
     }
 
@@ -272,11 +272,11 @@ def _examples(text: str) -> ExampleWords:
         raise ConfigError(f"prompts/{EXAMPLES}: {error}") from None
     for one in (*found.direct, *chain.from_iterable(found.tools.values())):
         for said in (one.question, one.observation or "", one.answer):
-            _checked(f"{EXAMPLES}, {one.question}", said)
+            _check_placeholders(f"{EXAMPLES}, {one.question}", said)
     return found
 
 
-def _checked(
+def _check_placeholders(
     file_name: str, text: str, required: Collection[str] = (), optional: Collection[str] = ()
 ) -> str:
     """``text``, where its placeholders are all that it must hold and none that it may not."""

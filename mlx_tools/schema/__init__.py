@@ -12,6 +12,7 @@ from mlx_tools.schema.resolve import (
     follow,
     is_of_objects,
     matchable,
+    object_schema,
     pointer,
     properties,
     required,
@@ -19,22 +20,21 @@ from mlx_tools.schema.resolve import (
     schema_text,
     types,
     walk,
-    wrapped,
 )
 from mlx_tools.schema.sample import sample_arguments
 from mlx_tools.schema.validator import (
     MOST_CHARS,
     CheckTooLong,
-    bounded,
     choices_in,
-    coerced,
+    coerce,
     coercions,
-    described,
     faults,
     fits,
     fits_plainly,
     hashable,
     in_other_case,
+    join_faults,
+    limit_steps,
     path_text,
     validator_for,
 )

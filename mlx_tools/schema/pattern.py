@@ -138,7 +138,7 @@ def _range(first: int, last: int) -> str:
 
 
 @lru_cache(maxsize=256)
-def compiled(pattern: str) -> Pattern:
+def compile_pattern(pattern: str) -> Pattern:
     """The pattern, ready for use. Raises `UnsupportedPattern`."""
     try:
         return Pattern(pattern)

@@ -47,7 +47,7 @@ class _Sampler:
         schema = dereferenced(schema, self._root)
         if not isinstance(schema, Mapping):
             return self._texts["string"]
-        if (given := _given(schema)) is not None:
+        if (given := _short_example(schema)) is not None:
             return given[0]
         for branch in (found := branches(schema)):
             try:
@@ -112,7 +112,7 @@ class _Sampler:
         return text[:most] if isinstance(most, int) and most >= 0 else text
 
 
-def _given(schema: Mapping[str, Any]) -> tuple[Any] | None:
+def _short_example(schema: Mapping[str, Any]) -> tuple[Any] | None:
     """A value that the schema itself gives, if it is short."""
     examples, values = schema.get("examples"), schema.get("enum")
     for found in (examples, [schema[k] for k in ("const", "default") if k in schema], values):

@@ -18,9 +18,9 @@ from mlx_tools.store.changes import (
     Place,
     open_present,
     place_of,
-    put,
     state_of,
     status_of,
+    write_file,
 )
 from mlx_tools.store.roots import (
     FOLDERS,

@@ -221,7 +221,7 @@ def open_present(place: Place) -> int | None:
     return fd
 
 
-def put(
+def write_file(
     place: Place,
     content: bytes | None,
     *,
@@ -246,7 +246,10 @@ def put(
         raise NameTaken(f"there is a file {place.name} already")
     if content is None and before is None:
         raise PathAbsent(f"there is no {place.name}")
-    with _kept(place, before, old, state_of(content), undo) as held, _system_errors(place):
+    with (
+        _keep_old_state(place, before, old, state_of(content), undo) as held,
+        _system_errors(place),
+    ):
         temporary = None if content is None else _temporary(place, before, content, mode)
         try:
             now, _ = _look(place, expected or held, old_state)
@@ -282,7 +285,7 @@ def _system_errors(place: Place) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _kept(
+def _keep_old_state(
     place: Place,
     old_stat: os.stat_result | None,
     content: bytes | None,
@@ -326,7 +329,7 @@ def _look(
 ) -> tuple[os.stat_result | None, bytes | None]:
     """The file as it is now, None where there is none, if it is in the state that is expected; and
     with ``whole`` its content, None where that is too much to be kept."""
-    with _opened(place) as fd:
+    with _open_place(place) as fd:
         if expected is not None and state_of(fd) != expected:
             raise PathRefused(f"{place.name} has changed since {old_state}; {_UNCHANGED}")
         if fd is None:
@@ -340,7 +343,7 @@ def _look(
 
 
 @contextlib.contextmanager
-def _opened(place: Place) -> Iterator[int | None]:
+def _open_place(place: Place) -> Iterator[int | None]:
     fd = open_present(place)
     try:
         with _system_errors(place):

@@ -140,7 +140,7 @@ class PostgresDatabase:
     def __init__(self, address: str) -> None:
         parts = urlsplit(check_address(address))
         self.address = address
-        self.address_within = _within(address)
+        self.address_within = _with_options(address)
         self.place = f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._idle: list[Connection] = []
         self._created: set[str] = set()
@@ -317,7 +317,7 @@ class PostgresDatabase:
         return raised
 
 
-def _within(address: str) -> str:
+def _with_options(address: str) -> str:
     start, _, query = address.partition("?")
     parts, path = [one for one in query.split("&") if one], f"-csearch_path%3D{_CORE}_queue"
     there = [one for one in parts if one.startswith("options=")]

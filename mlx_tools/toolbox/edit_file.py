@@ -10,11 +10,11 @@ from typing import Any, Final
 from msgspec import Struct
 
 from mlx_tools.messages import Effects
-from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, put, state_of
+from mlx_tools.store import PathRefused, Root, WrongFileKind, open_present, state_of, write_file
 from mlx_tools.toolbox.file_access import Changes
 from mlx_tools.toolbox.known_files import count_lines, note_edited
 from mlx_tools.toolbox.text_edit import MAX_RESULT_CHARS, EditResult, edit_text
-from mlx_tools.toolbox.text_files import decoded, one_line, up_to
+from mlx_tools.toolbox.text_files import decode_text, one_line, up_to
 from mlx_tools.tools import Preview, Tool, ToolError, current_context, words_of
 
 EFFECTS: Final[Effects] = frozenset(("read", "write"))
@@ -40,7 +40,7 @@ class _FileText(Struct, frozen=True):
     @classmethod
     def read(cls, content: bytes, path: str) -> _FileText:
         """Raises ToolError for bytes that are no text."""
-        text = decoded(content, path)
+        text = decode_text(content, path)
         found = ((mark, name) for mark, name in _MARKS if content.startswith(mark))
         return cls(text, *next(found, (b"", "utf-8")))
 
@@ -109,7 +109,7 @@ def edit_file(roots: Sequence[Root]) -> Tool:
                     f"{place.name} has changed since it was approved; nothing was changed"
                 )
             before, edited, raw = edit.apply(content)
-            put(
+            write_file(
                 place,
                 raw,
                 expected=state,

@@ -27,16 +27,16 @@ from mlx_tools.store import (
     identity_of,
     open_present,
     place_of,
-    put,
     state_of,
+    write_file,
 )
 from mlx_tools.toolbox.file_names import did_you_mean, equal_names, escape_path
 from mlx_tools.toolbox.file_reading import FileReader, tool_errors
 from mlx_tools.toolbox.known_files import note_written, warning
 from mlx_tools.toolbox.text_diff import TextDiff, unified_diff
 from mlx_tools.toolbox.text_files import (
-    decoded,
-    encoded,
+    decode_text,
+    encode_text,
     one_line,
     up_to,
 )
@@ -125,14 +125,14 @@ class Changes:
     def make(self, operation: Operation, path: str, content: object = None) -> str:
         """Writes or deletes a file below a root that is writable, or creates one that is not there
         yet, with its folders, below any root."""
-        raw = None if operation == "delete" else encoded(content)
+        raw = None if operation == "delete" else encode_text(content)
         new = operation == "create"
         with tool_errors():
             root, parts = self._find(operation, path)
             with place_of(root, parts, self._writable, make=new) as place:
                 _check_writable(operation, place)
                 context = current_context()
-                replaced = put(
+                replaced = write_file(
                     place,
                     raw,
                     new=new,
@@ -147,7 +147,7 @@ class Changes:
 
     def preview(self, operation: Operation, path: str, content: object = None) -> Preview:
         """The diff that `make` would make; of a file to be deleted what is lost."""
-        after = None if operation == "delete" else encoded(content).decode()
+        after = None if operation == "delete" else encode_text(content).decode()
         with tool_errors():
             root, parts = self._find(operation, path)
             shown, paths = self._display_path(root, path), {"path": _led(root, parts)}
@@ -305,7 +305,7 @@ def _diff_file(fd: int, new_text: str | None, path: str) -> tuple[TextDiff, str]
     before: str | None = None
     if whole:
         with contextlib.suppress(ToolError):
-            before = decoded(content, "")
+            before = decode_text(content, "")
     for_good = f" (more than {MAX_KEPT_BYTES} bytes: this cannot be undone)"
     undone = for_good if size > MAX_KEPT_BYTES else ""
     if before is None:

@@ -22,7 +22,7 @@ from mlx_tools.store import (
 from mlx_tools.toolbox.file_names import Place, did_you_mean, equal_names, escape_path
 from mlx_tools.toolbox.known_files import count_lines, note_lines
 from mlx_tools.toolbox.path_globs import expanded_globs
-from mlx_tools.toolbox.text_files import MAX_BYTES, decoded, kind_of, one_line, up_to
+from mlx_tools.toolbox.text_files import MAX_BYTES, decode_text, kind_of, one_line, up_to
 from mlx_tools.toolbox.tree_walk import Entry, TreeWalk
 from mlx_tools.tools import ToolError, current_context
 
@@ -61,7 +61,7 @@ class FileReader:
         most = MAX_BYTES if is_whole else MAX_BYTES_BY_LINES
         is_cut = len(content) > most
         try:
-            text = decoded(content[:most], path, whole=not is_cut)
+            text = decode_text(content[:most], path, whole=not is_cut)
         except ToolError:
             kind = kind_of(content, path)
             return self._notices["binary"].format(path=one_line(path), kind=kind, size=size)

@@ -86,17 +86,17 @@ def _hold_to(cpu_seconds: int, memory_mb: int) -> None:
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         return
-    most += _used()  # macOS does not hold a process to that limit
+    most += _peak_memory()  # macOS does not hold a process to that limit
 
     def watch() -> None:
-        while _used() < most:
+        while _peak_memory() < most:
             time.sleep(_LOOK)
         os._exit(OUT_OF_MEMORY)
 
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _used() -> int:
+def _peak_memory() -> int:
     """The most memory that was used up to now, in bytes (macOS counts it so)."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

@@ -33,12 +33,12 @@ from mlx_tools.store import (
     RootName,
     folded,
     place_of,
-    put,
     status_of,
+    write_file,
 )
 from mlx_tools.toolbox.file_reading import tool_errors
 from mlx_tools.toolbox.text_diff import unified_diff
-from mlx_tools.toolbox.text_files import decoded, encoded, one_line
+from mlx_tools.toolbox.text_files import decode_text, encode_text, one_line
 from mlx_tools.tools import Preview, Tool, ToolContext, ToolError, current_context, words_of
 
 ENDING: Final = ".md"
@@ -148,7 +148,7 @@ class Notes:
         heading, created = _heading(title), self._now().isoformat(timespec="seconds")
         where = f"{_SESSION}{context.session}" if context.session else ""
         head = f"---\ncreated: {created}\nby: {_WRITER}{where}\n---\n\n"
-        raw = encoded(head + body_of(title, content))
+        raw = encode_text(head + body_of(title, content))
         if self.folder is None:
             raise ToolError(NO_FOLDER)
         with self._open_folder(self.folder, make=True) as root, tool_errors("it cannot be written"):
@@ -159,7 +159,7 @@ class Notes:
                     raise PathRefused("there is a note of this name by now; nothing was written")
                 with place_of(root, root.parts(name, writing=True) or (), {}) as place:
                     try:
-                        put(
+                        write_file(
                             place,
                             raw,
                             new=True,
@@ -202,7 +202,7 @@ class Notes:
                 raw, status = file.read(MAX_NOTE_BYTES)
                 if status.st_nlink > 1:
                     raise ToolError("it has another name, which may be anywhere")
-                text = decoded(raw, file.parts[-1], whole=len(raw) < MAX_NOTE_BYTES)
+                text = decode_text(raw, file.parts[-1], whole=len(raw) < MAX_NOTE_BYTES)
             except (OSError, ToolError):
                 unread += 1
                 continue
@@ -329,7 +329,7 @@ def notes_create(notes: Notes) -> Tool:
     def preview(arguments: Mapping[str, Any]) -> Preview:
         name = notes.free_name(arguments["title"])
         body = body_of(arguments["title"], arguments["content"])
-        encoded(body)
+        encode_text(body)
         diff = unified_diff("", body, "/dev/null", name)
         return Preview(diff.text, f"{_NEW}{name}", counts=diff.counts, omitted=diff.omitted)
 
@@ -347,13 +347,13 @@ def notes_search(notes: Notes) -> Tool:
             return context.cancelled
 
         found = notes.read_all(given_up)
-        hits = ranked(found.notes, str(arguments["query"]), given_up)
-        return _shown(found, hits, words.notices)
+        hits = rank_notes(found.notes, str(arguments["query"]), given_up)
+        return _show_search(found, hits, words.notices)
 
     return Tool(words.spec(_READS, private=True), run)
 
 
-def ranked(
+def rank_notes(
     notes: Sequence[Note], query: str, given_up: Callable[[], bool] = lambda: False
 ) -> list[tuple[Note, str]]:
     """The notes that match, the best first, each with the part of its text in which most of what
@@ -428,7 +428,9 @@ def _body(note: Note) -> str:
     return unicodedata.normalize("NFC", note.text).removeprefix(f"# {note.title}\n").strip()
 
 
-def _shown(search: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]) -> str:
+def _show_search(
+    search: NoteSearch, hits: Sequence[tuple[Note, str]], notices: Mapping[str, str]
+) -> str:
     """What was found: for each note its file, its title and where it came from, and below that its
     text or a part of it, indented, so that no note can look like another."""
     lines = []

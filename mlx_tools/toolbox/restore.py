@@ -32,8 +32,8 @@ from mlx_tools.store import (
     WrongFileKind,
     open_present,
     place_of,
-    put,
     state_of,
+    write_file,
 )
 from mlx_tools.transcript import Header, NestedRecord, UserRecord
 
@@ -81,7 +81,7 @@ class Undo:
         self._store = store
         self._session = session
         self._session_id = session_id
-        self._stores = {one: _undo_of(store, one) for one in _within(store, session)}
+        self._stores = {one: _undo_of(store, one) for one in _session_tree(store, session)}
         self._locked_sessions = contextlib.ExitStack()
 
     def __enter__(self) -> Undo:
@@ -144,7 +144,9 @@ class Undo:
             with _place(change) as place:
                 new = change.after == ABSENT
                 content = None if change.before == ABSENT else old
-                put(place, content, new=new, expected=change.after, mode=change.mode if new else 0)
+                write_file(
+                    place, content, new=new, expected=change.after, mode=change.mode if new else 0
+                )
         except _FAULTS as error:
             return replace(step, status="refused", reason=_words(error))
         store.forget(change.key)
@@ -175,7 +177,7 @@ def _undo_of(store: SessionStore, session: str) -> UndoStore:
     return store.undo(session, keep=inf)
 
 
-def _within(store: SessionStore, session: str) -> list[str]:
+def _session_tree(store: SessionStore, session: str) -> list[str]:
     """The session, and those of the runs within its calls."""
     known, found, waiting = set(store.ids()), [], [session]
     while waiting:

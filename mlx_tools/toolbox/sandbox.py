@@ -277,26 +277,26 @@ def seatbelt_profile(program: str, view: SandboxView) -> str:
     lines = ["(version 1)", "(deny default)", "(allow sysctl-read)"]
     if view.starts:
         lines.append("(allow process-fork)")
-        lines.append(f"(allow process-exec {_below(_RUN)})")
+        lines.append(f"(allow process-exec {_subpaths(_RUN)})")
     else:
         lines.append(f"(allow process-exec (literal {_quoted(program)}))")
     roots = [path for path, _ in view.roots]
     above = sorted({str(p) for path in (*roots, *_READ) for p in PurePosixPath(path).parents})
     lines.append(f"(allow file-read-metadata {' '.join(f'(literal {_quoted(p)})' for p in above)})")
-    lines.append(f"(allow file-read* {_below(_READ)})")
+    lines.append(f"(allow file-read* {_subpaths(_READ)})")
     devices = " ".join(f"(literal {_quoted(path)})" for path in _DEVICES)
     lines.append(f"(allow file-read* {devices})")
     lines.append('(allow file-write-data (literal "/dev/null"))')
     for path, writable in view.outermost_first:
-        lines.append(f"(allow file-read* {_below([path])})")
-        lines.append(f"({'allow' if writable else 'deny'} file-write* {_below([path])})")
-    lines += [f"(deny file-write* {_below([path])})" for path in view.hidden.repositories]
+        lines.append(f"(allow file-read* {_subpaths([path])})")
+        lines.append(f"({'allow' if writable else 'deny'} file-write* {_subpaths([path])})")
+    lines += [f"(deny file-write* {_subpaths([path])})" for path in view.hidden.repositories]
     private = (*view.hidden.folders, *view.hidden.files)
-    lines += [f"(deny file-read* file-write* {_below([path])})" for path in private]
+    lines += [f"(deny file-read* file-write* {_subpaths([path])})" for path in private]
     return "\n".join([*lines, "(deny network*)", ""])
 
 
-def _below(paths: tuple[str, ...] | list[str]) -> str:
+def _subpaths(paths: tuple[str, ...] | list[str]) -> str:
     return " ".join(f"(subpath {_quoted(path)})" for path in paths)
 
 

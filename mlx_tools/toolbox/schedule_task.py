@@ -53,7 +53,7 @@ def schedule_task(jobs: Jobs | None) -> Tool:
             raise ToolError("it means another time by now than was approved", code="not_allowed")
         if context.cancelled:
             raise ToolError("the call came to its end before; no job was made")
-        with _told():
+        with _map_errors():
             job = own.store.add(
                 Job(
                     task=arguments["task"],
@@ -93,7 +93,7 @@ def _policy_of(session: Policy) -> Policy:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _map_errors() -> Iterator[None]:
     """Makes of our own errors what a model reads."""
     try:
         yield
@@ -107,7 +107,7 @@ def _read(jobs: Jobs | None, arguments: Mapping[str, Any]) -> tuple[Jobs, Schedu
     """What is asked for. Raises ToolError for a task that is none, and a time that is none."""
     if jobs is None:
         raise ToolError("there is no place for jobs")
-    with _told():
+    with _map_errors():
         when = parse_when(arguments["when"], jobs.zone(), jobs.now())
         Job(task=arguments["task"], said=arguments["when"], when=when)
     return jobs, when

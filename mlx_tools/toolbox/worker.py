@@ -51,7 +51,7 @@ async def ask_apart(
 ) -> dict[str, Any]:
     """As `run_apart`, in a thread; the process is ended at once when nobody waits for it any
     more. ``files`` are open files that it has too, under the same numbers."""
-    child = _started(work, package, arguments, bounds, files)
+    child = _start_worker(work, package, arguments, bounds, files)
     try:
         found, error = await submit(functools.partial(_answer, child, bounds)) or ({}, None)
     finally:
@@ -66,10 +66,10 @@ def run_apart(work: str, package: str, arguments: dict[str, Any], bounds: Bounds
     """What a function of the toolbox, such as ``html_text.read_html``, returns for arguments that
     JSON can say; ``package`` is a foreign module that it needs. Raises WorkerFailed, and ToolError
     where that package is missing."""
-    return _answer(_started(work, package, arguments, bounds), bounds)
+    return _answer(_start_worker(work, package, arguments, bounds), bounds)
 
 
-def _started(
+def _start_worker(
     work: str, package: str, arguments: dict[str, Any], bounds: Bounds, files: Sequence[int] = ()
 ) -> subprocess.Popen[bytes]:
     found = importlib.util.find_spec(package.partition(".")[0])

@@ -112,7 +112,7 @@ async def execute(
             context.timeout = max(seconds - (perf_counter() - started), 0.0)
             context.report = reports.take if reports is not None else None
             context.loop = asyncio.get_running_loop()
-            outcome = await _attempt(tool, _copied(arguments), context)
+            outcome = await _attempt(tool, _copy_value(arguments), context)
             error = outcome[1] if outcome is not None else None
             final = (InvalidArguments, ResultError, TooManyThreads)
             if not isinstance(error, Exception) or isinstance(error, final):
@@ -129,7 +129,7 @@ async def execute(
     if outcome is None:
         late = f"no result within {seconds:g} s"
         runs_on = "; it may still be running" if member_of(tool, "blocking") else ""
-        return _failed("timeout", late + runs_on, duration_ms)
+        return _failed_result("timeout", late + runs_on, duration_ms)
     result = _result(outcome, duration_ms, clean)
     return replace(result, files=tuple(context.files)) if result.error is None else result
 
@@ -206,14 +206,14 @@ async def _drain(running: Coroutine[Any, Any, None]) -> None:
         await running
 
 
-_left: set[asyncio.Future[Any]] = set()
+_abandoned_calls: set[asyncio.Future[Any]] = set()
 """Tasks that were cancelled and have not ended; the loop itself holds them weakly."""
 
 
 def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
     """Cancels a task that nobody waits for, and sees to it that it cannot keep the loop open."""
     task.cancel()
-    _left.add(task)
+    _abandoned_calls.add(task)
 
     def end() -> None:  # it swallowed its cancellation: what it waits for is closed
         with contextlib.suppress(Exception):
@@ -224,25 +224,25 @@ def _leave(task: asyncio.Task[Any], running: Coroutine[Any, Any, Any]) -> None:
 
     def ended(task: asyncio.Future[Any]) -> None:
         timer.cancel()
-        _left.discard(task)
+        _abandoned_calls.discard(task)
         running.close()  # where it was cancelled before it began
 
     task.add_done_callback(ended)
 
 
-def _copied(value: Any) -> Any:
+def _copy_value(value: Any) -> Any:
     """A JSON value that the tool may change."""
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in value.items()}
-    return [*map(_copied, value)] if isinstance(value, list) else value
+        return {key: _copy_value(item) for key, item in value.items()}
+    return [*map(_copy_value, value)] if isinstance(value, list) else value
 
 
 def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> ToolResult:
     text, error = outcome
     if error is not None:
-        return _failed(*_words(error, clean), duration_ms)
+        return _failed_result(*_words(error, clean), duration_ms)
     sources = text if isinstance(text, Sources) else None
     if sources is not None:
         text = "\n".join(part for part in (render_sources(sources).text, sources.note) if part)
@@ -251,11 +251,11 @@ def _result(outcome: Outcome, duration_ms: int, clean: Callable[[str], str]) -> 
             f"the call was made, but its output of {len(text)} characters is too large "
             f"(at most {MAX_OUTPUT_CHARS})"
         )
-        return _failed("payload_too_large", message, duration_ms, len(text))
+        return _failed_result("payload_too_large", message, duration_ms, len(text))
     return ToolResult(text, None, duration_ms, len(text), sources=sources)
 
 
-def _failed(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:
+def _failed_result(code: ErrorCode, message: str, duration_ms: int, size: int = 0) -> ToolResult:
     return ToolResult(None, ErrorInfo(code, message), duration_ms, size)
 
 

@@ -116,12 +116,12 @@ def tool_search() -> Tool:
             return words.notices["none"]
         limit = int(arguments.get("limit", DEFAULT_LIMIT))
         found = find_tools(context.tools, context.policy, str(arguments["query"]), limit)
-        return _told(found, words.notices)
+        return _describe_search(found, words.notices)
 
     return Tool(words.spec(frozenset(("read",))), run)
 
 
-def _told(search: ToolSearch, notices: Mapping[str, str]) -> str:
+def _describe_search(search: ToolSearch, notices: Mapping[str, str]) -> str:
     """Return what was found as the catalog would show it, and in a line each what was not shown."""
     catalog = build_catalog([spec for spec, _ in search.hits], BUDGET)
     lines = [*catalog.lines] if catalog.lines else [notices["none"]]

@@ -24,11 +24,11 @@ from mlx_tools.errors import (
     ToolDefinitionError,
     UsageError,
     attribute_of,
+    for_message,
     require_instance,
     require_items,
     require_mapping,
     require_text,
-    shown,
 )
 from mlx_tools.messages import ToolSpec, names_of, tool_named
 from mlx_tools.policy import BUILTIN, PLUGIN, PLUGIN_NAME, Policy, asks, denial, matches
@@ -185,7 +185,7 @@ class Registry:
         spec = attribute_of(tool, "spec")
         if not isinstance(spec, ToolSpec) or not callable(attribute_of(tool, "call")):
             hint = "decorate a function with @tool"
-            raise ToolDefinitionError(f"{shown(tool)} is no tool", hint=hint)
+            raise ToolDefinitionError(f"{for_message(tool)} is no tool", hint=hint)
         if spec.name in self._tools:
             raise ToolDefinitionError(f"there is a tool {spec.name} already")
         if other := next((name for name in names_of(spec.name) if name in self._tools), None):

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from mlx_tools.errors import ToolDefinitionError, UsageError, shown
+from mlx_tools.errors import ToolDefinitionError, UsageError, for_message
 from mlx_tools.schema import pointer, walk
 from mlx_tools.tools.context import ToolContext
 
@@ -96,7 +96,7 @@ class Arguments:
         try:
             self._model, schema = _build(fields)
         except Exception as error:  # a type may be somebody else's code
-            why = f"a parameter has no JSON Schema: {_said(error)}"
+            why = f"a parameter has no JSON Schema: {_describe_error(error)}"
             raise ToolDefinitionError(f"{name}: {why}") from None
         for key, text in parse_docstring(inspect.getdoc(function)).parameters.items():
             if key in schema["properties"]:
@@ -106,7 +106,9 @@ class Arguments:
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments for a call. Raises InvalidArguments, which names every fault."""
         if not isinstance(arguments, Mapping):
-            raise InvalidArguments(f"the arguments are {shown(arguments)}, and must be an object")
+            raise InvalidArguments(
+                f"the arguments are {for_message(arguments)}, and must be an object"
+            )
         if self._model is None:
             return dict(arguments)
         from pydantic import ValidationError
@@ -196,7 +198,7 @@ def _build(fields: Mapping[str, tuple[Any, Any]]) -> tuple[Any, dict[str, Any]]:
     return model, model.model_json_schema(schema_generator=Compact)
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """What an error says of a type; of one that is not pydantic's own, with its kind."""
     from pydantic.errors import PydanticUserError
     from pydantic_core import SchemaError

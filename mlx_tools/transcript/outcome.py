@@ -53,7 +53,7 @@ from mlx_tools.transcript.records import (
     SummaryRecord,
     UserRecord,
 )
-from mlx_tools.transcript.sources import NumberedSource, cited, given_in
+from mlx_tools.transcript.sources import NumberedSource, cited_sources, given_in
 
 # --- the history of a run and of its session, as far as it decides about later calls --------------
 
@@ -355,7 +355,7 @@ def _calls_in(records: Iterable[Record]) -> dict[str, _Call]:
 # --- outcomes -------------------------------------------------------------------------------------
 
 
-def _shown(value: Struct, hidden: str) -> str:
+def _repr_without(value: Struct, hidden: str) -> str:
     """A value as `repr` writes it, but for one field."""
     names = (name for name in value.__struct_fields__ if name != hidden)
     return f"{type(value).__name__}({', '.join(f'{n}={getattr(value, n)!r}' for n in names)})"
@@ -386,7 +386,7 @@ class CallReport(Struct, frozen=True, kw_only=True):
     """The change that a dry run left out, as the model is told it."""
 
     def __repr__(self) -> str:
-        return _shown(self, "output")
+        return _repr_without(self, "output")
 
     def to_json(self, *, include_outputs: bool = False) -> dict[str, Any]:
         """The call as ``--json`` prints it; ``output`` only where it is asked for, ``artifact``,
@@ -442,7 +442,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     records: Sequence[Record] = ()
 
     def __repr__(self) -> str:
-        return _shown(self, "records")
+        return _repr_without(self, "records")
 
     @property
     def counters(self) -> Counters:
@@ -614,7 +614,7 @@ def outcome_of_run(
         case AnswerRecord():
             return Answered(
                 answer=last.content,
-                sources=cited(last.content, last.sources, sources) if sources else (),
+                sources=cited_sources(last.content, last.sources, sources) if sources else (),
                 bare_text=last.bare_text,
                 truncated=last.truncated,
                 call_like=last.call_like,

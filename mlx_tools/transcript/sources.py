@@ -128,7 +128,7 @@ def render_sources(sources: Sources, first: int = 1, room: int | None = None) ->
     return RenderedSources(text, tuple(given[:shown]), cut_at, len(whole) - len(text))
 
 
-def cited(
+def cited_sources(
     content: str, citations: Iterable[Any], sources: Mapping[int, NumberedSource]
 ) -> tuple[NumberedSource, ...]:
     """The given sources that an answer cites, by number: in its text as ``[2]``, or in
@@ -144,7 +144,7 @@ def cited(
             for found in _NUMBERS.finditer(_CODE.sub(" ", line)):
                 numbers |= _meant_by(found, sources)
     for one in citations:
-        numbers |= _meant(one, sources)
+        numbers |= _cited_numbers(one, sources)
     return tuple(sources[n] for n in sorted(numbers))
 
 
@@ -179,17 +179,17 @@ def _line(text: str, limit: int) -> str:
 
 
 def _head(source: NumberedSource) -> str:
-    known = _known(source)
+    known = _name_and_location(source)
     if len(known) < 2:
         return f"[{source.n}] {''.join(known)}".rstrip()
     return f"[{source.n}] {source.title} ({source.location})"
 
 
 def _name(source: NumberedSource) -> str:
-    return ", ".join(_known(source))
+    return ", ".join(_name_and_location(source))
 
 
-def _known(source: NumberedSource) -> list[str]:
+def _name_and_location(source: NumberedSource) -> list[str]:
     """Title and location, once where they are the same."""
     return [part for part in dict.fromkeys((source.title, source.location)) if part]
 
@@ -263,7 +263,7 @@ def _meant_by(match: re.Match[str], sources: Mapping[int, NumberedSource]) -> se
     return numbers & sources.keys()
 
 
-def _meant(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
+def _cited_numbers(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
     """The source that an item of an answer's own list names; none where nobody gave it."""
     match item:
         case bool():
@@ -278,5 +278,7 @@ def _meant(item: Any, sources: Mapping[int, NumberedSource]) -> set[int]:
         case Mapping():
             keys = ("n", "number", "id", "location", "url", "path", "title")
             values = (item[key] for key in keys if isinstance(item.get(key), str | int))
-            return next((found for value in values if (found := _meant(value, sources))), set())
+            return next(
+                (found for value in values if (found := _cited_numbers(value, sources))), set()
+            )
     return set()

@@ -14,9 +14,9 @@ from mlx_tools.toolbox.clock import local_zone, zone_of
 from mlx_tools.toolbox.schedule.when import (
     SHORTHANDS,
     Schedule,
-    checked,
     counts_from_now,
     next_time,
+    normalize_cron,
     parse_when,
 )
 from tests.tables import table
@@ -163,7 +163,7 @@ def test_any_text_is_a_time_to_come_or_an_error(text: str) -> None:
     ],
 )
 def test_cron_in_the_hour_that_is_left_out_or_shown_twice(text: str, after: str, due: str) -> None:
-    assert Schedule(BERLIN, cron=checked(text)).next_after(utc(after)) == utc(due)
+    assert Schedule(BERLIN, cron=normalize_cron(text)).next_after(utc(after)) == utc(due)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_cron_in_the_hour_that_is_left_out_or_shown_twice(text: str, after: str,
 def test_cron_where_clocks_are_changed_in_other_ways(
     zone: str, text: str, after: str, dues: tuple[str, ...]
 ) -> None:
-    when, moment, found = Schedule(zone, cron=checked(text)), utc(after), []
+    when, moment, found = Schedule(zone, cron=normalize_cron(text)), utc(after), []
     for _ in dues:
         moment = when.next_after(moment) or moment
         found.append(moment)
@@ -297,7 +297,7 @@ def test_the_next_time_is_the_first_that_a_clock_shows(
     text: str, zone: str, after: datetime
 ) -> None:
     try:
-        expression = checked(text)
+        expression = normalize_cron(text)
     except UsageError:
         return
     found = next_time(expression, zone_of(zone), after)

@@ -49,7 +49,7 @@ from mlx_tools.gateway.page.shown import (
     edited_call,
     is_shown_whole,
     model_rows,
-    searched,
+    search_sessions,
     session_shown,
     tool_rows,
     written_out,
@@ -198,14 +198,14 @@ class Page:
             return _html("problem.html.j2", error.status, problem=error.message)
         if not same(given, self._person.key):
             return _html("key.html.j2", 401, wrong=True)
-        response = _to("/")
+        response = _redirect("/")
         self._person.admit(response, https=request.url.scheme == "https")
         return response
 
     # --- asking ---
 
     async def _first(self, request: Request, problem: str = "", question: str = "") -> Response:
-        found = await anyio.to_thread.run_sync(searched, self._runs.sessions, "", "")
+        found = await anyio.to_thread.run_sync(search_sessions, self._runs.sessions, "", "")
         return _html(
             "ask.html.j2",
             400 if problem else 200,
@@ -222,13 +222,13 @@ class Page:
             row, _ = await self._runs.create(self._owner, body, None)
         except ApiError as error:
             return await self._first(request, error.message, fields.get("question", ""))
-        return _to(f"{PATH}sessions/{row.id}")
+        return _redirect(f"{PATH}sessions/{row.id}")
 
     # --- sessions ---
 
     async def _search(self, request: Request) -> Response:
         query, after = (request.query_params.get(name, "") for name in ("q", "after"))
-        found = await anyio.to_thread.run_sync(searched, self._runs.sessions, query, after)
+        found = await anyio.to_thread.run_sync(search_sessions, self._runs.sessions, query, after)
         return _html("sessions.html.j2", query=query, found=found)
 
     async def _session(
@@ -294,7 +294,7 @@ class Page:
             await act
         except ApiError as error:
             return await self._session(request, problem=error.message)
-        return _to(f"{PATH}sessions/{request.path_params['id']}")
+        return _redirect(f"{PATH}sessions/{request.path_params['id']}")
 
     async def _decide(self, request: Request, fields: Fields) -> Response:
         session, call = request.path_params["id"], fields.get("call", "")
@@ -415,7 +415,7 @@ def _html(name: str, status: int = 200, **values: Any) -> Response:
     return HTMLResponse(text.encode(errors="replace"), status, headers)
 
 
-def _to(path: str) -> Response:
+def _redirect(path: str) -> Response:
     return RedirectResponse(path, 303, _HEADERS)
 
 

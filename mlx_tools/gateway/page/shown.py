@@ -51,7 +51,7 @@ class SessionSearch(Struct, frozen=True):
     after: str = ""
 
 
-def searched(
+def search_sessions(
     store: SessionStore, query: str, cursor: str, clock: Callable[[], float] = time.monotonic
 ) -> SessionSearch:
     """The sessions in which the query stands, in whatever was said, called or answered; all of them
@@ -285,12 +285,12 @@ def tool_rows(registry: Registry, policy: Policy) -> list[dict[str, Any]]:
 def model_rows(runners: Mapping[str, TurnRunner | None]) -> list[dict[str, Any]]:
     """The models, and of each that was asked before how it is spoken to."""
     return [
-        {"name": name, "told": {} if speaker is None else _told(speaker)}
+        {"name": name, "told": {} if speaker is None else _describe_runner(speaker)}
         for name, speaker in runners.items()
     ]
 
 
-def _told(speaker: TurnRunner) -> dict[str, Any]:
+def _describe_runner(speaker: TurnRunner) -> dict[str, Any]:
     manner = speaker.profile
     settings = manner.settings
     native = settings.route.get("path") == "native"

@@ -28,7 +28,7 @@ from mlx_tools.errors import KnowledgeBaseError
 from mlx_tools.store import DAMAGED, FileFormat, SqliteFile
 from mlx_tools.toolbox.kb.documents import Document
 from mlx_tools.toolbox.kb.passages import BETWEEN_HEADINGS, WITHIN
-from mlx_tools.toolbox.kb.query import LETTERS, indexed
+from mlx_tools.toolbox.kb.query import LETTERS, index_text
 
 _INDEXES: Final = {
     "passage_words": ("heading", "text"),
@@ -165,13 +165,13 @@ class Database(SqliteFile):
         if not passages:
             return
         of_passages = [
-            (number, indexed(heading), indexed(text[start:stop]))
+            (number, index_text(heading), index_text(text[start:stop]))
             for number, start, stop, heading in passages
         ]
         # Their order means nothing here; sorted, they take half the space.
         words = sorted(" ".join(words for _, _, words in of_passages).split())
         headings = dict.fromkeys(one for *_, heading in passages for one in _BETWEEN.split(heading))
-        names = tuple(map(indexed, (title, display_path, " ".join(headings))))
+        names = tuple(map(index_text, (title, display_path, " ".join(headings))))
         self._words("passage_words", of_passages, delete)
         self._words("file_words", [(file, " ".join(words))], delete)
         self._words("file_names", [(file, *names)], delete)

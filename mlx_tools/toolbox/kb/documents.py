@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mlx_tools.paths import to_install
 from mlx_tools.toolbox.kb.passages import MAX_HEADING_CHARS, Passage, passages
-from mlx_tools.toolbox.web_fetch import marked, named
+from mlx_tools.toolbox.web_fetch import find_charset, split_bom
 from mlx_tools.toolbox.worker import Bounds, WorkerFailed, run_apart
 
 READER: Final = "4"
@@ -118,7 +118,7 @@ def read_document(name: str, data: bytes) -> Document:
         return read_pdf(name, data)
     if _PRIVATE_KEY.match(data):
         raise UnreadableFile("it is a private key")
-    text = decoded(data)
+    text = decode_text(data)
     if suffix in _HTML or (not suffix and text[:200].lstrip().lower().startswith("<!doctype html")):
         from mlx_tools.toolbox.html_text import read_html
 
@@ -188,7 +188,7 @@ def read_pdf(name: str, data: bytes, bounds: Bounds = BOUNDS) -> Document:
 def _read_office(name: str, data: bytes) -> Document:
     question = {"data": data, "form": suffix_of(name)}
     found = _read_apart("read_office", "justhtml", question, BOUNDS)
-    text = decoded(str(found["text"]).encode("utf-8", "replace"))
+    text = decode_text(str(found["text"]).encode("utf-8", "replace"))
     if not text.strip():
         raise UnreadableFile("it holds no text")
     return _document(
@@ -290,14 +290,14 @@ def is_binary(head: bytes, name: str = "") -> bool:
     that promises a document is looked at whole."""
     if suffix_of(name) in _OFFICE:
         return False
-    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and marked(head)[0] is None
+    return b"\0" in head[:SNIFFED] and b"%PDF-" not in head[:1024] and split_bom(head)[0] is None
 
 
-def decoded(data: bytes) -> str:
+def decode_text(data: bytes) -> str:
     """The bytes as text with line ends ``\\n``: UTF-8, UTF-16 with its mark, what a page names, or
     Windows-1252 where it can be. Raises `UnreadableFile` where they are none."""
-    mark, data = marked(data)
-    for encoding in (mark,) if mark else ("utf-8", named(data) or "utf-8"):
+    mark, data = split_bom(data)
+    for encoding in (mark,) if mark else ("utf-8", find_charset(data) or "utf-8"):
         try:
             text = data.decode(encoding)
             break

@@ -72,7 +72,7 @@ def terms(text: str) -> Iterator[str]:
     return chain.from_iterable(map(_terms_of, _WORD.findall(text)))
 
 
-def indexed(text: str) -> str:
+def index_text(text: str) -> str:
     """The words of a text with spaces between them: what is handed to FTS5."""
     return " ".join(terms(text))
 
@@ -197,7 +197,7 @@ def query_of(question: str, count: CountHolding, near: FindNear = lambda term: (
     """What is looked for. Where the question has no words, neither has this."""
     wanted: dict[QueryTerm, None] = {}
     looked = 0
-    for term in asked(question):
+    for term in select_terms(question):
         ways = list(_ways(term, count))
         if len(term) >= _LEAST and looked < MAX_NEAR_TERMS and not any(map(count, ways)):
             looked += 1
@@ -224,7 +224,7 @@ def _ways(term: str, count: CountHolding) -> Iterator[QueryTerm]:
         yield beginning if count(beginning) or len(term) == _LEAST else without_ending
 
 
-def asked(question: str) -> list[str]:
+def select_terms(question: str) -> list[str]:
     """The terms to look for, those that carry meaning, each once, in their order; of a run of
     characters without spaces the pairs alone.
 
@@ -280,7 +280,7 @@ def phrases(question: str) -> list[str]:
     found: dict[str, None] = {}
     for quoted in _QUOTED.finditer(question[:MAX_QUERY_CHARS]):
         text = next(filter(None, quoted.groups()))
-        words = indexed(text)
+        words = index_text(text)
         if " " in words and not _UNSPACED.search(text):
             found[words] = None
     return [*found][:MAX_QUERY_PHRASES]

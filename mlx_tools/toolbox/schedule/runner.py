@@ -141,7 +141,7 @@ class Runner:
             end = await self.start(job, began)
             status, reason, code = end.status, end.reason, end.exit_code
         except Exception as error:  # a fault of ours, too, ends this run and no other
-            status = "in_doubt" if _seen(self.look, noted).changed else "failed"
+            status = "in_doubt" if _inspect_run(self.look, noted).changed else "failed"
             if isinstance(error, MlxToolsError):
                 reason, code = str(error), error.exit_code
             else:
@@ -169,7 +169,7 @@ def settle(store: JobStore, look: Look) -> None:
 
 
 def _settle(store: JobStore, look: Look, run: JobRun) -> None:
-    status, reason = _standing(run, _seen(look, run))
+    status, reason = _find_status(run, _inspect_run(look, run))
     if status is None or (status, reason) == (run.status, run.reason):
         return
     store.settle(run, status, reason)
@@ -177,12 +177,12 @@ def _settle(store: JobStore, look: Look, run: JobRun) -> None:
         store.try_again(run, delay=timedelta(0))
 
 
-def _seen(look: Look, run: JobRun) -> RunInspection:
+def _inspect_run(look: Look, run: JobRun) -> RunInspection:
     """How the run's session stands; before there is one, nothing can have happened."""
     return look(run.session) if run.session else RunInspection(state="empty", changed=False)
 
 
-def _standing(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
+def _find_status(run: JobRun, inspection: RunInspection) -> tuple[RunStatus | None, str]:
     """How a run stands whose process is gone, or that waits for a person, by its session; None
     where that has not changed."""
     match inspection.state:

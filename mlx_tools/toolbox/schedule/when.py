@@ -119,7 +119,7 @@ def _read(text: str, now: datetime) -> Schedule | None:
     Raises ValueError or OverflowError for a time that there is not, `UsageError`."""
     zone = str(now.tzinfo)
     if looks_like_cron(text):
-        return Schedule(zone, checked(text))
+        return Schedule(zone, normalize_cron(text))
     if often := _OFTEN.fullmatch(text):
         return Schedule(zone, _so_often(int(often[1] or 1), often[2]))
     if iso := _ISO.fullmatch(text):
@@ -130,7 +130,7 @@ def _read(text: str, now: datetime) -> Schedule | None:
     if later := _LATER.fullmatch(text):
         length = timedelta(**{f"{later[2]}s": int(later[1]) if later[1].isdigit() else 1})
         if later[2] in ("day", "week"):  # by the calendar
-            return Schedule(zone, at=_at(now.date() + length, now.time(), now))
+            return Schedule(zone, at=_to_utc(now.date() + length, now.time(), now))
         return Schedule(zone, at=now.astimezone(UTC) + length)
     timed = _TIMED.fullmatch(text)
     if timed is None or not (timed["minute"] or timed["half"]):  # at 5: in the morning?
@@ -166,11 +166,11 @@ def _next_at(day: str, time: clock_time, now: datetime) -> datetime | None:
         meant, step = today + timedelta(days=ahead), timedelta(weeks=1)
     else:
         return None
-    found = _at(meant, time, now)
-    return found if found > now or not step else _at(meant + step, time, now)
+    found = _to_utc(meant, time, now)
+    return found if found > now or not step else _to_utc(meant + step, time, now)
 
 
-def _at(day: date, time: clock_time, now: datetime) -> datetime:
+def _to_utc(day: date, time: clock_time, now: datetime) -> datetime:
     """A local time in UTC. One that the clock leaves out is as much later as is left out; one that
     it shows twice is the first of both."""
     local = datetime.combine(day, time.replace(fold=0, tzinfo=None), tzinfo=now.tzinfo)
@@ -284,7 +284,7 @@ def looks_like_cron(text: str) -> bool:
     return text.startswith("@") or (first and (five or "*" in fields))
 
 
-def checked(text: str) -> str:
+def normalize_cron(text: str) -> str:
     """The expression in five fields of numbers. Raises `UsageError` that names the field."""
     text = " ".join(text.split()).casefold()
     if text.startswith("@"):
@@ -357,7 +357,7 @@ def _times(cron: _Cron, day: date, zone: ZoneInfo) -> list[datetime]:
     for hour in cron.hours:
         for minute in cron.minutes:
             local = datetime.combine(day, clock_time(hour, minute), zone)
-            found.update(_shown(local) if cron.by_face else [first_shown(local)])
+            found.update(_shown_times(local) if cron.by_face else [first_shown(local)])
     return sorted(found)
 
 
@@ -365,7 +365,7 @@ def next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | No
     """The first time after ``start`` at which the expression is due, in UTC; None where there is
     none any more.
 
-    ``expression`` is one that `checked` gave. Where hour and minute are named, a time that a
+    ``expression`` is one that `normalize_cron` gave. Where hour and minute are named, a time that a
     changed clock leaves out is due right after the gap, and one that it shows twice is due the
     first time. Where one of them begins with ``*`` the clock's face counts, as often as it shows
     the time.
@@ -388,11 +388,11 @@ def next_time(expression: str, zone: ZoneInfo, start: datetime) -> datetime | No
 def first_shown(local: datetime) -> datetime:
     """When a time of a zone that is named in full is due, in UTC: the first time that the clock
     shows it, or right after the gap that leaves it out."""
-    shown = _shown(local)
+    shown = _shown_times(local)
     return shown[0] if shown else _after_gap(local)
 
 
-def _shown(local: datetime) -> list[datetime]:
+def _shown_times(local: datetime) -> list[datetime]:
     """When the clock shows a time of its zone, in UTC: once, twice or never."""
     times = {local.replace(fold=fold).astimezone(UTC): None for fold in (0, 1)}
     wanted = local.replace(tzinfo=None)

@@ -110,7 +110,7 @@ def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool
     sys.path.insert(0, folder)
     sys.argv = [path]
     try:
-        value = _called(_loaded(path), arguments, results)
+        value = _called(_load_execute(path), arguments, results)
     except SystemExit as error:
         return _line({"fault": f"it called sys.exit({error.code!r:.100}) and returned nothing"})
     except BaseException as error:
@@ -128,7 +128,7 @@ def _outcome(path: str, arguments: dict[str, Any], results: int, *, traced: bool
         return _line({"fault": fault[:MAX_FAULT_CHARS]})
 
 
-def _loaded(path: str) -> Callable[..., Any]:
+def _load_execute(path: str) -> Callable[..., Any]:
     module: Any = type(sys)("execute")  # what imports modules would take longer to load than this
     module.__file__ = path
     sys.modules["execute"] = module

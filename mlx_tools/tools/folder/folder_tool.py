@@ -101,7 +101,7 @@ def folder_tool(
         until = time.monotonic() + seconds - min(_MARGIN, seconds / 10)
         talk = _ToolProcess(now, context, seconds, until)
         try:
-            with _copied(now) as execute:
+            with _copy_folder(now) as execute:
                 return _call(now, execute, held, talk, traced=log is not None)
         except OSError as error:
             raise ToolError(f"no process can be started: {error.strerror}") from None
@@ -148,7 +148,7 @@ def _as_it_is(folder: ToolFolder, *, making: bool) -> ToolFolder:
 
 
 @contextlib.contextmanager
-def _copied(tool_folder: ToolFolder) -> Iterator[Path]:
+def _copy_folder(tool_folder: ToolFolder) -> Iterator[Path]:
     """``execute`` in a copy of the files as they were read: whatever is put in their place between
     the look at them and the run is not run. Raises OSError."""
     from tempfile import TemporaryDirectory
@@ -252,7 +252,7 @@ class _ToolProcess:
         came = self._result
         if isinstance(came, dict):
             if came.get("success") is False:
-                raise ToolError(_said(came))
+                raise ToolError(_error_message(came))
             return came
         error = came or ToolError(_how_ended(None), passing=True)
         printed = self._tail.decode("utf-8", "replace").strip()[-_PRINTED_CHARS:].strip()
@@ -329,7 +329,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return told if status is None or (type(status) is int and 0 <= status <= 0xFFFF) else {}
 
 
-def _said(value: Mapping[str, Any]) -> str:
+def _error_message(value: Mapping[str, Any]) -> str:
     """Return the words of a tool that says itself that it failed: `error`, or `message`, behind
     its `error_type` and before its `details`; without an error all that it returned."""
     error, kind, details = (value.get(key) for key in ("error", "error_type", "details"))

@@ -262,7 +262,7 @@ def _names_command(name: str) -> bool:
 def _chooses(name: str, schema: Any) -> bool:
     """True for a parameter that chooses what is done: by its name, or by the values that it may
     have."""
-    values = [one for one in _listed(schema) if isinstance(one, str)]
+    values = [one for one in _enum_values(schema) if isinstance(one, str)]
     if name.lower() in _OPEN_MODES and any(map(_WRITING_MODE.fullmatch, values)):
         return True
     if _last_word(name) in _OPERATIONS or (_names_command(name) and values):
@@ -270,7 +270,7 @@ def _chooses(name: str, schema: Any) -> bool:
     return any(_words(value) & _CHANGING for value in values)
 
 
-def _listed(schema: Any) -> Iterator[Any]:
+def _enum_values(schema: Any) -> Iterator[Any]:
     """The values that a parameter may have, where its schema lists them."""
     if isinstance(schema, dict):
         listed = schema.get("enum")
@@ -279,8 +279,8 @@ def _listed(schema: Any) -> Iterator[Any]:
             yield schema["const"]
         for key in ("anyOf", "oneOf", "allOf"):
             for part in schema.get(key) or ():
-                yield from _listed(part)
-        yield from _listed(schema.get("items"))
+                yield from _enum_values(part)
+        yield from _enum_values(schema.get("items"))
 
 
 def _is_text(schema: Any) -> bool:

@@ -31,7 +31,7 @@ from mlx_tools.store import RootName
 from mlx_tools.tools.bound import BoundSource, BoundSources, BoundTool, is_here
 from mlx_tools.tools.context import ToolContext, ToolError, current_context
 from mlx_tools.tools.host_tools import words_of
-from mlx_tools.tools.mcp.places import filled
+from mlx_tools.tools.mcp.places import fill_variables
 from mlx_tools.tools.mcp.sign_in import sign_in, sign_in_wanted
 from mlx_tools.tools.tool import Tool
 
@@ -253,18 +253,18 @@ class _McpServer:
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # what it logs is no user's
         at, environ = self.source.at, self._clients.environ
         if "url" in at:
-            headers = {key: filled(value, environ) for key, value in at["headers"].items()}
+            headers = {key: fill_variables(value, environ) for key, value in at["headers"].items()}
             url = str(at["url"])
             auth = sign_in(url, self.source.name, self._clients.show)
             wanted = None if self._clients.show else sign_in_wanted(self.source.name)
             transport: Any = _http(url, headers, auth, wanted)
         else:
-            command = [filled(part, environ) for part in at["command"]]
+            command = [fill_variables(part, environ) for part in at["command"]]
             limits = (str(MAX_LINE_BYTES), str(MAX_ERROR_BYTES))
             parameters = StdioServerParameters(
                 command=RELAYED[0],
                 args=[*RELAYED[1:], *limits, *command],
-                env={key: filled(value, environ) for key, value in at["env"].items()},
+                env={key: fill_variables(value, environ) for key, value in at["env"].items()},
                 cwd=at.get("cwd") or str(private_dir(state_dir())),
                 encoding_error_handler="replace",
             )
@@ -320,11 +320,11 @@ class _McpServer:
         """The call on whose behalf the server asks, or why it may not."""
         self._request_counts[subject] = self._request_counts.get(subject, 0) + 1
         if not self._contexts:
-            return _refused("no call of yours runs")
+            return _error_data("no call of yours runs")
         if len({context.session for context in self._contexts}) > 1:  # whose would it be?
-            return _refused("calls of several sessions run")
+            return _error_data("calls of several sessions run")
         if self._request_counts[subject] > max_requests:
-            return _refused(f"a call may ask {max_requests} times")
+            return _error_data(f"a call may ask {max_requests} times")
         return self._contexts[-1]
 
     async def _sample(
@@ -340,11 +340,11 @@ class _McpServer:
         name = f"{self.source.name} asks the model"
         agreed = await own.confirm(name, {"question": question}, "a server wants to ask the model")
         if agreed is None:
-            return _refused("the person did not agree")
+            return _error_data("the person did not agree")
         try:
             answer = await own.ask(str(agreed.get("question", question)), ())
         except ToolError as error:
-            return _refused(str(error))
+            return _error_data(str(error))
         content = TextContent(type="text", text=answer)
         return CreateMessageResult(role="assistant", content=content, model="local")
 
@@ -371,7 +371,7 @@ async def _unchecked(name: str, result: Any) -> None:
     stranger wrote: one can keep the whole loop busy for ever. Nobody relies on that schema."""
 
 
-def _refused(message: str) -> types.ErrorData:
+def _error_data(message: str) -> types.ErrorData:
     from mcp.types import INVALID_REQUEST, ErrorData
 
     return ErrorData(code=INVALID_REQUEST, message=message)
@@ -553,7 +553,7 @@ def mcp_read(clients: McpClients, servers: Sequence[str]) -> Tool:
                 found = await _pages(client.list_resources, "resources")
                 return {"resources": [{"uri": str(one.uri), "name": one.name} for one in found]}
             result = await client.read_resource(uri)
-        return bounded("\n".join(map(resource_text, result.contents)))
+        return limit_length("\n".join(map(resource_text, result.contents)))
 
     spec = words.spec(frozenset(("read", "network")))
     return Tool(replace(spec, plugin="mcp", private=True, cache=False), run)
@@ -565,7 +565,7 @@ async def prompt_text(
     """The text of a server's prompt. Raises ToolError."""
     async with clients.server(source).calling(ToolContext()) as client:
         result = await client.get_prompt(prompt, dict(arguments))
-    return bounded("\n\n".join(text_of([one.content]) for one in result.messages))
+    return limit_length("\n\n".join(text_of([one.content]) for one in result.messages))
 
 
 async def look(clients: McpClients, source: BoundSource) -> ServerOffer:
@@ -598,7 +598,7 @@ def text_of(blocks: Iterable[Any]) -> str:
             parts.append(f"[resource: {block.uri}{f' ({block.name})' if block.name else ''}]")
         else:
             parts.append(f"[{kind or 'something'} that is not shown]")
-    return bounded("\n".join(parts))
+    return limit_length("\n".join(parts))
 
 
 def resource_text(resource: Any) -> str:
@@ -610,7 +610,7 @@ def resource_text(resource: Any) -> str:
     return f"[{resource.uri}: {resource.mime_type or 'bytes'}, {size} bytes]"
 
 
-def bounded(text: str) -> str:
+def limit_length(text: str) -> str:
     """The text. Raises ToolError where it is too long."""
     if len(text) > MAX_CONTENT_CHARS:
         raise ToolError(
@@ -628,8 +628,8 @@ def answer_of(result: Any) -> Any:
     structured = result.structured_content
     if structured is None:
         return text
-    shown = bounded(json.dumps(structured, ensure_ascii=False))
-    return structured if _repeats(text, structured) else bounded(f"{text}\n{shown}")
+    shown = limit_length(json.dumps(structured, ensure_ascii=False))
+    return structured if _repeats(text, structured) else limit_length(f"{text}\n{shown}")
 
 
 def _repeats(text: str, structured: Any) -> bool:

@@ -83,7 +83,7 @@ def _texts(value: Any, name: str) -> dict[str, str]:
     return dict(value)
 
 
-def filled(text: str, environ: Mapping[str, str]) -> str:
+def fill_variables(text: str, environ: Mapping[str, str]) -> str:
     """A text with the variables that it names. Raises UsageError for one that is not set, and for
     what only another program can fill in."""
     if other := _INPUT.search(text) or _FOLDER.search(text):
