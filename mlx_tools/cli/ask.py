@@ -82,9 +82,7 @@ def ask(
     options_given: options.Options,
 ) -> int:
     """Answer one question and return the exit code of how it ended."""
-    begun, choice = _resolve_session(
-        go_on, session, options_given, tool_choice, require_tools, schema
-    )
+    begun, choice = _pick_session(go_on, session, options_given, tool_choice, require_tools, schema)
     text, piped = _question(options.join_words(question))
     plain = not (as_json or as_events)
     view = LiveView.here(steps=steps, answer=plain)
@@ -115,7 +113,7 @@ def ask(
     return outcome.exit_code
 
 
-def _resolve_session(
+def _pick_session(
     go_on: bool,
     session: str | None,
     options_given: options.Options,

@@ -208,7 +208,7 @@ class Completer:
         told = emit is not None
         self._in_thread = any(is_large(spec.parameters) for spec in step.tools.values())
         begun = partial(ConstrainedTurn, step.rules, step.tools, step.strategy, step.turn)
-        turn = await self._worked(partial(begun, told=told))
+        turn = await self._worked(partial(begun, emits_text=told))
         self._turn = turn
         teller = None if emit is None else EventEmitter(self._session, step, turn, emit)
         while (ask := turn.pending_request) is not None:

@@ -163,7 +163,7 @@ async def run_tasks(
     todo = [
         (
             Key(task.category, task.id, strategy),
-            partial(ask, task, settings=settings, kept=kept(f"{task.id}-{strategy}")),
+            partial(ask, task, settings=settings, transcript_file=kept(f"{task.id}-{strategy}")),
         )
         for strategy, settings in strategies.items()
         for task in tasks.tasks
@@ -178,10 +178,10 @@ async def ask_task(
     settings: RunSettings,
     *,
     limits: Limits | None = None,
-    transcript_folder: Path | None = None,
+    transcript_file: Path | None = None,
 ) -> dict[str, Any]:
     """One task's result: a whole run in a folder of its own. ``tasks`` says what time it is there,
-    ``transcript_folder`` where its transcript is kept.
+    ``transcript_file`` where its transcript is kept.
 
     ``correct`` says that it ended as the task demands; ``valid`` that nothing the model wrote was
     broken or repaired; ``repeated`` counts calls that were made before in the run.
@@ -210,14 +210,12 @@ async def ask_task(
         if isinstance(outcome, Stopped) and outcome.reason == "backend_error":
             raise BackendError(outcome.message)  # that is no result of the model's
         fault = fault_of(task, outcome, world.left())
-        if transcript_folder is not None and outcome.transcript is not None:
+        if transcript_file is not None and outcome.transcript is not None:
             try:
-                transcript_folder.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(outcome.transcript, transcript_folder)
+                transcript_file.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(outcome.transcript, transcript_file)
             except OSError as error:
-                raise UsageError(
-                    f"{transcript_folder} cannot be written: {error.strerror}"
-                ) from None
+                raise UsageError(f"{transcript_file} cannot be written: {error.strerror}") from None
     return _result(outcome, fault, broken) | {"seconds": round(seconds, 3)}
 
 
