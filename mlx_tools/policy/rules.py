@@ -255,7 +255,7 @@ class Limits:
         """The lower of both, one by one. One that follows the model is the higher."""
         lower = self.to_json()
         for name, most in (
-            require_instance("other", second, Limits, "write Limits(…)").to_json().items()
+            require_instance("second", second, Limits, "write Limits(…)").to_json().items()
         ):
             if lower[name] is None or (most is not None and most < lower[name]):
                 lower[name] = most

@@ -129,7 +129,7 @@ class TranscriptStore(SessionStore):
         return RunPermitFile(self.watched, path=self._folder_of(session_key) / ACCESS_FILE)
 
     def _folder_of(self, session_key: str | os.PathLike[str]) -> Path:
-        path = require_path("where", session_key, SESSION)
+        path = require_path("session_key", session_key, SESSION)
         return self.folder / path if isinstance(session_key, str) else Path(path)
 
     @property

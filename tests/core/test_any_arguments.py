@@ -180,7 +180,7 @@ METHODS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "lacks": (lambda _: Registry([area]), {"name": "area", "policy": Policy()}),
     "describe": (lambda _: Registry([area]), {"name": "area"}),
     "listing": (lambda _: Registry([area]), {"policy": Policy()}),
-    "lower": (lambda _: Limits(), {"other": Limits()}),
+    "lower": (lambda _: Limits(), {"second": Limits()}),
     "call": (lambda _: area, {"arguments": {"width": 1}}),
     "open": (TranscriptStore, {"session": "zz"}),
     "read": (TranscriptStore, {"session": "zz"}),
@@ -191,7 +191,7 @@ METHODS: dict[str, tuple[Callable[[Path], Any], dict[str, Any]]] = {
     "updated": (TranscriptStore, {"session": "zz"}),
     "in_use": (TranscriptStore, {"session": "zz"}),
     "remove": (TranscriptStore, {"session": "zz"}),
-    "artifacts": (TranscriptStore, {"where": "zz"}),
+    "artifacts": (TranscriptStore, {"session_key": "zz"}),
 }
 
 
